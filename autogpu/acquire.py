@@ -233,7 +233,7 @@ class _Process:
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         request = replace(self._request, waited_s=self._waited_s)
         # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = lease.processes_of(holders, compute_pids(request.inventory) - {os.getpid()})
+        processes = lease.processes_of(holders, compute_pids(request.inventory.devices) - {os.getpid()})
         self.decision, claims = decide_beside(
             request, holders, waiters, processes, unix_s(), family=self._family, job=self._job
         )

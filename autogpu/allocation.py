@@ -11,7 +11,7 @@ from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import cards, counted_by_framework
-from autogpu.devices.model import Inventory, by_uuid
+from autogpu.devices.model import TIMED_OUT, Inventory, by_uuid
 from autogpu.devices.readings import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.base import NOTHING_SAID, DeviceRequest
@@ -183,7 +183,7 @@ class Allocation:
             self.visible.write(inventory)
             self.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                self.say(unmatched_lists(self.resolved, inventory, self.visible.spec).values())
+                self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
         if self.moment is Moment.IMPORT and self.taken is None:
             self._claim_before_cuda(NOTHING_SAID)
 
@@ -295,8 +295,8 @@ class Allocation:
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """What is known for a decision, beside the leases, once a framework's script has said this much."""
         visible = self.visible
-        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S), self.uuids
-        if inventory is not None and uuids is not None:
+        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S) or TIMED_OUT, self.uuids
+        if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
         selection = SelectionRequest(
@@ -312,7 +312,7 @@ class Allocation:
             asked_count=request.count,
             count_is_set=self.resolved.settings["select.count"].overrides is not None,
             grant=self.grant,
-            learned=self.this_run.learned(inventory, visible.listed.candidates or uuids or ()),
+            learned=self.this_run.learned(self.readings.newest, visible.listed.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         if visible.counts_places(numbers):

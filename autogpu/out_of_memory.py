@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Iterable, Mapping, Sequence
 
 from autogpu import lease
-from autogpu.devices.model import Device, by_uuid
+from autogpu.devices.model import TIMED_OUT, Device, by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.base import Assignment, OutOfMemory
 from autogpu.frozen import frozen
@@ -88,8 +88,8 @@ class _Now:
     """A GPU at this moment, by the driver, which may not answer, and the leases of other jobs."""
 
     def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
-        inventory = allocation.readings.take_outside(_DEADLINE_S)
-        self.devices = by_uuid(inventory.devices if inventory else ())
+        devices = (allocation.readings.take_outside(_DEADLINE_S) or TIMED_OUT).devices
+        self.devices = by_uuid(devices)
         self.device = self.devices.get(known.uuid, known)
         self.held_bytes = bytes_by_pid(self.device).get(os.getpid(), 0) if known.uuid in self.devices else 0
         # In a container it may list this process under another number, or not at all.
@@ -97,8 +97,8 @@ class _Now:
         self._claims: Mapping[str, Sequence[Claim]] = {}
         with suppress(AutoGpuError):
             holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
-            processes = lease.processes_of(holders, compute_pids(inventory) - {os.getpid()})
-            self._claims = claims_by_gpu(jobs_of(holders, processes, inventory, unix_s()))
+            processes = lease.processes_of(holders, compute_pids(devices) - {os.getpid()})
+            self._claims = claims_by_gpu(jobs_of(holders, processes, devices, unix_s()))
 
     def others(self) -> Sequence[tuple[str, int]] | None:
         """Who else uses the GPU or claims a part of it, and how much each uses, the largest first."""

@@ -58,7 +58,7 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
         raise AutoGpuError(what, remedy=remedy)
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
-    for line in unmatched_lists(resolved, inventory, request.visible_spec).values():
+    for line in unmatched_lists(resolved, inventory, request.visible_spec):
         say(line)
     return request
 
@@ -73,7 +73,7 @@ def decide_now(request: SelectionRequest, doing: str) -> tuple[Decision, Family 
 
     ``doing`` begins what is said where the claims of the others can't be read.
     """
-    read = read_leases(os.environ, request.inventory)
+    read = read_leases(os.environ, request.inventory.devices)
     if read.problem:
         say(f"{doing} without regard to the claims of other jobs: {read.problem}")
     return preview(request, read.leases, read.processes, unix_s(), read.family), read.family

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence
 import click
 
 from autogpu import lease
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError
 from autogpu.lease import Folder, Waiter
 from autogpu.lease.model import Holder
@@ -67,7 +67,7 @@ def is_own(job: Job) -> bool:
     return os.getpid() in job.pids_here
 
 
-def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Sequence[Job]:
+def read_jobs(names: Iterable[str], devices: Sequence[Device] = ()) -> Sequence[Job]:
     """The jobs of all users, in the order in which they claimed; those that wait come last.
 
     Args:
@@ -76,12 +76,12 @@ def read_jobs(names: Iterable[str], inventory: Inventory | None = None) -> Seque
     Raises:
         AutoGpuError: The folder can't be trusted or read.
     """
-    read = read_leases(os.environ, inventory)
+    read = read_leases(os.environ, devices)
     if read.problem:
         raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
     records: list[Holder] = [*read.leases.holders, *read.leases.waiters]
-    asked = {os.getpid(), *compute_pids(inventory), *(pid for pid in map(_pid_of, names) if pid is not None)}
-    return jobs_of(records, lease.processes_of(records, asked, is_complete=True), inventory, unix_s())
+    asked = {os.getpid(), *compute_pids(devices), *(pid for pid in map(_pid_of, names) if pid is not None)}
+    return jobs_of(records, lease.processes_of(records, asked, is_complete=True), devices, unix_s())
 
 
 def _pid_of(text: str) -> int | None:

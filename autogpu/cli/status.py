@@ -129,7 +129,7 @@ def status(
 def _last_runs() -> Iterator[str]:
     """For each of one's own jobs that run: what its last runs took."""
     kept, ranks = history.History(os.environ).read(), defaultdict(list)
-    for holder in read_leases(os.environ, None).leases.holders:
+    for holder in read_leases(os.environ).leases.holders:
         if holder.uid == os.getuid():
             ranks[holder.run].append(holder)
     for run, holders in ranks.items():

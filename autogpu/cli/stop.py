@@ -94,7 +94,7 @@ def _job_to_stop(name: str | None, gpu: str | None, uid: int, inventory: Invento
     """The one job of that user that is meant, if its processes can be told here."""
     if gpu is not None and inventory.failure:
         raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
-    jobs = read_jobs([name or ""], inventory)
+    jobs = read_jobs([name or ""], inventory.devices)
     what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "", inventory)
     theirs = [job for job in found if job.uid == uid]
     if found and not theirs:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
 from autogpu.frozen import frozen, replace
+from autogpu.reporting.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,6 +121,25 @@ class Device:
         # The driver keeps some for itself, a few hundred MiB on large GPUs.
         return unlisted if len(known) == len(listed) and unlisted > 1 << 30 else 0
 
+    @property
+    def memory_faults(self) -> tuple[str, ...]:
+        """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
+
+        Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+        """
+        faults = (
+            (self.remapping_failed, "row remapping failed"),
+            (self.remapping_pending, "row remapping pending until a reset"),
+            (self.retirement_pending, "page retirement pending until a reset"),
+            (self.uncorrected_errors, f"{counted(self.uncorrected_errors, 'uncorrectable memory error')} since boot"),
+        )
+        return tuple(words for is_there, words in faults if is_there)
+
+    @property
+    def health_problems(self) -> tuple[str, ...]:
+        """All that makes it worse than a healthy one at this moment, whichever job uses it."""
+        return self.memory_faults + (("slowed down by heat",) if self.is_too_hot else ())
+
 
 @frozen
 class CudaAttributes:
@@ -186,6 +206,10 @@ class Inventory:
         """The user's way out of ``failure``; ``""`` where there is none."""
         smi = "`nvidia-smi` should report the same"
         return {"pynvml": "`pip install nvidia-ml-py`", "driver": smi}.get(self.failure_cause or "", "")
+
+
+# Stands for a reading that has not come in time.
+TIMED_OUT = Inventory(failure="NVML timed out", failure_cause="driver")
 
 
 def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:

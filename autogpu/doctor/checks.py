@@ -15,7 +15,6 @@ from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.reporting.text import counted, host_setup_command, listed, printable
 from autogpu.selection import explain
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
@@ -136,9 +135,9 @@ def health(facts: Facts) -> Finding:
     devices = cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
-    bad = [f"GPU {device.index}: {listed(health_problems(device))}" for device in devices if health_problems(device)]
+    bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in devices if device.health_problems]
     remedies = []
-    faulty = [device.index for device in devices if memory_faults(device)]
+    faulty = [device.index for device in devices if device.memory_faults]
     if faulty:
         reset = f"have {explain.gpu_names(faulty)} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
@@ -212,7 +211,7 @@ def leases(facts: Facts) -> Finding:
 def policy(facts: Facts) -> Finding:
     resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
-    problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched.values()]
+    problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
     if not problems:
         files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
         return passed(f"read without a problem ({files})")

@@ -81,8 +81,6 @@ def why_none(request: SelectionRequest) -> str:
 def _obstacle(request: SelectionRequest) -> str:
     """Say why nothing can be chosen; ``""`` if nothing is in the way."""
     inventory, uuids = request.inventory, request.uuids
-    if inventory is None:
-        return "NVML timed out"
     if inventory.failure:
         return inventory.failure
     if uuids is None or len(uuids) != request.gpu_count:
@@ -98,7 +96,7 @@ class _Pool:
     def __init__(
         self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], waiters: Sequence[Waiter]
     ) -> None:
-        known = by_uuid(request.inventory.devices if request.inventory else ())
+        known = by_uuid(request.inventory.devices)
         devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
         self.request, self.claims_on, self.waiters, self.visible = request, claims_on, waiters, tuple(devices)
         self.demand = memory.demand_of(request)
@@ -139,7 +137,7 @@ class _Pool:
 
     def idle_alternatives(self, devices: Sequence[Device]) -> list[Device]:
         """GPUs of the machine that are free while one of ``devices`` is not."""
-        if all(map(self.is_free, devices)) or self.request.inventory is None:
+        if all(map(self.is_free, devices)):
             return []
         others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
         return [device for device in others if self.is_free(device)]

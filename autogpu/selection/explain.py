@@ -10,7 +10,7 @@ from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, Ranking, SelectionRequest, Tier, VisibleSpec
-from autogpu.selection.occupancy import health_problems, unmanaged_processes
+from autogpu.selection.occupancy import unmanaged_processes
 from autogpu.selection.ranks import LocalRank
 
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
@@ -45,7 +45,7 @@ def free_memory(device: Device) -> str:
 
 def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
     """The readings that decide, in words: ``pid 4242 on it without a claim, 93 % busy, 8.5 of 11.0 GiB free``."""
-    parts = [*health_problems(device)]
+    parts = [*device.health_problems]
     if claims:
         parts.append("claimed by " + _and_more(claims, _holder_name))
     unmanaged = [process.pid for process in unmanaged_processes(device, claims, own_pid)]
@@ -99,7 +99,7 @@ def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
 
 def drawbacks(taken: Sequence[Candidate]) -> str:
     shared = [(c.device, c.why) for c in taken if c.tier is not Tier.FREE]
-    unwell = [(c.device, listed(health_problems(c.device))) for c in taken if c.tier is Tier.FREE]
+    unwell = [(c.device, listed(c.device.health_problems)) for c in taken if c.tier is Tier.FREE]
     text = ""
     for title, found in (("shared", shared), ("not healthy", unwell)):
         reasons = [why if len(taken) == 1 else f"GPU {device.label}: {why}" for device, why in found if why]
@@ -187,11 +187,11 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
     return _some([f"GPU {each.index}: {each.reason}" for each in lost])
 
 
-def no_device(inventory: Inventory | None) -> str:
+def no_device(inventory: Inventory) -> str:
     """Why a process has no GPU to choose from."""
-    if inventory is not None and inventory.devices:
+    if inventory.devices:
         return "CUDA_VISIBLE_DEVICES hides every GPU"
-    if inventory is not None and inventory.unreadable:
+    if inventory.unreadable:
         return f"no GPU can be read ({unreadable(inventory.unreadable)})"
     return "no GPU here"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Collection, Iterable, Mapping, Sequence
 
-from autogpu.devices.model import Device, Inventory
+from autogpu.devices.model import Device
 from autogpu.frozen import frozen
 from autogpu.selection.model import SETTLED_S, Candidate, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
@@ -41,10 +41,10 @@ class Job:
 
 
 def jobs_of(
-    holders: Iterable[Holder], processes: Processes, inventory: Inventory | None, now_s: float
+    holders: Iterable[Holder], processes: Processes, devices: Sequence[Device], now_s: float
 ) -> tuple[Job, ...]:
     """The jobs of other processes than this one, in the order in which they claimed; ``now_s`` is in Unix time."""
-    gpus = _Gpus(inventory.devices if inventory else ())
+    gpus = _Gpus(devices)
     # A group is its user's word: it can't join the job of another user.
     members_of: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:

@@ -109,7 +109,7 @@ def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_l
 
 
 def rivals(
-    holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory | None
+    holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory
 ) -> list[Holder]:
     """The leases that count for a process which chooses for itself.
 
@@ -119,14 +119,14 @@ def rivals(
     return [each for each in holders if each.name not in members or _may_compute(each, processes, inventory)]
 
 
-def _may_compute(holder: Holder, processes: Processes, inventory: Inventory | None) -> bool:
+def _may_compute(holder: Holder, processes: Processes, inventory: Inventory) -> bool:
     """The driver lists a process of its job on a GPU, or does not tell all that are on those that it has claimed."""
-    claimed = [device for device in inventory.devices if device.uuid in holder.claims] if inventory else []
+    claimed = [device for device in inventory.devices if device.uuid in holder.claims]
     # In a container the driver lists the host's pids, or hides every process.
-    if inventory is None or not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
+    if not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
         return True
-    on_claimed = compute_pids(replace(inventory, devices=tuple(claimed)))
-    return not (compute_pids(inventory).isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
+    pids, on_claimed = compute_pids(inventory.devices), compute_pids(claimed)
+    return not (pids.isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
@@ -214,7 +214,7 @@ def decide_beside(
         request = replace(request, policy=replace(request.policy, wait_s=0.0))
     ranks = ranks_of(job, request.own_uid, holders)
     others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
-    claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory, now_s))
+    claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory.devices, now_s))
     promised = promised_to(ranks, request)
     if job and not promised:
         decision = decide(request_of_all(request), claims_on, waiters)
@@ -231,13 +231,13 @@ def preview(
     """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
     inventory, spec = request.inventory, request.visible_spec
     # The framework takes what CUDA still has of them, or fails.
-    is_lost = inventory is not None and inventory.unreadable and not (inventory.devices or hides_all(spec.value))
+    is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
     none = why_none(request) or (explain.no_device(inventory) if request.uuids == () and not is_lost else "")
     if none:
         return Decision(Verdict.CPU, none)
     if is_lost:
         return Decision(Verdict.CANNOT_CHOOSE, explain.no_device(inventory))
-    if request.uuids is None and inventory is not None and not inventory.failure:
+    if request.uuids is None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
     as_member = decide_as_member(request, family) if family else None
     return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

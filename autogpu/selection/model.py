@@ -169,7 +169,7 @@ class SelectionRequest:
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
     Attributes:
-        inventory: Fresh readings; ``None`` if they did not come in time.
+        inventory: Fresh readings.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
@@ -188,7 +188,7 @@ class SelectionRequest:
 
     policy: Policy
     visible_spec: VisibleSpec
-    inventory: Inventory | None
+    inventory: Inventory
     uuids: Sequence[str] | None
     gpu_count: int
     own_uid: int
@@ -385,5 +385,5 @@ class Decision:
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:
     """For one framework: it takes what it would without us, and the next one is decided about all the same."""
-    known = by_uuid(request.inventory.devices if request.inventory else ())
+    known = by_uuid(request.inventory.devices)
     return Decision(Verdict.NOT_OUR_CHOICE, why, visible=tuple(known.get(uuid) for uuid in request.uuids or ()))

@@ -1,11 +1,11 @@
-"""The state of a GPU: free, held by an idle lease, or busy; the memory that is left on it; its faults. Pure."""
+"""The state of a GPU: free, held by an idle lease, or busy; the memory that is left on it. Pure."""
 
 from __future__ import annotations
 
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
-from autogpu.devices.model import Device, Inventory, Process
-from autogpu.reporting.text import GIB, counted
+from autogpu.devices.model import Device, Process
+from autogpu.reporting.text import GIB
 from autogpu.selection.model import Claim, Tier
 
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
@@ -79,14 +79,13 @@ def unmanaged_processes(
     return tuple(p for p in device.compute_processes or () if not p.is_bare and p.pid not in known)
 
 
-def own_memory_bytes(inventory: Inventory | None, uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
+def own_memory_bytes(devices: Iterable[Device], uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
     """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
-    used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in (inventory.devices if inventory else ())}
+    used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in devices}
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
 
-def compute_pids(inventory: Inventory | None) -> set[int]:
-    devices = inventory.devices if inventory else ()
+def compute_pids(devices: Iterable[Device]) -> set[int]:
     return {process.pid for device in devices for process in device.compute_processes or ()}
 
 
@@ -96,22 +95,3 @@ def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
     for process in device.compute_processes or ():
         used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)
     return used
-
-
-def memory_faults(device: Device) -> tuple[str, ...]:
-    """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
-
-    Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
-    """
-    faults = (
-        (device.remapping_failed, "row remapping failed"),
-        (device.remapping_pending, "row remapping pending until a reset"),
-        (device.retirement_pending, "page retirement pending until a reset"),
-        (device.uncorrected_errors, f"{counted(device.uncorrected_errors, 'uncorrectable memory error')} since boot"),
-    )
-    return tuple(words for is_there, words in faults if is_there)
-
-
-def health_problems(device: Device) -> tuple[str, ...]:
-    """All that makes it worse than a healthy one at this moment, whichever job uses it."""
-    return memory_faults(device) + (("slowed down by heat",) if device.is_too_hot else ())

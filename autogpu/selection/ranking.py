@@ -6,7 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from itertools import combinations, groupby
 from types import MappingProxyType
-from typing import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from autogpu.devices.enumeration import is_called
 from autogpu.devices.model import NVLINK, Device, Inventory
@@ -26,7 +26,7 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
-from autogpu.selection.occupancy import free_bytes, memory_faults, spare_bytes, tier
+from autogpu.selection.occupancy import free_bytes, spare_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def standing(candidate: Candidate) -> tuple[int, int, bool, int, int]:
     return (
         candidate.tier,
         # Heat passes, and a fault of the memory may end the job.
-        2 if memory_faults(device) else int(device.is_too_hot),
+        2 if device.memory_faults else int(device.is_too_hot),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         left is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
@@ -111,7 +111,7 @@ def best_connected_first(
 ) -> list[Candidate]:
     """Put the best connected first among candidates of one standing, where only some of these will be taken."""
     inventory = request.inventory
-    if inventory is None or request.positions or not inventory.topology:
+    if request.positions or not inventory.topology:
         return list(candidates)
     in_use = request.uuids_in_use
     ordered: list[Candidate] = []
@@ -159,7 +159,7 @@ def _best_connected(
 def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     """The policy, or the GPU's mode, keeps every job of this process from it."""
     admitted = {name for name in ("devices", "exclude", "faulty") if spec.admits(f"select.{name}", policy)}
-    only_among, faults = policy.devices if "devices" in admitted else (), memory_faults(device)
+    only_among, faults = policy.devices if "devices" in admitted else (), device.memory_faults
     refuses_faults = policy.faulty == "never" and "faulty" in admitted
     reasons = (
         (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
@@ -216,9 +216,9 @@ def _matches(device: Device, entry: str) -> bool:
         return False
 
 
-def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Mapping[str, str]:
-    """By key, what to say of the entries of a list that counts which match none of the GPUs of the machine."""
-    found, policy, devices = {}, resolved.policy, inventory.devices
+def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:
+    """What to say of the entries of the lists that count which match none of the GPUs of the machine, if it has any."""
+    policy, devices = resolved.policy, inventory.devices
     # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
@@ -228,8 +228,7 @@ def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             written = ", ".join(printable(entry, 64) for entry in unmatched)
             what = f"{key} = {written} ({resolved.settings[key].origin}) matches none of the GPUs here"
-            found[key] = f"{what}; {_what_there_is(unmatched, inventory)}"
-    return found
+            yield f"{what}; {_what_there_is(unmatched, inventory)}"
 
 
 def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:

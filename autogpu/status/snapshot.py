@@ -22,7 +22,7 @@ from autogpu.selection import explain
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, jobs_of
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
-from autogpu.selection.occupancy import compute_pids, health_problems, spare_bytes, tier
+from autogpu.selection.occupancy import compute_pids, spare_bytes, tier
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status import model
 
@@ -59,7 +59,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
     inventory = probe.finish(probe.start(environ))
     return host_status(
         inventory,
-        read_leases(environ, inventory),
+        read_leases(environ, inventory.devices),
         resolved,
         request_here(resolved, inventory, environ),
         now_s=time.time(),
@@ -96,7 +96,7 @@ class LeasesHere:
     obstacle: str | None = None
 
 
-def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> LeasesHere:
+def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> LeasesHere:
     """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
@@ -105,7 +105,7 @@ def read_leases(environ: Mapping[str, str], inventory: Inventory | None) -> Leas
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
-    processes = lease.processes_of(leases.holders, compute_pids(inventory), is_complete=True)
+    processes = lease.processes_of(leases.holders, compute_pids(devices), is_complete=True)
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
@@ -130,11 +130,11 @@ def host_status(
     if read.folder is not None:
         uid = read.folder.owner_uid
         folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin, names.user(uid), uid)
-    jobs = jobs_of(leases.holders, read.processes, inventory, now_s)
+    jobs = jobs_of(leases.holders, read.processes, inventory.devices, now_s)
     decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
     if resolved.policy.enabled:
         decision = preview(request, leases, read.processes, now_s, read.family)
-    unmatched = unmatched_lists(resolved, inventory, request.visible_spec).values()
+    unmatched = unmatched_lists(resolved, inventory, request.visible_spec)
     return model.HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
@@ -180,7 +180,7 @@ def _gpus(
             unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
             # Of a card in MIG mode all of it is used by its instances.
             unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
-            health_problems=() if device.parent else health_problems(device),
+            health_problems=() if device.parent else device.health_problems,
         )
 
 

@@ -59,12 +59,12 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
 def test_nor_does_the_doctor_or_status_pass_it(path):
     (path / "mutex").touch()
     environ = {"AUTOGPU_LEASE_DIR": str(path)}
-    assert (try_folder(environ)[1], read_leases(environ, None).obstacle) == (None, None)
+    assert (try_folder(environ)[1], read_leases(environ).obstacle) == (None, None)
     path.chmod(0o755)
     os.seteuid(ALICE)
     try:
         _, error = try_folder(environ)
-        read = read_leases(environ, None)
+        read = read_leases(environ)
     finally:
         os.seteuid(0)
     assert ("can't be used: Permission denied" in error.what, "host-setup" in error.remedy) == (True, True)

@@ -7,7 +7,6 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection import explain
 from autogpu.selection.model import Cause, Rejection
-from autogpu.selection.occupancy import health_problems, memory_faults
 from autogpu.selection.ranking import ranking_of
 from tests.support.selections import INHERITED, UNSET, request
 from tests.support.values import gpu
@@ -40,7 +39,7 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     # A job of somebody else's is worse than a fault that may never show.
     assert order(gpu(0, **BUSY), gpu(1, **fault)) == [1, 0]
     assert order(gpu(0, **BUSY), gpu(1, **BUSY, **fault)) == [0, 1]
-    assert health_problems(gpu(0, **fault)) == (words,)
+    assert gpu(0, **fault).health_problems == (words,)
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS)
@@ -59,9 +58,9 @@ def test_who_names_the_gpu_has_it_unless_the_key_is_locked():
 
 
 def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
-    assert health_problems(gpu(0)) == memory_faults(gpu(0, **HOT)) == ()
-    assert health_problems(gpu(0, **FAILED, **HOT)) == ("row remapping failed", "slowed down by heat")
-    assert health_problems(gpu(0, uncorrected_errors=1)) == ("1 uncorrectable memory error since boot",)
+    assert gpu(0).health_problems == gpu(0, **HOT).memory_faults == ()
+    assert gpu(0, **FAILED, **HOT).health_problems == ("row remapping failed", "slowed down by heat")
+    assert gpu(0, uncorrected_errors=1).health_problems == ("1 uncorrectable memory error since boot",)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def claim(gib, *, pids=(11,), uid=1000, age_s=10.0, newest_s=None):
 
 def jobs(holders, machine=MACHINE, **pids):
     """The jobs of these holders, of which ``pids`` names the processes by the name of their lease."""
-    return jobs_of(holders, Processes(pids), machine, now_s=100.0)
+    return jobs_of(holders, Processes(pids), machine.devices, now_s=100.0)
 
 
 MEMBERS = [holder(6, group="j", since_s=10.0), holder(8, name="b", group="j", since_s=99.0)]

@@ -9,7 +9,7 @@ from autogpu.reporting.text import GIB
 from autogpu.selection.model import Tier
 from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes
 from tests.support.selections import claim
-from tests.support.values import gpu, inventory
+from tests.support.values import gpu
 
 FREE, BUSY, IDLE = Tier.FREE, Tier.BUSY, Tier.IDLE_LEASE
 HOUR = 3600.0
@@ -80,6 +80,6 @@ def test_processes_without_a_claim_are_unmanaged():
 
 def test_the_memory_of_one_process_by_ordinal():
     first, second, third = gpu(0, pids=[1, 2], used_gib=4), gpu(1, pids=[2], used_gib=3), gpu(2)
-    machine = inventory(first, second, third)
+    machine = (first, second, third)
     assert own_memory_bytes(machine, [third.uuid, second.uuid, first.uuid], 2) == {1: 3 * GIB, 2: 2 * GIB}
-    assert own_memory_bytes(None, [first.uuid], 2) == {}
+    assert own_memory_bytes((), [first.uuid], 2) == {}

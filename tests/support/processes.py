@@ -99,7 +99,7 @@ class Process:
     def seen(self):
         """What others see it claim, likewise: by its lease and by what the driver shows."""
         (holder,) = (replace(holder, is_mine=False) for holder in self.holders if holder.is_mine)
-        (job,) = jobs_of([holder], Processes({holder.name: (os.getpid(),)}), self.driver.now, 0.0)
+        (job,) = jobs_of([holder], Processes({holder.name: (os.getpid(),)}), self.driver.now.devices, 0.0)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
         return {indices[uuid]: claim.bytes // MIB for uuid, claim in job.claims.items()}
 
