@@ -75,7 +75,7 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionReque
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        why = f"the only one{pool or _narrowed(request.policy, spec)}"
+        why = f"the only one{pool or _narrowed(request.policy, spec)}{_left_out(ranking)}"
     elif count == total:
         why = f"all {total}{pool}"
     elif request.in_use:
@@ -95,6 +95,12 @@ def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
     if policy.devices and spec.admits("select.devices", policy):
         return " of select.devices"
     return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
+
+
+def _left_out(ranking: Ranking) -> str:
+    rejected = [each for each in ranking.rejected if each.cause in (Cause.TOO_SMALL, Cause.UNUSABLE)]
+    reasons = [f"GPU {each.device.label} ({each.why})" for each in rejected]
+    return f"; left out: {_some(reasons)}" if reasons else ""
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:

@@ -34,6 +34,7 @@ class Cause(enum.Enum):
 
     EXCLUDED_BY_POLICY = "the policy excludes it"
     TOO_SMALL = "frameworks do not take it beside the larger GPUs"
+    UNUSABLE = "it can serve no job"
     UNSUITABLE = "it can't serve this job, with or without other jobs on it"
     IN_USE = "other jobs are on it now"
 
@@ -322,7 +323,7 @@ class Ranking:
 
     @property
     def pool(self) -> tuple[Device, ...]:
-        """All GPUs, apart from those that the policy excludes and small cards."""
+        """All GPUs that a job of this process can have: another one than this may need less."""
         return self._and_rejected_as(Cause.IN_USE, Cause.UNSUITABLE)
 
     def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:

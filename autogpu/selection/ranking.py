@@ -62,7 +62,7 @@ def ranking_of(
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
         rejection = barred[device.uuid]
         if rejection is None and device.is_small and has_larger:
-            rejection = Rejection(device, "a small card, taken where it is named or alone", Cause.TOO_SMALL)
+            rejection = Rejection(device, "a small card, taken only where no larger one may be", Cause.TOO_SMALL)
         rejection = rejection or _taken_alone(candidate, own_pid) or _too_full(candidate, demand)
         if rejection:
             rejected.append(rejection)
@@ -165,8 +165,8 @@ def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | No
         (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
         ("exclude" in admitted and matches(device, policy.exclude), explain.EXCLUDED, Cause.EXCLUDED_BY_POLICY),
         (refuses_faults and faults, f"refused by select.faulty: {listed(faults)}", Cause.EXCLUDED_BY_POLICY),
-        (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNSUITABLE),
-        (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNSUITABLE),
+        (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNUSABLE),
+        (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNUSABLE),
     )
     return next((Rejection(device, why, cause) for is_so, why, cause in reasons if is_so), None)
 

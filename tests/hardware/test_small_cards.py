@@ -91,9 +91,11 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
     assert autogpu.pick() in ([1], [2])
     assert autogpu.pick("--busy", "error") == []
     assert autogpu.pick("--devices", "0") == [0]
+    only = autogpu("pick", "--devices", "0,1").stderr
+    assert "the only one of select.devices; left out: GPU 0 (a small card, taken only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
-    assert "GPU 0: not eligible: a small card, taken where it is named or alone" in told
+    assert "GPU 0: not eligible: a small card, taken only where no larger one may be" in told
     assert autogpu("wait", "--timeout", "1").returncode == 75
     holder = autogpu.hold()
     assert holder.gpus()[0] in (1, 2)

@@ -14,7 +14,7 @@ from autogpu.selection.ranking import matches, ranking_of, unmatched_lists
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 
-UNSUITABLE, IN_USE, EXCLUDED = Cause.UNSUITABLE, Cause.IN_USE, Cause.EXCLUDED_BY_POLICY
+UNSUITABLE, UNUSABLE, IN_USE, EXCLUDED = Cause.UNSUITABLE, Cause.UNUSABLE, Cause.IN_USE, Cause.EXCLUDED_BY_POLICY
 # All of a GPU, for a job that has said so.
 STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
@@ -88,8 +88,8 @@ def no(rule, cause, device, why, rules=None, claims=()):
     [
         no("not-listed", EXCLUDED, gpu(3), "not among select.devices", {"devices": ("0-2",)}),
         no("excluded", EXCLUDED, gpu(3), "excluded by select.exclude", {"exclude": ("3",)}),
-        no("mig", UNSUITABLE, gpu(mig_enabled=True), "in MIG mode, and has no instance here"),
-        no("prohibited", UNSUITABLE, gpu(compute_mode="prohibited"), "its compute mode is PROHIBITED"),
+        no("mig", UNUSABLE, gpu(mig_enabled=True), "in MIG mode, and has no instance here"),
+        no("prohibited", UNUSABLE, gpu(compute_mode="prohibited"), "its compute mode is PROHIBITED"),
         no("exclusive-and-used", IN_USE, EXCLUSIVE_IN_USE, TAKEN),
         no("exclusive-and-a-bare-context", IN_USE, EXCLUSIVE_WITH_CONTEXT, TAKEN),
         no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
