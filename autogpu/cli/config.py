@@ -13,7 +13,7 @@ from rich.text import Text
 
 from autogpu import policy
 from autogpu.cli.main import VerbGroup
-from autogpu.cli.policy_options import resolve_here
+from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History, runs_of

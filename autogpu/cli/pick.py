@@ -7,8 +7,7 @@ from typing import Mapping, Sequence
 
 import click
 
-from autogpu.cli.gpu_request import NoDriver, decide_now, in_words, listing, request_gpus
-from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.cli.request import NoDriver, decide_now, in_words, listing, policy_options, request_gpus, resolve_flags
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
 from autogpu.reporting.stderr import say
@@ -43,7 +42,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
     holds them for as long as the command runs.
     """
-    resolved = resolve_or_complain(flags)
+    resolved = resolve_flags(flags)
     if "busy" in flags and resolved.policy.busy == "wait":
         raise click.UsageError(
             "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
