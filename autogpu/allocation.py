@@ -11,7 +11,7 @@ from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory, by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S, Readings
+from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.base import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace

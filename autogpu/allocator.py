@@ -9,7 +9,7 @@ from typing import Mapping, Sequence
 from autogpu import uncaught
 from autogpu.allocation import Allocation
 from autogpu.devices.model import Inventory, by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S
+from autogpu.devices.probe import CONTEXT_DEADLINE_S
 from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import printable
