@@ -109,9 +109,23 @@ def install(
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
     if method == "auto":
         method = "pth" if is_site_dir(folder) else "sitecustomize"
-    with _changing(folder, "write"), _in_place(folder, plan_install(folder, method)) as written:
-        _prove(folder, method, executable, environ)
-    return written
+    plan = plan_install(folder, method)
+    with _changing(folder, "write"):
+        _refuse_foreign_files(folder, plan)
+        if _is_in_place(folder, plan):
+            _prove(folder, method, executable, environ)
+            return ()
+        try:
+            _remove_all(folder)
+            for path, content in plan.items():
+                path.parent.mkdir(exist_ok=True)
+                write_file(path, content)
+            _prove(folder, method, executable, environ)
+        except BaseException:
+            with suppress(OSError):
+                _remove_all(folder)
+            raise
+    return tuple(plan)
 
 
 def uninstall(folder: Path) -> tuple[Path, ...]:
@@ -183,28 +197,10 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-@contextmanager
-def _in_place(folder: Path, plan: Mapping[Path, bytes]) -> Iterator[tuple[Path, ...]]:
-    """Write the files, and have no other of ours there; gives which, none if all was in place.
-
-    Where anything differs, all are taken away first. A failure, also one of the body, leaves none that was written.
-    """
-    _refuse_foreign_files(folder, plan)
+def _is_in_place(folder: Path, plan: Mapping[Path, bytes]) -> bool:
     is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan.items())
     # What any Python has compiled is of these, if there are no others.
-    if is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc"):
-        yield ()
-        return
-    try:
-        _remove_all(folder)
-        for path, content in plan.items():
-            path.parent.mkdir(exist_ok=True)
-            write_file(path, content)
-        yield tuple(plan)
-    except BaseException:
-        with suppress(OSError):
-            _remove_all(folder)
-        raise
+    return is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc")
 
 
 def _remove_all(folder: Path) -> tuple[Path, ...]:
