@@ -12,7 +12,7 @@ import click
 from autogpu.cli.jobs import told_in_json, wait_for_jobs
 from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
-from autogpu.errors import WaitTimeout
+from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
@@ -81,16 +81,14 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
         decision = _decision_at_the_end(request, within_s)
-        why, is_served = in_words(decision), decision.verdict is Verdict.TAKE
+        why = in_words(decision)
         told.update(verdict=decision.verdict.name.lower(), why=why)
         if decision.verdict is Verdict.WAIT:
             remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
             raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
-        if is_served:
-            told["uuids"] = [device.uuid for device in decision.devices]
-    if not is_served:
-        say(f"waiting can't help: {why}")
-        return 1
+        if decision.verdict is not Verdict.TAKE:
+            raise AutoGpuError(f"waiting can't help: {why}", remedy="")
+        told["uuids"] = [device.uuid for device in decision.devices]
     found = explain.gpu_names(device.label for device in decision.devices)
     say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
@@ -100,7 +98,7 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
     """The first decision that is not to wait, or the last one before the time is over."""
     begun_s = monotonic_s()
     until_s = begun_s + within_s
-    decision = _decision_now(request)
+    decision, _ = decide_now(request, "waiting")
     if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
         return decision
     if is_terminal():
@@ -113,18 +111,10 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
             inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
             # One that fails is no reason to end after hours: the one before stands until the next.
             request = request if inventory.failure else replace(request, inventory=inventory)
-            decision = _decision_now(request)
+            decision, _ = decide_now(request, "waiting")
             _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
     finally:
         _write_again("")
-    return decision
-
-
-def _decision_now(request: SelectionRequest) -> Decision:
-    decision, _ = decide_now(request, "waiting")
-    if decision.verdict is Verdict.TAKE:
-        # Who is served becomes a holder and leaves the queue: one look can miss both its files.
-        decision, _ = decide_now(request, "waiting")
     return decision
 
 
