@@ -229,7 +229,6 @@ def is_ours(path: Path) -> bool:
 
 
 def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
-    """Raise an InstallError that names a foreign file which is in the way."""
     for info in distributions(folder):
         owner = _installer(info)
         if owner != OURS:

@@ -309,7 +309,6 @@ class Readings:
     """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way."""
 
     def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
-        """Begin with ``first``, which is under way."""
         self.newest: Inventory | None = None
         self._reader = reader
         self._environ = environ
@@ -318,11 +317,9 @@ class Readings:
 
     @property
     def is_pending(self) -> bool:
-        """One is under way."""
         return self._pending is not None
 
     def begin(self) -> None:
-        """Start one more."""
         self._pending = self._reader.start_in_process(self._environ, self.newest)
 
     def prepare(self) -> None:
