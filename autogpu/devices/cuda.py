@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
-from autogpu.process import copy_of
+from autogpu.process import ask
 
 _CUDA_SUCCESS = 0
 
@@ -58,28 +58,12 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
 
     A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
     """
-    import json  # few processes ask
-    import subprocess
-
-    from autogpu.devices.probe import is_this_python
+    from autogpu.devices.probe import is_this_python  # few processes ask
 
     if not is_this_python(sys.executable):
         return None
-    command = [sys.executable, "-I", "-S", "-c", START]
-    try:
-        done = subprocess.run(
-            command,
-            env=copy_of(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=START_DEADLINE_S,
-            check=False,
-        )
-        found = json.loads(done.stdout)
-        return None if found["code"] else int(found["count"])
-    except (OSError, ValueError, subprocess.SubprocessError):  # ValueError: it printed nothing
-        return None
+    found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    return None if found is None or found["code"] else int(found["count"])
 
 
 def can_run(version: tuple[int, int]) -> bool:

@@ -20,11 +20,12 @@ from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.frameworks.diagnosis import JUDGES, QUESTIONS
-from autogpu.install import HOOK, STEPS, TIMED_OUT, ask, fresh_start, pip_source, template_folder
+from autogpu.install import HOOK, STEPS, fresh_start, pip_source, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
+from autogpu.process import TIMED_OUT, ask
 from autogpu.reporting.text import counted, host_setup_command, listed, printable, sudo
 from autogpu.selection import explain, instances
 from autogpu.selection.grants import settled
@@ -98,8 +99,8 @@ def gather(environ: Mapping[str, str]) -> Facts:
 
 
 def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
-    answer = ask(sys.executable, program, environ, deadline_s)
-    return {"error": answer.error} if answer.error else answer.value
+    found, error, _ = ask(sys.executable, program, environ, deadline_s)
+    return {"error": error} if error else found
 
 
 def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
@@ -122,7 +123,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        if path and ask(path, _PREFIX, environ, _PYTHON_DEADLINE_S).value not in (None, os.path.realpath(sys.prefix)):
+        if path and ask(path, _PREFIX, environ, _PYTHON_DEADLINE_S)[0] not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
 
