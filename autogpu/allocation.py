@@ -11,8 +11,8 @@ from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import cards, counted_by_framework
-from autogpu.devices.model import TIMED_OUT, Inventory, by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S, Readings
+from autogpu.devices.model import NO_READING, Inventory, by_uuid
+from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.base import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
@@ -295,7 +295,7 @@ class Allocation:
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """What is known for a decision, beside the leases, once a framework's script has said this much."""
         visible = self.visible
-        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S) or TIMED_OUT, self.uuids
+        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S) or NO_READING, self.uuids
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())

@@ -8,8 +8,8 @@ from typing import Mapping, Sequence
 
 from autogpu import uncaught
 from autogpu.allocation import Allocation
-from autogpu.devices.model import TIMED_OUT, Inventory, by_uuid
-from autogpu.devices.readings import CONTEXT_DEADLINE_S
+from autogpu.devices.model import NO_READING, Inventory, by_uuid
+from autogpu.devices.probe import CONTEXT_DEADLINE_S
 from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import printable
@@ -150,7 +150,7 @@ class Allocator:
         allocation, policy, reserves = self.allocation, self.policy, {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with allocation.cuda.primary_contexts(ordinals):
-                devices = (self.readings.take() or TIMED_OUT).devices
+                devices = (self.readings.take() or NO_READING).devices
             measured = own_memory_bytes(devices, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
         share = self.framework.DEFAULT_SHARE

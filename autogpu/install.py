@@ -12,18 +12,18 @@ import json
 import os
 import shlex
 import site
-import subprocess
 import sys
 import sysconfig
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple
+from typing import Iterable, Iterator, Mapping, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.lease import locks
+from autogpu.process import ask
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -49,8 +49,6 @@ NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 # Decide whether, where and how Python keeps what it compiles.
 _COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
 
-TIMED_OUT = "timed out"
-
 _QUESTION = """
 import json, sys
 hooks = [f for f in sys.meta_path if getattr(f, "__name__", "") == "_autogpu_hook"]
@@ -61,14 +59,6 @@ spec = PathFinder.find_spec("sitecustomize")
 print()
 print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec and spec.origin)))
 """
-
-
-class Answer(NamedTuple):
-    """The ``value`` that a program printed as JSON, or an ``error`` that says why there is none."""
-
-    value: Any = None
-    error: str = ""
-    stderr: str = ""
 
 
 class FreshStart(NamedTuple):
@@ -109,9 +99,23 @@ def install(
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
     if method == "auto":
         method = "pth" if is_site_dir(folder) else "sitecustomize"
-    with _changing(folder, "write"), _in_place(folder, plan_install(folder, method)) as written:
-        _prove(folder, method, executable, environ)
-    return written
+    plan = plan_install(folder, method)
+    with _changing(folder, "write"):
+        _refuse_foreign_files(folder, plan)
+        if _is_in_place(folder, plan):
+            _prove(folder, method, executable, environ)
+            return ()
+        try:
+            _remove_all(folder)
+            for path, content in plan.items():
+                path.parent.mkdir(exist_ok=True)
+                write_file(path, content)
+            _prove(folder, method, executable, environ)
+        except BaseException:
+            with suppress(OSError):
+                _remove_all(folder)
+            raise
+    return tuple(plan)
 
 
 def uninstall(folder: Path) -> tuple[Path, ...]:
@@ -183,28 +187,10 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-@contextmanager
-def _in_place(folder: Path, plan: Mapping[Path, bytes]) -> Iterator[tuple[Path, ...]]:
-    """Write the files, and have no other of ours there; gives which, none if all was in place.
-
-    Where anything differs, all are taken away first. A failure, also one of the body, leaves none that was written.
-    """
-    _refuse_foreign_files(folder, plan)
+def _is_in_place(folder: Path, plan: Mapping[Path, bytes]) -> bool:
     is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan.items())
     # What any Python has compiled is of these, if there are no others.
-    if is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc"):
-        yield ()
-        return
-    try:
-        _remove_all(folder)
-        for path, content in plan.items():
-            path.parent.mkdir(exist_ok=True)
-            write_file(path, content)
-        yield tuple(plan)
-    except BaseException:
-        with suppress(OSError):
-            _remove_all(folder)
-        raise
+    return is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc")
 
 
 def _remove_all(folder: Path) -> tuple[Path, ...]:
@@ -233,7 +219,6 @@ def is_ours(path: Path) -> bool:
 
 
 def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
-    """Raise an InstallError that names a foreign file which is in the way."""
     for info in distributions(folder):
         owner = _installer(info)
         if owner != OURS:
@@ -306,36 +291,10 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         raise InstallError(f"{NAME} loads {loads} instead of {hook}", remedy=remedy)
 
 
-def ask(executable: str, program: str, environ: Mapping[str, str], deadline_s: float = 60.0) -> Answer:
-    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print."""
-    try:
-        done = subprocess.run(
-            [executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=dict(environ),
-            # Not the current folder, which would come first in sys.path.
-            cwd=os.path.dirname(executable) or None,  # noqa: PTH120
-            timeout=deadline_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(error=f"{TIMED_OUT} after {deadline_s:.0f} s")
-    except OSError as error:
-        return Answer(error=f"it does not start: {error.strerror}")
-    stderr = done.stderr.decode(errors="replace").strip()
-    try:
-        return Answer(json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), stderr=stderr)
-    except (ValueError, IndexError):
-        if done.returncode < 0:
-            return Answer(error=f"it ended by signal {-done.returncode}")
-        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
-
-
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
-    answer = ask(executable, _QUESTION, environ)
-    hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
-    return FreshStart(hook, sitecustomize, answer.error or answer.stderr)
+    found, error, said = ask(executable, _QUESTION, environ)
+    hook, sitecustomize = (path and Path(path) for path in found or (None, None))
+    return FreshStart(hook, sitecustomize, error or said)
 
 
 def pip_command(executable: str, action: str, *, has_pip: bool) -> str:

@@ -1,4 +1,4 @@
-"""A process: its clock, its threads and locks, and how it is told from another one with the same pid.
+"""A process: its clock, its threads and locks, how it is told from another with the same pid, and one that is asked.
 
 The reading of the driver begins after this is imported, so without pathlib, functools and threading, each of which
 takes longer than all of this.
@@ -15,7 +15,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any, Callable, Iterable, Iterator, Mapping
+    from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+
+TIMED_OUT = "timed out"
 
 SUBORDINATE_IDS = "/etc/subuid"
 
@@ -194,3 +196,38 @@ def _read_subordinate_ids() -> list[tuple[str, int, int]]:
     except OSError:
         return []
     return [(name, int(first), int(count)) for name, first, count in lines]
+
+
+def ask(
+    executable: str, program: str, environ: Mapping[str, str], deadline_s: float = 60.0, options: Sequence[str] = ()
+) -> tuple[Any, str, str]:
+    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print.
+
+    Returns:
+        The value that it printed as JSON, or else why there is none; and what it said on stderr.
+    """
+    import json  # few processes ask
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [executable, *options, "-c", program],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=copy_of(environ),
+            # Not the current folder, which would come first in sys.path.
+            cwd=os.path.dirname(executable) or None,
+            timeout=deadline_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"{TIMED_OUT} after {deadline_s:.0f} s", ""
+    except OSError as error:
+        return None, f"it does not start: {error.strerror}", ""
+    stderr = done.stderr.decode(errors="replace").strip()
+    try:
+        return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), "", stderr
+    except (ValueError, IndexError):
+        if done.returncode < 0:
+            return None, f"it ended by signal {-done.returncode}", ""
+        return None, stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}", ""

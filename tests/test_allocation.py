@@ -376,7 +376,7 @@ def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, cap
     # As if the error were autogpu's own: no line of Python of the test's is in its way.
     process.driver.start_in_process = "a reader of the test".index
     assert process.framework.take() is None
-    line = r"autogpu: .*internal error \(TypeError at readings.py:.*; the framework continues with its defaults.*\n"
+    line = r"autogpu: .*internal error \(TypeError at probe.py:.*; the framework continues with its defaults.*\n"
     assert re.fullmatch(line, capsys.readouterr().err)
 
 

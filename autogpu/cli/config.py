@@ -13,7 +13,6 @@ from rich.text import Text
 
 from autogpu import policy
 from autogpu.cli.main import VerbGroup
-from autogpu.cli.policy_options import resolve_here
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History, runs_of
@@ -48,7 +47,7 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    resolved = resolve_here({})
+    resolved = policy.resolve(os.environ, script=None, working_directory=policy.working_directory())
     if as_json:
         click.echo(json.dumps(_as_values(resolved), indent=2, default=_plain))
     else:

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, show
-from autogpu.doctor.checks import examine
-from autogpu.doctor.facts import gather
+from autogpu.doctor.checks import examine, gather
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.reporting.text import counted
 

@@ -6,7 +6,6 @@ One lease folder that root owns, made anew at every boot, and a system policy.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import stat
 import subprocess
@@ -21,7 +20,7 @@ from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.lease import Folder, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
-from autogpu.policy import SYSTEM_FILE, problems_of, templates
+from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import sudo, user_name
 from autogpu.variables import LEASE_DIR
 
@@ -58,9 +57,7 @@ _WITHOUT_FOLDER = (
 
 def policy_text() -> bytes:
     """The proposed system policy: every key with its default behind a ``#``, so that by itself it sets nothing."""
-    # The example begins with a paragraph for a user's own file. Tables stay: one # less is all it takes to set a key.
-    listing = templates.example().partition("\n\n")[2].encode("ascii")
-    return _POLICY_HEAD + b"\n" + re.sub(rb"^(?=[^\[\n])", b"#", listing, flags=re.MULTILINE)
+    return _POLICY_HEAD + "".join(templates.listing(KEYS, "#")).encode("ascii")
 
 
 class Part(NamedTuple):

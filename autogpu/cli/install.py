@@ -14,7 +14,8 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
-from autogpu.install import HOOK, STARTERS, ask, pip_command, pip_source
+from autogpu.install import HOOK, STARTERS, pip_command, pip_source
+from autogpu.process import ask
 from autogpu.reporting.text import printable
 
 _LOOK = """
@@ -120,10 +121,10 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    answer = ask(executable, _LOOK, os.environ)
-    if answer.error:
-        raise InstallError(f"{executable} can't be started: {answer.error}", remedy="name a Python by --python")
-    has_autogpu, has_pip = answer.value
+    found, error, _ = ask(executable, _LOOK, os.environ)
+    if error:
+        raise InstallError(f"{executable} can't be started: {error}", remedy="name a Python by --python")
+    has_autogpu, has_pip = found
     if not has_autogpu:
         remedy = pip_command(executable, f"install {pip_source()}", has_pip=has_pip) + ", and this again"
         raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)

@@ -12,8 +12,7 @@ from typing import Callable, Mapping, NoReturn, Sequence
 import click
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.gpu_request import NoDriver, in_words, listing, request_gpus
-from autogpu.cli.policy_options import policy_options, resolve_or_complain
+from autogpu.cli.request import NoDriver, in_words, listing, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError
 from autogpu.install import template_folder
@@ -50,7 +49,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     """
     if not command[0]:
         raise _NotFound("COMMAND is empty, so nothing can be started")
-    resolved = resolve_or_complain(flags)
+    resolved = resolve_flags(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # In front of what is there; an empty element would mean the working directory.

@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.policy_options import Duration, resolve_here, uid_of
+from autogpu.cli.request import Duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
 from autogpu.reporting.text import listed, user_name

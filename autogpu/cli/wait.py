@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
-from contextlib import suppress
 from typing import Mapping, Sequence
 
 import click
 
-from autogpu import lease
-from autogpu.cli.gpu_request import decide_now, in_words, request_gpus
-from autogpu.cli.jobs import is_own, named, names_of, only_one, read_jobs, told_in_json, watch
-from autogpu.cli.policy_options import Duration, policy_options, resolve_or_complain
+from autogpu.cli.jobs import told_in_json, wait_for_jobs
+from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
-from autogpu.lease import Folder
 from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
-from autogpu.selection.jobs import Job
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
-# The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder. And the
-# folder, where the system does not tell when a lock is gone.
+# The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0
 
 
@@ -81,23 +74,21 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         if others:
             option = "--job" if names else "--mine"
             raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
-        return _wait_for_jobs(names, within_s, as_json=as_json)
-    resolved = resolve_or_complain(flags)
+        return wait_for_jobs(names, within_s, as_json=as_json)
+    resolved = resolve_flags(flags)
     with told_in_json("cannot_choose", as_json=as_json, uuids=()) as told:
         request = request_gpus(resolved, os.environ)
         # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
         request = replace(request, policy=replace(request.policy, busy="wait"))
         decision = _decision_at_the_end(request, within_s)
-        why, is_served = in_words(decision), decision.verdict is Verdict.TAKE
+        why = in_words(decision)
         told.update(verdict=decision.verdict.name.lower(), why=why)
         if decision.verdict is Verdict.WAIT:
             remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
             raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
-        if is_served:
-            told["uuids"] = [device.uuid for device in decision.devices]
-    if not is_served:
-        say(f"waiting can't help: {why}")
-        return 1
+        if decision.verdict is not Verdict.TAKE:
+            raise AutoGpuError(f"waiting can't help: {why}", remedy="")
+        told["uuids"] = [device.uuid for device in decision.devices]
     found = explain.gpu_names(device.label for device in decision.devices)
     say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
@@ -107,7 +98,7 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
     """The first decision that is not to wait, or the last one before the time is over."""
     begun_s = monotonic_s()
     until_s = begun_s + within_s
-    decision = _decision_now(request)
+    decision, _ = decide_now(request, "waiting")
     if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
         return decision
     if is_terminal():
@@ -120,18 +111,10 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
             inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
             # One that fails is no reason to end after hours: the one before stands until the next.
             request = request if inventory.failure else replace(request, inventory=inventory)
-            decision = _decision_now(request)
+            decision, _ = decide_now(request, "waiting")
             _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
     finally:
         _write_again("")
-    return decision
-
-
-def _decision_now(request: SelectionRequest) -> Decision:
-    decision, _ = decide_now(request, "waiting")
-    if decision.verdict is Verdict.TAKE:
-        # Who is served becomes a holder and leaves the queue: one look can miss both its files.
-        decision, _ = decide_now(request, "waiting")
     return decision
 
 
@@ -145,62 +128,3 @@ def _write_again(line: str) -> None:
         shown.truncate(Console(stderr=True).width - 1, overflow="crop")
         # In one piece: a line that Ctrl-C cuts in two would stand there twice.
         click.echo(f"\r\x1b[2K{shown.plain}", nl=False, err=True)
-
-
-def _wait_for_jobs(names: Sequence[str], within_s: float, *, as_json: bool) -> int:
-    """Wait for the end of the jobs of these names, which the locks of their leases tell; without any, of all jobs of
-    this user.
-    """
-    until_s = monotonic_s() + within_s
-    with told_in_json("no_such_job", as_json=as_json, jobs=()) as told:
-        jobs = left = _jobs_to_wait_for(names)
-        told.update(verdict="running", jobs=jobs)
-        if jobs and is_terminal():
-            say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
-        while left:
-            if not _end_before(until_s, left):
-                still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-                remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
-                raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
-            # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
-            left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
-        ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
-        why = ended if jobs else "you have no other job here that holds a GPU or waits for one"
-        told.update(verdict="ended", why=why)
-    say(why)
-    return 0
-
-
-def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[Job]:
-    jobs = read_jobs(names)
-    others = [job for job in jobs if not is_own(job)]
-    if names:
-        return [_named(jobs, name, others) for name in names]
-    return [job for job in others if job.uid == os.getuid()]
-
-
-def _named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
-    what, means = named(jobs, name)
-    # Everybody's script may be called train.py.
-    mine = [job for job in means if job.uid == os.getuid()]
-    return only_one(what, mine or means, others, "wait --job")
-
-
-def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
-    folder = lease.find_folder(os.environ, make=False)
-    alive = watch(jobs, folder)
-    while True:
-        left = alive()
-        if not left or monotonic_s() >= until_s:
-            return not left
-        # In a thread, which this process need not wait for: nothing but a signal ends a wait for a lock.
-        waiting = threading.Thread(target=_wait_for_end, args=(folder, left[0].name), daemon=True)
-        waiting.start()
-        waiting.join(min(until_s - monotonic_s(), threading.TIMEOUT_MAX))
-
-
-def _wait_for_end(folder: Folder, name: str) -> None:
-    with suppress(OSError, AutoGpuError), folder.opened() as descriptor:
-        lease.wait_for_end(descriptor, name)
-        return
-    time.sleep(_LOOK_EVERY_S)

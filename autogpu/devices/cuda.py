@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
-from autogpu.process import copy_of
+from autogpu.process import ask
 
 _CUDA_SUCCESS = 0
 
@@ -39,8 +39,7 @@ def visible_uuids() -> tuple[str, ...] | None:
     This is the driver's own reading of ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``, so it is right where ours
     would be a guess. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (which also names MIG instances).
     """
-    cuda: Any = _loaded_library()
-    devices = _devices(cuda)
+    cuda, devices = _loaded()
     if devices is None:
         return None
     get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
@@ -58,28 +57,12 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
 
     A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
     """
-    import json  # few processes ask
-    import subprocess
-
-    from autogpu.devices.probe import is_this_python
+    from autogpu.devices.probe import is_this_python  # few processes ask
 
     if not is_this_python(sys.executable):
         return None
-    command = [sys.executable, "-I", "-S", "-c", START]
-    try:
-        done = subprocess.run(
-            command,
-            env=copy_of(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=START_DEADLINE_S,
-            check=False,
-        )
-        found = json.loads(done.stdout)
-        return None if found["code"] else int(found["count"])
-    except (OSError, ValueError, subprocess.SubprocessError):  # ValueError: it printed nothing
-        return None
+    found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    return None if found is None or found["code"] else int(found["count"])
 
 
 def can_run(version: tuple[int, int]) -> bool:
@@ -103,9 +86,9 @@ def can_run(version: tuple[int, int]) -> bool:
 
 def ordinals_in_use() -> tuple[int, ...]:
     """The CUDA ordinals on which this process has a context. Source: ``cuDevicePrimaryCtxGetState``."""
-    cuda: Any = _loaded_library()
+    cuda, devices = _loaded()
     in_use = []
-    for ordinal, device in enumerate(_devices(cuda) or ()):
+    for ordinal, device in enumerate(devices or ()):
         flags, active = ctypes.c_uint(), ctypes.c_int()
         cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         if active.value:
@@ -115,8 +98,7 @@ def ordinals_in_use() -> tuple[int, ...]:
 
 def attributes() -> tuple[CudaAttributes, ...] | None:
     """The attributes of this process's GPUs, by CUDA ordinal; ``None`` if the driver does not tell."""
-    cuda: Any = _loaded_library()
-    devices = _devices(cuda)
+    cuda, devices = _loaded()
     if devices is None:
         return None
     found = []
@@ -137,7 +119,7 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 
     A framework makes the same contexts a moment later. A context that can't be made is left out.
     """
-    cuda: Any = _loaded_library()
+    cuda, _ = _loaded()
     retained = []
     try:
         for ordinal in ordinals if cuda is not None else ():
@@ -150,25 +132,22 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
             (getattr(cuda, "cuDevicePrimaryCtxRelease_v2", None) or cuda.cuDevicePrimaryCtxRelease)(device)
 
 
-def _devices(cuda: Any) -> list[int] | None:
-    """A handle for each of the process's GPUs; ``None`` while CUDA is not initialised."""
+def _loaded() -> tuple[Any, list[int] | None]:
+    """The driver, and a handle for each of the process's GPUs; ``None`` for these while CUDA is not initialised."""
+    try:
+        cuda: Any = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (OSError, AttributeError):  # AttributeError: Windows
+        return None, None
     # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
-    count = None if cuda is None else _written_by(cuda.cuDeviceGetCount)
+    count = _written_by(cuda.cuDeviceGetCount)
     devices = [_written_by(cuda.cuDeviceGet, ordinal) for ordinal in range(count or 0)]
-    return None if count is None or None in devices else devices
+    return cuda, None if count is None or None in devices else devices
 
 
 def _written_by(function: Any, *arguments: int, kind: Any = ctypes.c_int) -> Any:
     """Call a function that writes its answer to its first argument, and return that; ``None`` where it fails."""
     value = kind()
     return value.value if function(ctypes.byref(value), *arguments) == _CUDA_SUCCESS else None
-
-
-def _loaded_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except (OSError, AttributeError):  # AttributeError: Windows
-        return None
 
 
 def _uuid_text(raw: bytes) -> str:

@@ -209,7 +209,7 @@ class Inventory:
 
 
 # Stands for a reading that has not come in time.
-TIMED_OUT = Inventory(failure="NVML timed out", failure_cause="driver")
+NO_READING = Inventory(failure="NVML timed out", failure_cause="driver")
 
 
 def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:

@@ -27,16 +27,17 @@ _TEMPLATE_HEAD = """\
 
 def example() -> str:
     """The text of ``autogpu.toml.example``: every key with its default."""
-    return _EXAMPLE_HEAD + "".join(_sections(KEYS))
+    return _EXAMPLE_HEAD + "".join(listing(KEYS))
 
 
 def template() -> str:
     """A project's own file to start from, in which nothing is set; it tells editors where its JSON schema is."""
     keys, schema = [key for key in KEYS if not key.system_only], _schema_file()
-    return (f"#:schema {schema.as_uri()}\n" if schema else "") + _TEMPLATE_HEAD + "".join(_sections(keys, "# "))
+    return (f"#:schema {schema.as_uri()}\n" if schema else "") + _TEMPLATE_HEAD + "".join(listing(keys, "# "))
 
 
-def _sections(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
+def listing(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
+    """Each key with its default; the lines begin with ``mark``, but the tables, so that without it a key is set."""
     for section in dict.fromkeys(key.section for key in keys):
         yield f"\n[{section}]\n" if section else "\n"
         yield from (mark + line for line in _example_lines([key for key in keys if key.section == section]))

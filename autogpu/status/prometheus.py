@@ -6,7 +6,7 @@ https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometh
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Callable, Iterable, Iterator, NamedTuple, Optional, Tuple
+from typing import Iterator, Mapping, Optional, Tuple
 
 from autogpu import __version__
 from autogpu.reporting.text import printable
@@ -15,110 +15,89 @@ from autogpu.status.model import TAKEABLE, GpuStatus, HostStatus
 # Scripts name themselves: their label must not become the largest part of a database.
 _LONGEST_LABEL = 64
 
-# The metric, the values of its labels, and the number; what is not known is None: an empty label, and no sample.
-Sample = Tuple[str, Tuple[Optional[str], ...], Optional[float]]
+# The metric, its labels, and the number; what is not known is None: an empty label, and no sample.
+Sample = Tuple[str, Mapping[str, Optional[str]], Optional[float]]
 
+# By name, the meaning of each; all are gauges.
+METRICS = {
+    "info": "Versions of autogpu and of the NVIDIA driver; always 1.",
+    "driver_read_success": "1 if the driver could be read, else 0; also 0 on a machine without one.",
+    "leases_read_success": "1 if the claims and the queue could be read, or there are none yet, else 0.",
+    "gpu_read_success": "1 if the driver describes the GPU, 0 if it is lost.",
+    "gpu_memory_bytes": "Memory that the GPU has.",
+    "gpu_memory_used_bytes": "Memory that is used, by all processes.",
+    "gpu_utilization_ratio": "Share of the driver's last seconds in which the GPU computed, 0 to 1.",
+    "gpu_state": "1 for the state that the GPU is in, 0 for the others.",
+    "gpu_health_problems": "Kinds of problems of the GPU itself, memory errors and heat, that the driver tells; "
+    "0 if it is healthy.",
+    "claims": "Jobs that claim the GPU.",
+    "idle_claims": "Of these, jobs that have held the GPU for half an hour or more while nothing computes on it.",
+    "claim_bytes": "Memory promised to these jobs; 0 for best-effort jobs.",
+    "claim_used_bytes": "Memory that these jobs use; missing where the driver does not tell.",
+    "unmanaged_processes": "Processes that compute on the GPU and belong to no job.",
+    "unmanaged_used_bytes": "Memory that these processes use; missing where the driver does not tell.",
+    "waiters": "Jobs in the queue.",
+    "longest_wait_seconds": "How long the job has been waiting that waits longest; 0 if none waits.",
+    "waiter_seconds": "How long these jobs have been waiting, at most.",
+    "waiter_gpus": "GPUs that these jobs wait for.",
+}
 
-class Metric(NamedTuple):
-    """One gauge; samples with the same labels, which may come only once, become one by ``merge``."""
-
-    name: str
-    labels: tuple[str, ...]
-    about: str
-    merge: Callable[[Iterable[float]], float] = sum
-
-
-_GPU = ("gpu", "uuid", "name")
-_JOB = (*_GPU, "user", "script")
-_PROCESS = (*_GPU, "user")
-_WAITER = ("user", "script")
-
-METRICS = (
-    Metric("info", ("version", "driver_version"), "Versions of autogpu and of the NVIDIA driver; always 1."),
-    Metric("driver_read_success", (), "1 if the driver could be read, else 0; also 0 on a machine without one."),
-    Metric("leases_read_success", (), "1 if the claims and the queue could be read, or there are none yet, else 0."),
-    Metric("gpu_read_success", _GPU, "1 if the driver describes the GPU, 0 if it is lost."),
-    Metric("gpu_memory_bytes", _GPU, "Memory that the GPU has."),
-    Metric("gpu_memory_used_bytes", _GPU, "Memory that is used, by all processes."),
-    Metric("gpu_utilization_ratio", _GPU, "Share of the driver's last seconds in which the GPU computed, 0 to 1."),
-    Metric("gpu_state", (*_GPU, "state"), "1 for the state that the GPU is in, 0 for the others."),
-    Metric(
-        "gpu_health_problems",
-        _GPU,
-        "Kinds of problems of the GPU itself, memory errors and heat, that the driver tells; 0 if it is healthy.",
-    ),
-    Metric("claims", _JOB, "Jobs that claim the GPU."),
-    Metric(
-        "idle_claims",
-        _JOB,
-        "Of these, jobs that have held the GPU for half an hour or more while nothing computes on it.",
-    ),
-    Metric("claim_bytes", _JOB, "Memory promised to these jobs; 0 for best-effort jobs."),
-    Metric("claim_used_bytes", _JOB, "Memory that these jobs use; missing where the driver does not tell."),
-    Metric("unmanaged_processes", _PROCESS, "Processes that compute on the GPU and belong to no job."),
-    Metric(
-        "unmanaged_used_bytes", _PROCESS, "Memory that these processes use; missing where the driver does not tell."
-    ),
-    Metric("waiters", (), "Jobs in the queue."),
-    Metric("longest_wait_seconds", (), "How long the job has been waiting that waits longest; 0 if none waits.", max),
-    Metric("waiter_seconds", _WAITER, "How long these jobs have been waiting, at most.", max),
-    Metric("waiter_gpus", _WAITER, "GPUs that these jobs wait for."),
-)
+# Samples with the same labels may come only once: the largest counts, elsewhere their sum.
+_LARGEST = ("longest_wait_seconds", "waiter_seconds")
 
 
 def exposition(host: HostStatus) -> str:
     """All metrics of the host, for node_exporter's textfile collector."""
-    known: dict[str, dict[tuple[str, ...], list[float]]] = {metric.name: defaultdict(list) for metric in METRICS}
-    for name, values, number in _samples(host):
+    known: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in METRICS}
+    for name, labels, number in _samples(host):
         if number is not None:
-            known[name][tuple(map(_label, values))].append(number)
+            pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+            known[name][f"{{{pairs}}}" if pairs else ""].append(number)
     lines = []
-    for name, labels, about, merge in METRICS:
+    for name, about in METRICS.items():
+        merge = max if name in _LARGEST else sum
         lines += [f"# HELP autogpu_{name} {about}", f"# TYPE autogpu_{name} gauge"]
-        for values, numbers in known[name].items():
-            pairs = ",".join(f'{label}="{value}"' for label, value in zip(labels, values))
-            lines.append(f"autogpu_{name}{f'{{{pairs}}}' if pairs else ''} {merge(numbers)}")
+        lines += [f"autogpu_{name}{labels} {merge(numbers)}" for labels, numbers in known[name].items()]
     return "\n".join([*lines, ""])
 
 
-def _label(value: str | None) -> str:
+def _escaped(value: str | None) -> str:
     return printable(value or "", _LONGEST_LABEL).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _samples(host: HostStatus) -> Iterator[Sample]:
-    yield "info", (__version__, host.driver_version), 1
-    yield "driver_read_success", (), not host.failure
-    yield "leases_read_success", (), bool(host.lease_folder or not host.lease_folder_problem)
+    yield "info", {"version": __version__, "driver_version": host.driver_version}, 1
+    yield "driver_read_success", {}, not host.failure
+    yield "leases_read_success", {}, bool(host.lease_folder or not host.lease_folder_problem)
     for gpu in host.gpus:
         yield from _of_gpu(gpu)
     for lost in host.unreadable:
-        yield "gpu_read_success", (str(lost.index), "", ""), 0
-    for gpu in host.takeable:
-        for state in TAKEABLE:
-            yield "gpu_state", (gpu.label, gpu.uuid, gpu.name, state), gpu.state == state
-    yield "waiters", (), len(host.queue)
-    yield "longest_wait_seconds", (), 0
+        yield "gpu_read_success", {"gpu": str(lost.index), "uuid": "", "name": ""}, 0
+    yield "waiters", {}, len(host.queue)
+    yield "longest_wait_seconds", {}, 0
     for waiter in host.queue:
-        waited_s = round(waiter.waited_s or 0.0, 1)
-        yield "longest_wait_seconds", (), waited_s
-        yield "waiter_seconds", (waiter.user, waiter.script), waited_s
-        yield "waiter_gpus", (waiter.user, waiter.script), waiter.count
+        waited_s, labels = round(waiter.waited_s or 0.0, 1), {"user": waiter.user, "script": waiter.script}
+        yield "longest_wait_seconds", {}, waited_s
+        yield "waiter_seconds", labels, waited_s
+        yield "waiter_gpus", labels, waiter.count
 
 
 def _of_gpu(gpu: GpuStatus) -> Iterator[Sample]:
-    labels, busy = (gpu.label, gpu.uuid, gpu.name), gpu.utilization_percent
+    labels, busy = {"gpu": gpu.label, "uuid": gpu.uuid, "name": gpu.name}, gpu.utilization_percent
     yield "gpu_read_success", labels, 1
     yield "gpu_memory_bytes", labels, gpu.memory_total_bytes
     yield "gpu_memory_used_bytes", labels, gpu.memory_used_bytes
     yield "gpu_utilization_ratio", labels, None if busy is None else busy / 100
+    for state in TAKEABLE if gpu.state in TAKEABLE else ():
+        yield "gpu_state", {**labels, "state": state}, gpu.state == state
     yield "gpu_health_problems", labels, len(gpu.health_problems)
     for job in gpu.jobs:
-        of_job = (*labels, job.user, job.script)
+        of_job = {**labels, "user": job.user, "script": job.script}
         yield "claims", of_job, 1
         yield "idle_claims", of_job, job.is_idle
         yield "claim_bytes", of_job, job.claim_bytes
         yield "claim_used_bytes", of_job, job.used_bytes
     for process in gpu.unmanaged_processes:
         if not process.is_graphics:
-            yield "unmanaged_processes", (*labels, process.user), 1
-            yield "unmanaged_used_bytes", (*labels, process.user), process.used_bytes
+            yield "unmanaged_processes", {**labels, "user": process.user}, 1
+            yield "unmanaged_used_bytes", {**labels, "user": process.user}, process.used_bytes

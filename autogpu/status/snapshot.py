@@ -29,13 +29,6 @@ from autogpu.status import model
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"
 
-# Of a GPU, what is told as it was read.
-_READINGS = (
-    *("uuid", "index", "pci_bus_id", "parent", "instance", "mig_enabled", "compute_mode"),
-    *("memory_total_bytes", "memory_used_bytes", "utilization_percent", "idle_s"),
-    *("temperature_celsius", "power_watts"),
-)
-
 
 class Names(NamedTuple):
     """The name of the host, without its domain, and those of its users and processes; see :func:`user_and_program`."""
@@ -172,8 +165,9 @@ def _gpus(
             "too_small": device.uuid in too_small,
             "awaited": device_tier is Tier.FREE and awaited([candidate], queue, claims),
         }
-        yield model.GpuStatus(
-            **{name: getattr(device, name) for name in _READINGS},
+        # Most is told as it was read.
+        told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
+        told.update(
             name=printable(device.name, 64),
             state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
             jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
@@ -182,6 +176,7 @@ def _gpus(
             unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
             health_problems=() if device.parent else device.health_problems,
         )
+        yield model.GpuStatus(**told)
 
 
 def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> model.JobStatus:

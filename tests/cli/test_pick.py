@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from autogpu.cli import main as frame
-from autogpu.cli.gpu_request import listing
+from autogpu.cli.request import listing
 from autogpu.policy import Policy
 from tests.cli.lab import autogpu, holders, running, server
 from tests.gpusim import Gpu, Server

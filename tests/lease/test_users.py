@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from autogpu.doctor.facts import try_folder
+from autogpu.doctor.checks import try_folder
 from autogpu.status.snapshot import read_leases
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.devices.model import TIMED_OUT
+from autogpu.devices.model import NO_READING
 from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
@@ -80,7 +80,7 @@ def rank(number, size, launcher="MPICH"):
         case("what-no-other-was-promised", ONE, {"chosen": [0], "held": {0: claim(20)}}, claims={UUID: 4 * GIB}),
         case("none-can-be-taken", [gpu(0, compute_mode="prohibited")], {}, verdict=CPU),
         case("no-readings", ONE, {"inventory": inventory(failure="mismatch")}, verdict=LEFT, why="mismatch"),
-        case("no-answer-in-time", ONE, {"inventory": TIMED_OUT}, verdict=LEFT, why="NVML timed out"),
+        case("no-answer-in-time", ONE, {"inventory": NO_READING}, verdict=LEFT, why="NVML timed out"),
         case("different-counts", ONE, {"gpu_count": 2}, verdict=LEFT, why=NO_UUIDS),
         case("where-it-has-a-context", THREE, {"in_use": [0]}, ordinals=(0,), why=IN_USE),
         case("also-if-that-is-busy", ONE_BUSY, {"in_use": [0]}, why=f"{IN_USE} ({ON_BUSY}){WHILE_IDLE}"),

@@ -1,0 +1,248 @@
+"""What the command line asks for: the policy's keys as options, and a request for GPUs of this machine.
+
+``autogpu pick`` answers it: the GPUs to use, for shell scripts and containers. Nothing is held.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Mapping, Sequence
+
+import click
+
+from autogpu import policy
+from autogpu.devices import probe
+from autogpu.devices.model import Device, Inventory
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, DriverUnavailable
+from autogpu.policy import KEYS, Policy, Resolved, kinds
+from autogpu.policy.model import COMMAND_LINE, with_options
+from autogpu.process import unix_s
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
+from autogpu.selection import explain
+from autogpu.selection.members import Family, preview
+from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.visible_devices import environment_for
+from autogpu.status.snapshot import read_leases, request_here
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later versions
+    """A time as a policy writes it; the value is in seconds."""
+
+    name = "value"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        try:
+            return kinds.DURATION.read(value)
+        except kinds.Refused as refused:
+            why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
+            self.fail(f"can't be {kinds.quoted(str(value))}; {why}", param, ctx)
+
+
+def uid_of(name: str) -> int:
+    """The number of a user of this host, whom an option names, or gives by it."""
+    import pwd  # not on Windows
+
+    # A user without a name here is called so.
+    number = re.fullmatch("(?:uid )?([0-9]{1,10})", name)
+    try:
+        return int(number.group(1)) if number else pwd.getpwnam(name).pw_uid
+    except KeyError:
+        near = policy.most_similar(name, [user.pw_name for user in pwd.getpwall()])
+        hint = f"; did you mean {printable(near, 32)}?" if near else ""
+        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
+
+
+def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command an option for each key of ``sections`` but ``without``; they come as one mapping, ``flags``."""
+    keys = [k for k in KEYS if k.section in sections and not k.system_only and k.name not in without]
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for key in reversed(keys):
+            command = click.option(
+                key.flag,
+                key.name,
+                metavar="VALUE",
+                help=f"{key.dotted}: {' '.join(key.about.split())}",
+                expose_value=False,
+                multiple=isinstance(key.default, tuple),  # --exclude 0 --exclude 3 is --exclude 0,3
+                callback=_note,
+                shell_complete=_completing(key.kind.words),
+            )(command)
+        return command
+
+    return add
+
+
+def _note(ctx: click.Context, param: click.Parameter, given: str | tuple[str, ...] | None) -> None:
+    flags = ctx.params.setdefault("flags", {})
+    text = ",".join(given) or None if isinstance(given, tuple) else given
+    if text is not None:
+        flags[param.name] = text
+
+
+def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
+    # Not click.Choice: what is wrong in a policy is said in one way, wherever it stands.
+    return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def resolve_here(flags: Mapping[str, str]) -> Resolved:
+    """The policy for a script in the working directory."""
+    return policy.resolve(os.environ, script=None, working_directory=policy.working_directory(), flags=flags)
+
+
+def resolve_flags(flags: Mapping[str, str]) -> Resolved:
+    """The policy, after saying what is wrong in it; a flag that is wrong is an error."""
+    resolved = resolve_here(flags)
+    for problem in resolved.problems:
+        if problem.origin.layer == COMMAND_LINE:
+            raise click.UsageError(problem.what)
+        say(str(problem))
+    return resolved
+
+
+class NoDriver(DriverUnavailable):
+    """This is a machine without NVIDIA GPUs."""
+
+
+def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory | None) -> dict[str, str]:
+    """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
+    written = environment_for(devices, VisibleSpec(), inventory, policy.identifier)
+    return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
+
+
+def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | None = None) -> SelectionRequest:
+    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order.
+
+    An error says why there is none, :class:`NoDriver` that there are no GPUs.
+    """
+    inventory = probe.finish(probe.start(os.environ))
+    if inventory.has_no_driver:
+        raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
+    if inventory.failure:
+        raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
+    request = request_here(resolved, inventory, environ, own_pid)
+    if request.grant.is_none:
+        raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
+    if not inventory.devices:
+        raise DriverUnavailable(explain.no_device(inventory), remedy="`nvidia-smi` should report the same")
+    value = printable(str(request.visible_spec.value))
+    if request.uuids is None:
+        what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
+        remedy = "name them by UUID"
+        if inventory.unreadable:
+            what += f" while {explain.gpu_names(lost.index for lost in inventory.unreadable)} can't be read"
+        else:
+            remedy += ", or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        raise AutoGpuError(what, remedy=remedy)
+    if not request.uuids:
+        raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
+    for line in unmatched_lists(resolved, inventory, request.visible_spec):
+        say(line)
+    return request
+
+
+def in_words(decision: Decision) -> str:
+    """Why it was decided so, with the command's options, as a terminal may show it."""
+    return printable(with_options(decision.why), 2000)
+
+
+def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[Decision, Family | None]:
+    """Decide beside the jobs of this moment, and tell to which of them a process started here belongs.
+
+    ``doing`` begins what is said where the claims of the others can't be read.
+    """
+    read = read_leases(os.environ, request.inventory.devices)
+    if read.problem:
+        say(f"{doing} without regard to the claims of other jobs: {read.problem}")
+    decision = preview(request, read.leases, read.processes, unix_s(), read.family)
+    # Again: who is served becomes a holder and leaves the queue, and one look can miss both its files.
+    if decision.verdict is Verdict.TAKE and looks > 1:
+        return decide_now(request, doing, looks - 1)
+    return decision, read.family
+
+
+@click.command(
+    epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
+if none is free now and the policy would wait.
+
+\b
+Examples:
+  eval "$(autogpu pick --count 2)"
+  docker run --gpus "$(autogpu pick --format docker)" nvidia/cuda nvidia-smi"""
+)
+@policy_options("select", "memory")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("export", "uuid", "index", "docker")),
+    default="export",
+    show_default=True,
+    help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",
+)
+@click.option("--explain", "is_explained", is_flag=True, help="Print on stderr why the other GPUs were not picked.")
+def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
+    """Print which GPUs to use at this moment, for programs that autogpu can't reach.
+
+    Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
+    holds them for as long as the command runs.
+    """
+    resolved = resolve_flags(flags)
+    if "busy" in flags and resolved.policy.busy == "wait":
+        raise click.UsageError(
+            "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
+            "`autogpu run --hold --busy wait -- command` also holds them"
+        )
+    if resolved.policy.count == 0:
+        return _pick_none(explain.COUNT_IS_ZERO, form)
+    try:
+        request = request_gpus(resolved, os.environ)
+    except NoDriver as error:
+        if resolved.policy.busy != "cpu":
+            raise
+        return _pick_none(error.what, form)
+    decision, family = decide_now(request, "picking")
+    status = _print_decision(decision, family, form, request)
+    if is_explained:
+        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
+            say(line)
+    return status
+
+
+def _print_decision(decision: Decision, family: Family | None, form: str, request: SelectionRequest) -> int:
+    if decision.verdict is Verdict.CPU and request.policy.busy == "cpu":
+        return _pick_none(decision.why, form)
+    if decision.verdict is not Verdict.TAKE:
+        say(_without_gpu(in_words(decision)))
+        return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
+    click.echo(_formatted(decision.devices, form, listing(decision.devices, request.policy, request.inventory)))
+    is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
+    held = "reserved already" if is_held else "not reserved"
+    say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")
+    return 0
+
+
+def _pick_none(why: str, form: str) -> int:
+    """Print how a program is kept from every GPU, which the policy asks for."""
+    if form == "docker":
+        raise AutoGpuError(_without_gpu(why), remedy="start the container without --gpus")
+    click.echo("export CUDA_VISIBLE_DEVICES=-1" if form == "export" else "-1")
+    say(_without_gpu(why))
+    return 0
+
+
+def _without_gpu(why: str) -> str:
+    return printable(why if why.startswith("no GPU") else f"no GPU: {why}", 2000)
+
+
+def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str]) -> str:
+    uuids = ",".join(device.uuid for device in taken)
+    if form == "export":
+        return "export " + " ".join(f"{name}={value}" for name, value in variables.items())
+    if form == "docker":
+        # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
+        return f'"device={uuids}"'
+    return uuids if form == "uuid" else ",".join(device.label for device in taken)
