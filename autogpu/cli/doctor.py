@@ -14,8 +14,6 @@ from autogpu.doctor.checks import examine, gather
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.reporting.text import counted
 
-_COLUMN = 20
-
 _MARKS = {
     PASSED: ("ok", GOOD),
     WARNING: ("warn", "bold"),
@@ -45,14 +43,15 @@ def doctor(as_json: bool) -> int:
         values = [{"check": n, **f._asdict(), "remedy": f.remedy or None} for n, f in findings.items()]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
         return int(FAILED in states)
-    console = Console(highlight=False)
+    console, width = Console(highlight=False), max(map(len, findings)) + 2
+    column = width + 7
     for name, finding in findings.items():
         mark, style = _MARKS[finding.state]
         quiet = "dim" if finding.state == NOT_APPLICABLE else ""
-        show(console, Text.assemble((f"{mark:7}", style), (f"{name:13}", "bold"), (finding.what, quiet)), _COLUMN)
+        show(console, Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet)), column)
         if finding.remedy:
             # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
-            console.print(Text(f"{'':{_COLUMN}}{finding.remedy}", style="bold"), soft_wrap=True)
+            console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
     all_is_well = "No check failed." if WARNING in states else "No problem was found."
     click.echo(f"{counted(states.count(FAILED), 'check')} failed." if FAILED in states else all_is_well)
     return int(FAILED in states)

@@ -128,7 +128,7 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
     if request.grant.is_none:
         raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
     if not inventory.devices:
-        raise DriverUnavailable(explain.no_device(inventory), remedy="`nvidia-smi` should report the same")
+        raise DriverUnavailable(explain.no_device(inventory), remedy=inventory.remedy)
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"

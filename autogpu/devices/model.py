@@ -202,10 +202,21 @@ class Inventory:
         return self.failure_cause == "no-driver"
 
     @property
+    def may_be_busy(self) -> bool:
+        """The driver has not answered in time, which alone is no fault."""
+        from autogpu.devices.nvml import NO_ANSWER
+
+        is_silent = [lost.reason == NO_ANSWER for lost in self.unreadable]
+        return "timed out" in (self.failure or "") or (bool(is_silent) and all(is_silent))
+
+    @property
     def remedy(self) -> str:
-        """The user's way out of ``failure``; ``""`` where there is none."""
-        smi = "`nvidia-smi` should report the same"
-        return {"pynvml": "`pip install nvidia-ml-py`", "driver": smi}.get(self.failure_cause or "", "")
+        """The user's way out where no GPU can be read; ``""`` where there is none."""
+        if self.failure_cause == "pynvml":
+            return "`pip install nvidia-ml-py`"
+        if self.may_be_busy:
+            return "the driver may only be busy: try again when `nvidia-smi` answers"
+        return "" if self.devices or self.has_no_driver else "`nvidia-smi` should report the same"
 
 
 # Stands for a reading that has not come in time.

@@ -18,7 +18,6 @@ from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
-from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.frameworks.diagnosis import JUDGES, QUESTIONS
 from autogpu.install import HOOK, STEPS, fresh_start, pip_source, template_folder
@@ -237,7 +236,7 @@ def driver(facts: Facts) -> Finding:
         return not_applicable(what)
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
     xid = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-    if TIMED_OUT in (inventory.failure or "") or (lost and all(g.reason == NO_ANSWER for g in inventory.unreadable)):
+    if inventory.may_be_busy:
         what = f"{printable(inventory.failure or lost)}: the driver may only be busy"
         return warned(what, f"{_WHEN_LESS_BUSY}, and if it stays so: {xid}")
     if inventory.failure:

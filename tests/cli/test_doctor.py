@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,17 @@ def test_a_tensorflow_without_cuda_is_found(server):
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == {"tensorflow"}
     assert "built without CUDA" in said["tensorflow"]
+
+
+@pytest.mark.framework
+@pytest.mark.tensorflow
+@pytest.mark.timeout(900)
+def test_names_and_sentences_stand_in_columns(server):
+    python = environments.tensorflow_with_autogpu()
+    done = server.run([str(python), "-m", "autogpu", "doctor"], timeout=300)
+    columns = {re.match(r"(ok|warn|FAILED|-) +\S+ +", line) for line in done.stdout.splitlines() if line[0] in "owF-"}
+    assert len({found and found.end() for found in columns}) == 1, done.stdout
+    assert "tensorflow-hooks  autogpu finds" in done.stdout
 
 
 def test_a_terminal_reads_lines(server):

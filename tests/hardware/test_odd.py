@@ -161,3 +161,13 @@ def test_a_job_says_that_every_gpu_is_lost_before_it_fails_as_without_autogpu(tr
         assert len(ran.said) == 1
         assert "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: GPU is lost)" in ran.said[0]
         assert run(USE, exit_status=1, AUTOGPU="0", **environ).error == ran.error
+
+
+@pytest.mark.slow
+def test_where_no_gpu_answers_in_time_the_driver_may_only_be_busy(lab):
+    autogpu = lab(*[Gpu(nvml="hang")] * 2)
+    why = "no GPU can be read (GPU 0: it does not answer; GPU 1: it does not answer)"
+    for command in (["pick"], ["run", "--hold", "--", "true"]):
+        done = autogpu(*command)
+        told = [f"autogpu: {why}", "autogpu: the driver may only be busy: try again when `nvidia-smi` answers"]
+        assert (done.returncode, done.stderr.splitlines()) == (1, told), command

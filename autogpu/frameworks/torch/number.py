@@ -7,6 +7,7 @@ CUDA holds in a variable or names itself; else the one that the command line giv
 from __future__ import annotations
 
 import re
+from types import ModuleType
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from autogpu.frozen import frozen
@@ -17,6 +18,9 @@ _NAMES = ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id
 
 # To ask about a GPU is not to use it.
 _ASKING = ("get_device_name", "get_device_properties", "get_device_capability")
+
+# A larger dictionary is data, and would take its time.
+_MOST_SETTINGS = 1000
 
 _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 
@@ -63,11 +67,25 @@ def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
     values = [value for name, value in call.variables.items() if not name.startswith("__")]
     if not call.is_frameworks:
         found = _indices([*values, *own.values()], index_of)
-        return found - {0} or found or _indices(call.constants, index_of)
+        if found:
+            return found - {0} or found
+        in_code = _indices(call.constants, index_of)
+        # "cuda" may be a part of a name, as in torch.device("cuda", number).
+        return in_code if in_code - {0} else _of_settings(values, index_of) or in_code
     if call.function in _ASKING:
         return set()
     found = _indices(values, index_of) | _plain_numbers(call, own.get("idx"))
     return found - {0} or found
+
+
+def _of_settings(values: Iterable[object], index_of: Callable[[object], int | None]) -> set[int]:
+    """The one number in dictionaries and objects, such as ``args.device``; 0 says nothing, nor do several."""
+    found: set[int] = set()
+    for value in values:
+        inner = value if type(value) is dict else {} if type(value) is ModuleType else _attributes_of(value)
+        # A copy: another thread may change it.
+        found |= _indices(list(inner.values()) if len(inner) <= _MOST_SETTINGS else (), index_of)
+    return found - {0} if len(found - {0}) == 1 else set()
 
 
 def _attributes_of(value: object) -> Mapping[str, object]:

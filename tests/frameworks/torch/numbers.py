@@ -1,4 +1,4 @@
-"""Programs that use one GPU: twelve that are told its number, and twelve that say ``cuda`` beside another number.
+"""Programs that use one GPU: fourteen that are told its number, and twelve that say ``cuda`` beside another number.
 
 Each says that it is imported, takes its GPU at a line of input, says so, and keeps it until another line.
 """
@@ -94,6 +94,17 @@ TOLD = (
         "x = torch.ones(3).cuda(int(sys.argv[2]))",
         words=("--gpu", "{n}"),
         lost_before_2_7=frozenset({"alone", "two"}),
+    ),
+    Program(
+        "parsed-arguments",
+        "import argparse\nargs = argparse.Namespace(card=int(os.environ['CARD']))\n"
+        "args.device = torch.device('cuda', args.card)\nx = torch.ones(3).to(args.device)",
+        environ={"CARD": "{n}"},
+    ),
+    Program(
+        "a-dictionary",
+        "settings = {'device': 'cuda:' + os.environ['CARD']}\nx = torch.ones(3, device=settings['device'])",
+        environ={"CARD": "{n}"},
     ),
     Program(
         "after-a-look-at-the-first",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +50,16 @@ def framework(function="set_device", **variables):
         pytest.param([script("cuda:2", 3, None)], 2, id="in-its-code"),
         pytest.param([script("cuda:2", device="cuda")], 0, id="not-what-it-may-use-later"),
         pytest.param([script("cuda", "cuda:2"), script("cuda:3")], None, id="several-in-its-code"),
+        pytest.param([script(args=SimpleNamespace(device="cuda:2", seed=1))], 2, id="of-parsed-arguments"),
+        pytest.param([script(settings={"device": Device(3), "folds": 2})], 3, id="of-a-dictionary"),
+        pytest.param([script("cuda", args=SimpleNamespace(device="cuda:2"))], 2, id="settings-before-cuda-in-its-code"),
+        pytest.param(
+            [script("cuda:3", args=SimpleNamespace(device="cuda:2"))], 3, id="a-number-in-its-code-before-settings"
+        ),
+        pytest.param([script(a={"device": "cuda:1"}, b={"device": "cuda:2"})], None, id="of-several-settings"),
+        pytest.param([script(a={"device": "cuda"}), script(b="cuda:2")], 2, id="settings-that-say-0"),
+        pytest.param([script(data=dict.fromkeys(range(2000), "cuda:1")), script(b="cuda:2")], 2, id="only-data"),
+        pytest.param([script(module=sys)], None, id="none-of-a-module"),
         pytest.param([], None, id="nothing"),
     ],
 )
