@@ -263,6 +263,16 @@ def test_the_command_gets_the_signals_and_files_of_its_caller(server, options):
 
 
 @pytest.mark.slow
+@in_both_ways
+def test_the_status_of_a_command_is_told_where_the_caller_ignores_that_of_its_children(server, options):
+    program = "import os, signal; os._exit(3 if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else 4)"
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+    command = running(server, *options, "--", sys.executable, "-c", program, **ignoring)
+    command.communicate(timeout=60)
+    assert command.returncode == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["status", "pick", "wait", "config", "run -- true", "run --hold -- true"])
 def test_a_working_directory_that_is_gone_stops_no_command_and_asking_makes_no_lease_folder(server, tmp_path, verb):
     gone, nowhere = tmp_path / "gone", tmp_path / "nowhere"
