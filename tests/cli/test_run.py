@@ -195,6 +195,7 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
     [
         pytest.param("print('runs', flush=True); os.kill(os.getppid(), 9)", id="holder-killed"),
         pytest.param("os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid()", id="daemon"),
+        pytest.param("os.dup2(1, 200); os.fork() and (print('runs', flush=True), os._exit(0))", id="as-exec-200"),
     ],
 )
 def test_a_claim_outlives_the_process_that_made_it_and_ends_with_what_the_program_left(server, lease_folder, program):
