@@ -259,7 +259,9 @@ class _Process:
 
     def _read_again(self) -> None:
         inventory, now_s = self._read(), monotonic_s()
-        is_failure = inventory is None or bool(inventory.failure)
+        # So is that none of the GPUs that are waited for answers, among others that do.
+        awaited = {device.uuid for device in self.decision.ranking.suitable}
+        is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
         self._failing_s = (self._failing_s or now_s) if is_failure else None
         if inventory is not None and (self._failing_s is None or now_s - self._failing_s >= _DRIVER_GONE_S):
             self._request = replace(self._request, inventory=inventory)

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from autogpu.acquire import covers, script_name
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.lease import Demand
@@ -80,9 +80,15 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
     assert leases(tmp_path).waiters == ()
 
 
-def test_a_reading_that_fails_once_does_not_end_a_wait(acquired, other):
-    lost, holder = Inventory(failure="NVML reports: timeout", failure_cause="driver"), other({0: 24})
-    readings = iter([lost])
+@pytest.mark.parametrize(
+    "failed",
+    [
+        pytest.param(Inventory(failure="NVML reports: timeout", failure_cause="driver"), id="the-driver"),
+        pytest.param(inventory(gpu(1), unreadable=(UnreadableDevice(0, "GPU is lost"),)), id="the-card-alone"),
+    ],
+)
+def test_a_reading_that_fails_once_does_not_end_a_wait(acquired, other, failed):
+    holder, readings = other({0: 24}), iter([failed])
 
     def read():
         reading = next(readings, None)

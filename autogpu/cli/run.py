@@ -156,8 +156,11 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
     defaults = [number for number in of_the_terminal if signal.getsignal(number) is not signal.SIG_IGN]
     for number in of_the_terminal:
         signal.signal(number, signal.SIG_IGN)
+    # Where this is ignored the kernel keeps no exit status for us.
+    of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def restore() -> None:
+        signal.signal(signal.SIGCHLD, of_children)
         for number in defaults:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

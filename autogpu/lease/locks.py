@@ -40,8 +40,8 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-# Shells and programs use small numbers: `exec 3>log` would close what is there.
-_FIRST_INHERITED = 200
+# Shells and programs use small numbers, and 200 as in flock(1): `exec 200>lock` would close what is there.
+_FIRST_INHERITED = 230
 
 # With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,
 # since on a machine with much to do even a short list takes long.

@@ -1,8 +1,8 @@
 """Jobs, of leases and of what the driver shows: for decisions, ``status`` and the metrics alike. Pure.
 
 The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
-without a claim stands for one that it claims and does not use; beyond that it counts there by what it uses. A bare
-context is no use.
+without a claim stands for one that it claims and is not on; beyond that it counts there by what it uses. A bare
+context is no use of a GPU without a claim.
 """
 
 from __future__ import annotations
@@ -60,20 +60,25 @@ class _Gpus:
         self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
         self.listing = {device.uuid for device in devices if device.compute_processes is not None}
         self._used: dict[int | None, dict[str, int]] = {}
+        self._on: dict[int | None, set[str]] = {}
         for device in devices:
             bare = {process.pid for process in device.compute_processes or () if process.is_bare}
             # A card in MIG mode lists those on its instances as well.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
+                self._on.setdefault(pid, set()).add(device.uuid)
                 if pid not in bare:
                     self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
         """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""
         used: dict[str, int] = {}
+        on: set[str] = set()
         for pid in pids:
+            on |= self._on.get(pid, set())
             for uuid, size in self._used.get(pid, {}).items():
                 used[uuid] = used.get(uuid, 0) + size
-        unused = [uuid for uuid in sizes if uuid not in used and uuid in self.listing]
+        # Of a GPU that it claims, a small model whose job pauses looks like a bare context.
+        unused = [uuid for uuid in sizes if uuid not in on and uuid in self.listing]
         for uuid in sorted((uuid for uuid in used if uuid not in sizes), key=lambda uuid: -used[uuid]):
             sizes[uuid] = min(sizes.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
 

@@ -6,7 +6,7 @@ from typing import Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Process
 from autogpu.reporting.text import GIB
-from autogpu.selection.model import Claim, Tier
+from autogpu.selection.model import LEAST_FREE_PART, Claim, Tier
 
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
@@ -23,8 +23,10 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
         return Tier.BUSY
     if device.memory_used_bytes is None or device.memory_total_bytes is None:
         return Tier.FREE
-    others = [p for p in device.compute_processes or () if p.is_bare or p.pid == own_pid]
-    used = device.memory_used_bytes - sum(process.memory_used_bytes or 0 for process in others)
+    used = device.memory_used_bytes - bytes_by_pid(device).get(own_pid, 0)
+    # Of so many contexts that nobody could join what is there, each counts.
+    if used <= device.memory_total_bytes * (1 - LEAST_FREE_PART):
+        used -= sum(p.memory_used_bytes or 0 for p in device.compute_processes or () if p.is_bare and p.pid != own_pid)
     return Tier.BUSY if used > _desktop_bytes(device) else Tier.FREE
 
 

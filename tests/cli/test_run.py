@@ -195,6 +195,7 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
     [
         pytest.param("print('runs', flush=True); os.kill(os.getppid(), 9)", id="holder-killed"),
         pytest.param("os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid()", id="daemon"),
+        pytest.param("os.dup2(1, 200); os.fork() and (print('runs', flush=True), os._exit(0))", id="as-exec-200"),
     ],
 )
 def test_a_claim_outlives_the_process_that_made_it_and_ends_with_what_the_program_left(server, lease_folder, program):
@@ -260,6 +261,16 @@ def test_the_command_gets_the_signals_and_files_of_its_caller(server, options):
     assert command.communicate(timeout=60)[0] == "True set() b'for 3'\n"
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.slow
+@in_both_ways
+def test_the_status_of_a_command_is_told_where_the_caller_ignores_that_of_its_children(server, options):
+    program = "import os, signal; os._exit(3 if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else 4)"
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+    command = running(server, *options, "--", sys.executable, "-c", program, **ignoring)
+    command.communicate(timeout=60)
+    assert command.returncode == 3
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
         pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="a-best-effort-job"),
         pytest.param([*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="a-bare-context-is-no-use"),
         pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="nor-before-all-are-used"),
+        pytest.param([*used(gpu0=9)[:2], BARE], {2: 24}, {2: 24, 0: 0}, id="but-it-keeps-the-claim-there"),
         pytest.param([gpu(0), gpu(1, total_gib=11, pids=[7])], {0: 24}, {1: 11}, id="no-more-than-it-has"),
         pytest.param(HIDDEN, {0: 24}, {0: 24, 1: 0}, id="whether-it-is-used-the-driver-does-not-tell"),
         pytest.param([gpu(0, pids=[99]), gpu(1, pids=[99])], {0: 24}, {0: 24}, id="anothers-processes"),

@@ -44,6 +44,8 @@ def bare(count, **fields):
         pytest.param(gpu(), [claim(24, age_s=HOUR)], IDLE, id="has-made-no-context"),
         pytest.param(gpu(), [claim(24, age_s=90.0)], BUSY, id="has-made-none-yet"),
         pytest.param(bare(3), [], FREE, id="three-bare-contexts"),
+        pytest.param(bare(36), [], FREE, id="bare-contexts-that-leave-a-quarter"),
+        pytest.param(bare(37), [], BUSY, id="or-less"),
         pytest.param(bare(3, busy=50), [], BUSY, id="and-somebody-computes"),
         pytest.param(bare(3, used_gib=3), [], BUSY, id="and-somebody-hides"),
         pytest.param(bare(1), [claim(24, age_s=HOUR)], IDLE, id="one-beside-an-idle-lease"),
