@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, NoFolderYet, Uncoordinated
 from autogpu.process import UNKNOWN_UID, monotonic_s
@@ -43,8 +43,7 @@ _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host
 _NOT_STICKY = "is not sticky, so users could remove each other's leases"
 
 
-@frozen
-class Folder:
+class Folder(Value):
     """A lease folder whose owner and permissions were checked.
 
     Attributes:

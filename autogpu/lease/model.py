@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping
 
 from autogpu import process
 from autogpu.errors import AutoGpuError
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
 
@@ -40,8 +40,7 @@ class Uncoordinated(LeaseUnavailable):
     """Go on uncoordinated: the folder is there, but this claim could not be made in it in time."""
 
 
-@frozen
-class Holder:
+class Holder(Value):
     """A process that holds a lease: what its file says, as far as it can be believed.
 
     Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
@@ -88,8 +87,7 @@ class Holder:
         return self.pid if is_it and process.is_of(self.uid, self.pid) else None
 
 
-@frozen
-class Demand:
+class Demand(Value):
     """The GPUs that a process waits for.
 
     Attributes:
@@ -113,7 +111,6 @@ class Demand:
         return free_bytes is None or self.bytes_per_gpu is None or free_bytes >= self.bytes_per_gpu
 
 
-@frozen
 class Waiter(Holder):
     """A process in the queue, which holds nothing yet; ``name`` is its ticket's, ``since_s`` tells when it came.
 
@@ -131,8 +128,7 @@ class Waiter(Holder):
         return self.pid is None or abs(self.silent_s) >= SILENCE_S
 
 
-@frozen
-class QueueState:
+class QueueState(Value):
     """The queue as a waiting process sees it.
 
     Attributes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence, Tuple
 
 from autogpu import process
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, Waiter
@@ -43,8 +43,7 @@ _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:jo
 placed: dict[str, int] = {}
 
 
-@frozen
-class LeaseSnapshot:
+class LeaseSnapshot(Value):
     """The folder at one moment.
 
     Attributes:
@@ -191,8 +190,7 @@ def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holde
     )
 
 
-@frozen
-class Processes:
+class Processes(Value):
     """The processes of the jobs of this host, as this pid namespace counts them.
 
     Attributes:

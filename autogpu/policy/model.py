@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Iterable, Mapping
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.policy import kinds
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.variables import PREFIX
@@ -26,8 +26,7 @@ DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
 ENVIRONMENT, COMMAND_LINE = "environment", "command line"
 
 
-@frozen
-class Policy:
+class Policy(Value):
     """The settings of this process, all layers merged. The defaults here are the defaults of the product.
 
     Attributes:
@@ -64,8 +63,7 @@ class Policy:
 _WITH_UNIT = {"need": "need_bytes", "wait": "wait_s"}
 
 
-@frozen
-class Key:
+class Key(Value):
     """One setting of a policy.
 
     Attributes:
@@ -114,8 +112,7 @@ class Key:
         return kinds.toml_text(self.kind.plain(value))
 
 
-@frozen
-class Origin:
+class Origin(Value):
     """Where a value was written.
 
     Attributes:
@@ -132,8 +129,7 @@ class Origin:
         return self.place if self.line is None else f"{self.place}:{self.line}"
 
 
-@frozen
-class Setting:
+class Setting(Value):
     """The value of one key, and what it overrode.
 
     Attributes:
@@ -152,8 +148,7 @@ class Setting:
         return BY_DOTTED[self.key].written(self.value)
 
 
-@frozen
-class Problem:
+class Problem(Value):
     """A mistake in the policy, as one line that is safe for a terminal.
 
     Attributes:
@@ -171,8 +166,7 @@ class Problem:
         return f"{self.what}; {self.instead}"
 
 
-@frozen
-class Resolved:
+class Resolved(Value):
     """All layers merged, with their history.
 
     Attributes:

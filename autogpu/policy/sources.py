@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.policy import model
 from autogpu.policy.kinds import Refused, brief
 from autogpu.policy.model import BY_NAME, Origin, Problem
@@ -48,8 +48,7 @@ class UnreadableFile(Exception):
         self.line = line
 
 
-@frozen
-class Source:
+class Source(Value):
     """The file of one layer, if there is one that counts, and the table of its keys, if that could be read.
 
     Attributes:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Mapping, MutableMapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.selection import instances
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
 from autogpu.selection.model import Cause, Ranking, VisibleSpec
@@ -25,8 +25,7 @@ from autogpu.variables import (
 _PREFIXES = ("GPU-", "MIG-")
 
 
-@frozen
-class InitialVisibility:
+class InitialVisibility(Value):
     """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
 
     Attributes:

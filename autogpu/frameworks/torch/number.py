@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 
 # Options whose plain number is a GPU's. Others that only contain such a word are not:
 # --per_device_train_batch_size 2.
@@ -21,8 +21,7 @@ _ASKING = ("get_device_name", "get_device_properties", "get_device_capability")
 _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 
 
-@frozen
-class Call:
+class Call(Value):
     """One of the calls that lead to CUDA's start, with its variables at that moment and what stands in its code.
 
     Attributes:
