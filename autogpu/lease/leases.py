@@ -11,7 +11,7 @@ from typing import Callable, Mapping, Sequence
 from autogpu import process
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
-from autogpu.lease.model import Holder, Uncoordinated, Waiter
+from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
@@ -110,7 +110,7 @@ class LockedFile:
             with self.folder.opened() as descriptor:
                 if self.is_in(descriptor):
                     locks.unlink(descriptor, self.name)
-        except Uncoordinated:  # the folder has gone, and the file with it
+        except LeaseUnavailable:  # the folder has gone, and the file with it
             pass
         finally:
             placed.pop(self.name, None)
@@ -154,7 +154,7 @@ class Lease(LockedFile):
         # Looks into /proc; others don't have to wait for that.
         self.identity = model.identity(script)
         self.group = group
-        self.problem: Uncoordinated | None = None
+        self.problem: LeaseUnavailable | None = None
         self._caps = caps
         self._run = run
         self.claims: Mapping[str, int] = {}
@@ -189,7 +189,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
             several times, and the last result counts. What it raises comes through.
 
     Raises:
-        Uncoordinated: The folder does not let us: nothing is claimed.
+        LeaseUnavailable: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
     reader = FolderReader()
@@ -233,7 +233,7 @@ def claim(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedF
             if lease.problem:
                 # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
                 time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
-    raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
+    raise LeaseUnavailable("other processes keep claiming the same GPUs", remedy="start again")
 
 
 def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy, before: LeaseSnapshot) -> bool:
@@ -262,7 +262,7 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     its own.
 
     Raises:
-        Uncoordinated: The folder can't be read.
+        LeaseUnavailable: The folder can't be read.
     """
     name, pid, start, _ = _marker(environ)
     with folder.opened() as descriptor:

@@ -29,19 +29,15 @@ _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
 class LeaseUnavailable(AutoGpuError):
-    """Fix the host's lease folder: there is none that can be trusted."""
+    """Fix the host's lease folder: there is none that can be trusted, or this claim could not be made in it in time."""
 
 
 class NoFolderYet(LeaseUnavailable):
     """There is none on this host: the first claim makes it."""
 
 
-class Uncoordinated(LeaseUnavailable):
-    """Go on uncoordinated: the folder is there, but this claim could not be made in it in time."""
-
-
 class Holder(Value):
-    """A process that holds a lease: what its file says, as far as it can be believed.
+    """A process that holds a lease: what its file says.
 
     Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
     enough to show and to share by.
@@ -153,13 +149,6 @@ class MalformedRecord(ValueError):
     """No version of ours writes that. All that is raised here, whatever is read."""
 
 
-def _refuse(constant: str) -> float:
-    raise MalformedRecord(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
-
-
 def new_name(kind: str) -> str:
     """A name in the folder for a file of this process: a ``job``, or one that has to ``wait``."""
     return f"{kind}.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -237,7 +226,7 @@ def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         # it would take the whole process down.
         if decoded.count("{") + decoded.count("[") > _MOST_BRACKETS:
             raise MalformedRecord("may be nested too deeply")
-        fields = _DECODER.decode(decoded)
+        fields = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict) or whole(fields.get("v")) < 1:

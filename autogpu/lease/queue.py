@@ -76,7 +76,7 @@ def wait_for_lease(
 
     Raises:
         WaitTimeout: The time is over.
-        Uncoordinated: As for :func:`autogpu.lease.acquire_lease`.
+        LeaseUnavailable: As for :func:`autogpu.lease.acquire_lease`.
         ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()

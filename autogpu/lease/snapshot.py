@@ -64,7 +64,7 @@ def snapshot(folder: Folder) -> LeaseSnapshot:
     """Who holds and who waits, for showing; changes nothing and waits for no lock.
 
     Raises:
-        Uncoordinated: The folder can't be read.
+        LeaseUnavailable: The folder can't be read.
     """
     with folder.opened() as descriptor:
         return FolderReader().read(descriptor)

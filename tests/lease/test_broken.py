@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Lease, Uncoordinated, acquire_lease, locks, model
+from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks, model
 from autogpu.lease.snapshot import holder_named
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
@@ -225,7 +225,7 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
             while True:
                 filler.write(b"x" * 4096)
 
-        with pytest.raises(Uncoordinated) as caught:
+        with pytest.raises(LeaseUnavailable) as caught:
             acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-1": 1})
         assert "No space left on device" in caught.value.what
         assert "free some space" in caught.value.remedy
@@ -246,6 +246,6 @@ def test_a_read_only_file_system_is_named(folder, path, start):
         told = start().ask("acquire", gpus={"GPU-0": 1})
     finally:
         subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
-    assert told["error"] == "Uncoordinated"
+    assert told["error"] == "LeaseUnavailable"
     assert "Read-only file system" in told["what"]
     assert "writable" in told["remedy"]
