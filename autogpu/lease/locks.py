@@ -40,7 +40,7 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-# Shells and programs use small numbers: `exec 3>log` would close what is there.
+# What programs inherit: they use small numbers for themselves, and `exec 3>log` would close what is there.
 _FIRST_INHERITED = 200
 
 # With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,
@@ -64,14 +64,22 @@ class Descriptor:
         status: Of the file, as it was opened.
     """
 
-    def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
+    def __init__(self, call: Callable[..., int] | None = None, *arguments: object, **options: object) -> None:
         self._numbers: list[int] = []
+        if call is not None:
+            self.open(call, *arguments, **options)
+
+    def open(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
             self.status = os.fstat(self.number)
         except BaseException:
             self.close()
             raise
+
+    def open_above_standard(self, opened: Descriptor) -> None:
+        """Open the same once more, above 2: where a process has closed its stdin we must not become its stdin."""
+        self.open(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
 
     def __enter__(self) -> Descriptor:
         return self
@@ -106,6 +114,13 @@ class Descriptor:
         if self.is_ours:
             self.close()
         self._numbers.clear()
+
+    def leave_to_programs(self) -> None:
+        """Let every program that this process starts from now on keep it open, also when this process has ended."""
+        for first in (_FIRST_INHERITED, 3):  # there may not be as many
+            with suppress(OSError):  # this process may open no more files, and keeps it alone
+                os.set_inheritable(fcntl.fcntl(self.number, fcntl.F_DUPFD, first), True)
+                return
 
 
 # What no fork's child may keep: it would keep the lock when this process is killed.
@@ -203,14 +218,6 @@ def wait_for_end(folder: int, name: str) -> None:
             fcntl.fcntl(file.number, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
-def above_standard(opened: Descriptor) -> Descriptor:
-    """Move it above 2: where a process has closed its stdin we must not become its stdin."""
-    if opened.number > 2:
-        return opened
-    with opened:
-        return Descriptor(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
 def holder(descriptor: int) -> str | None:
     """Who took the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
 
@@ -237,14 +244,6 @@ def holder(descriptor: int) -> str | None:
     pid, uid = int(found.group(1)), process.owner(int(found.group(1)))
     # The process that took it, also after its end: a fork may keep it.
     return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
-
-
-def leave_to_programs(descriptor: int) -> None:
-    """Let the programs that this process starts inherit the lock, by a number that they don't use for themselves."""
-    try:
-        os.set_inheritable(fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_INHERITED), True)
-    except OSError:  # there may not be as many
-        os.set_inheritable(os.dup(descriptor), True)
 
 
 def show_to_all(descriptor: int, mode: int) -> None:

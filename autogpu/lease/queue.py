@@ -168,7 +168,7 @@ class _Place:
                 self.ticket.release()
                 self.ticket.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
-                self.ticket.close_in_children()
+                locks.close_in_children.add(self.ticket)
         return wants, snapshot.holders
 
     def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
