@@ -70,6 +70,7 @@ class Descriptor:
             self.open(call, *arguments, **options)
 
     def open(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
+        self.close_if_ours()
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
             self.status = os.fstat(self.number)

@@ -184,29 +184,38 @@ class _Place:
         return self._choose(snapshot.holders, self.ahead)
 
 
-class Watch:
+class Watch(locks.Descriptor):
     """Sees leases come and go in one folder from its making on, so that none is lost between looking and waiting."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._opened = _start(folder)
+        self._start()
 
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+    def _start(self) -> None:
+        try:
+            # Here, since only those who wait need it, and there are Pythons without.
+            import ctypes
+
+            library = ctypes.CDLL(None, use_errno=True)
+            self.open(library.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+        except (ImportError, OSError, AttributeError, TypeError):
+            return
+        locks.close_in_children.add(self)
+        if library.inotify_add_watch(self.number, os.fsencode(str(self._folder)), _EVENTS) < 0:
+            self.close()
 
     def wait(self, most_s: float) -> bool:
         """Wait for a change, at most ``most_s``; tell if one was seen. Ctrl-C gets through at once."""
-        if self._opened is None:
+        if not self.is_ours:
             # Others of the user's jobs have all the instances that fs.inotify.max_user_instances allows, or had them.
-            self._opened = _start(self._folder)
+            self._start()
             time.sleep(max(0.0, most_s))
             return False
         until_s = monotonic_s() + most_s
-        while self._opened is not None and process.is_readable(self._opened.number, until_s - monotonic_s()):
+        while self.is_ours and process.is_readable(self.number, until_s - monotonic_s()):
             try:
-                if self._matters(os.read(self._opened.number, 65536)):
+                if self._matters(os.read(self.number, 65536)):
                     return True
             except BlockingIOError:
                 pass
@@ -226,19 +235,3 @@ class Watch:
             if not length or events.startswith(kinds, begin - length):
                 return True
         return False
-
-
-def _start(folder: Path) -> locks.Descriptor | None:
-    try:
-        # Here, since only those who wait need it, and there are Pythons without.
-        import ctypes
-
-        library = ctypes.CDLL(None, use_errno=True)
-        opened = locks.Descriptor(library.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
-    except (ImportError, OSError, AttributeError, TypeError):
-        return None
-    locks.close_in_children.add(opened)
-    if library.inotify_add_watch(opened.number, os.fsencode(str(folder)), _EVENTS) < 0:
-        opened.close()
-        return None
-    return opened
