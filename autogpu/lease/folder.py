@@ -87,11 +87,11 @@ class Folder(Value):
         Raises:
             LeaseUnavailable: The folder can't be opened.
         """
+        mutex, problem = locks.Descriptor(), None
         with self.opened() as descriptor:
-            mutex = problem = None
             try:
                 try:
-                    mutex = _taken(self, descriptor, while_waiting)
+                    _take(mutex, self, descriptor, while_waiting)
                 except LeaseUnavailable as error:
                     # Without what it passed through, which is this as well: it would keep all of that alive.
                     problem = error.with_traceback(None)
@@ -101,8 +101,7 @@ class Folder(Value):
                     problem = self.unusable(error)
                 yield descriptor, problem
             finally:
-                if mutex is not None:
-                    locks.let_go(mutex)
+                mutex.let_go()
 
     def unusable(self, error: OSError) -> LeaseUnavailable:
         remedies = {
@@ -174,20 +173,16 @@ def make_mutex(folder: int) -> None:
             locks.unlink(folder, hidden)
 
 
-def _taken(folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> locks.Descriptor:
+def _take(mutex: locks.Descriptor, folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> None:
     begun_s = monotonic_s()
     while True:
-        mutex = _open(folder, descriptor)
-        try:
-            _lock(folder, mutex.number, begun_s, while_waiting)
-            if locks.is_named(descriptor, MUTEX, mutex.status):
-                _stuck_since_s.pop(folder.path, None)
-                return mutex
-        except BaseException:
-            locks.let_go(mutex)
-            raise
+        _open(mutex, folder, descriptor)
+        _lock(folder, mutex.number, begun_s, while_waiting)
+        if locks.is_named(descriptor, MUTEX, mutex.status):
+            _stuck_since_s.pop(folder.path, None)
+            return
         # It was removed while we waited, and others may hold its successor by now.
-        locks.let_go(mutex)
+        mutex.let_go()
         if monotonic_s() > begun_s + folder.patience_s:
             what = f"{folder.path / MUTEX} is replaced again and again"
             raise LeaseUnavailable(what, remedy=f"see who does it in {folder.path}")
@@ -214,17 +209,16 @@ def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[]
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
+def _open(mutex: locks.Descriptor, folder: Folder, descriptor: int) -> None:
+    locks.close_in_children.add(mutex)
     try:
         try:
-            mutex = locks.Descriptor(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
+            mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
         except FileNotFoundError:
             make_mutex(descriptor)
-            mutex = locks.Descriptor(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
+            mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
         if stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
-            locks.close_in_children.add(mutex)
-            return mutex
-        mutex.close()
+            return
         broken = "is not a plain file"
     except OSError as error:
         if error.errno != errno.ELOOP:

@@ -116,6 +116,16 @@ class Descriptor:
             self.close()
         self._numbers.clear()
 
+    def let_go(self) -> None:
+        """Drop its ``flock`` for all who share the description, and close it. Not a lease: a child may use the GPU."""
+        # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock
+        # would stay until that child ends.
+        try:
+            with suppress(OSError, IndexError):  # where nothing could be opened or locked, there was none either
+                fcntl.flock(self.number, fcntl.LOCK_UN)
+        finally:
+            self.close()
+
     def leave_to_programs(self) -> None:
         """Let every program that this process starts from now on keep it open, also when this process has ended."""
         for first in (_FIRST_INHERITED, 3):  # there may not be as many
@@ -140,17 +150,6 @@ def try_exclusive(descriptor: int) -> bool:
 def exclusive(descriptor: int) -> None:
     """Wait for the lock, for ever; a signal does not end it where the main thread does not call."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def let_go(opened: Descriptor) -> None:
-    """Drop the ``flock`` for all who share the description, and close it. Never a lease: a child may use the GPU."""
-    # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock would
-    # stay until that child ends.
-    try:
-        with suppress(OSError):  # where the file system can't lock, there was none either
-            fcntl.flock(opened.number, fcntl.LOCK_UN)
-    finally:
-        opened.close()
 
 
 def own(descriptor: int) -> None:

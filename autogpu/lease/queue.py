@@ -11,7 +11,7 @@ import struct
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Iterator, Mapping
 
 from autogpu import process
 from autogpu.errors import WaitTimeout
@@ -81,7 +81,7 @@ def wait_for_lease(
     """
     begun_s = monotonic_s()
     place = _Place(lease, choose, demand)
-    second_looks: list[float] = []
+    pauses_s: Iterator[float] = iter(())
     try:
         with closing(Watch(lease.folder.path)) as watch:
             while True:
@@ -93,10 +93,10 @@ def wait_for_lease(
                 on_wait(state)
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
-                second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
-                pause_s = second_looks.pop(0) if second_looks else place.pause_s
+                pauses_s = iter(_SECOND_LOOKS_S) if wants else pauses_s
+                pause_s = next(pauses_s, place.pause_s)
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
-                    second_looks = list(_SECOND_LOOKS_S)
+                    pauses_s = iter(_SECOND_LOOKS_S)
                 before_look()
                 place.ticket.beat()
     except BaseException:  # as in acquire_lease
