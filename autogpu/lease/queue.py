@@ -10,6 +10,7 @@ import os
 import struct
 import time
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
@@ -86,7 +87,7 @@ def wait_for_lease(
         with closing(Watch(lease.folder.path)) as watch:
             while True:
                 wants, holders = place.look()
-                if wants and claim(lease, place.reader, place.choose, place.ticket):
+                if wants and claim(lease, place.reader, place.choose, place):
                     return lease
                 waited_s = monotonic_s() - begun_s
                 state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
@@ -98,10 +99,10 @@ def wait_for_lease(
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
                     pauses_s = iter(_SECOND_LOOKS_S)
                 before_look()
-                place.ticket.beat()
+                place.beat()
     except BaseException:  # as in acquire_lease
         lease.release()
-        place.ticket.release()
+        place.release()
         raise
 
 
@@ -118,27 +119,27 @@ def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
         has_changed = place.is_near and watch.wait(left_s)
         if not place.is_near:
             time.sleep(max(0.0, left_s))
-        place.ticket.beat()
+        place.beat()
         if has_changed:
             time.sleep(max(0.0, min(place.courtesy_s, until_s - monotonic_s())))
             return True
     return False
 
 
-class _Place:
+class _Place(LockedFile):
     """The place of this process in the queue, from its first look to its lease; vanishes with the process.
 
-    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later.
+    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later. There is
+    none before :meth:`look`, and it has to beat as long as this process runs, or it is passed over.
 
     Attributes:
-        ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
         ahead: Those in front at the last look; none before.
     """
 
     def __init__(self, lease: Lease, choose: Choose, demand: Demand) -> None:
-        self.ticket = LockedFile(lease.folder)
+        super().__init__(lease.folder)
         self.ahead: tuple[Waiter, ...] = ()
-        self._lease = lease
+        self._job = (os.geteuid(), lease.group)
         self._choose = choose
         self.reader = FolderReader()
         self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
@@ -160,27 +161,22 @@ class _Place:
 
     def look(self) -> tuple[bool, tuple[Holder, ...]]:
         """Tell if a GPU could be claimed now, and who holds what; take a ticket if not."""
-        with self._lease.folder.opened() as descriptor:
+        with self.folder.opened() as descriptor:
             snapshot = self.reader.read(descriptor)
             wants = self.choose(snapshot) is not None
             # The folder's owner could have removed it.
-            if not wants and not self.ticket.is_in(descriptor):
-                self.ticket.release()
-                self.ticket.put(descriptor, model.new_name("wait"), self._text)
+            if not wants and not self.is_in(descriptor):
+                self.release()
+                self.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
-                locks.close_in_children.add(self.ticket)
+                locks.close_in_children.add(self)
         return wants, snapshot.holders
 
     def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
-        ahead, job = [], (os.geteuid(), self._lease.group)
-        for waiter in snapshot.waiters:
-            if waiter.name == self.ticket.name:
-                break
-            is_of_our_job = waiter.group and (waiter.uid, waiter.group) == job
-            if not waiter.is_unresponsive and not is_of_our_job:
-                ahead.append(waiter)
-        self.ahead = tuple(ahead)
+        in_front = takewhile(lambda waiter: waiter.name != self.name, snapshot.waiters)
+        others = (each for each in in_front if not each.group or (each.uid, each.group) != self._job)
+        self.ahead = tuple(each for each in others if not each.is_unresponsive)
         return self._choose(snapshot.holders, self.ahead)
 
 
