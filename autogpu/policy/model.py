@@ -67,26 +67,23 @@ class Key(Value):
     """One setting of a policy.
 
     Attributes:
-        dotted: The name that messages and ``locked`` use: ``select.count``.
+        section: The TOML table it stands in; ``""`` is the top level.
+        name: In that table; no other key has it.
         about: What it does, in the few words that fit beside it in the example file; ``docs/policy-keys.toml`` says
             more.
         system_only: Counts in the system file alone.
     """
 
-    dotted: str
+    section: str
+    name: str
     kind: kinds.Kind
     about: str
     system_only: bool = False
 
     @property
-    def section(self) -> str:
-        """The TOML table it stands in; ``""`` is the top level."""
-        return self.dotted.rpartition(".")[0]
-
-    @property
-    def name(self) -> str:
-        """Its name in that table, which no other key has."""
-        return self.dotted.rpartition(".")[2]
+    def dotted(self) -> str:
+        """The name that messages and ``locked`` use: ``select.count``."""
+        return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
     def attribute(self) -> str:
@@ -202,8 +199,9 @@ SECTIONS = {
 
 def _key(dotted: str, about: str, kind: kinds.Kind | None = None, *, system_only: bool = False) -> Key:
     """A key; without a ``kind`` it is what its field's type says, one of some words, or else true or false."""
-    words = re.findall(r"['\"](\w+)['\"]", "" if kind else Policy.__annotations__[dotted.rpartition(".")[2]])
-    return Key(dotted, kind or (kinds.choice(*words) if words else kinds.FLAG), about, system_only)
+    section, _, name = dotted.rpartition(".")
+    words = re.findall(r"['\"](\w+)['\"]", "" if kind else Policy.__annotations__[name])
+    return Key(section, name, kind or (kinds.choice(*words) if words else kinds.FLAG), about, system_only)
 
 
 KEYS = (
