@@ -155,10 +155,7 @@ def new_name(kind: str) -> str:
 
 
 def identity(script: str) -> dict[str, Any]:
-    """The fields of its process that every record has.
-
-    Never the script's arguments: they may hold secrets.
-    """
+    """The fields of its process that every record has; never the script's arguments, which may hold secrets."""
     return {
         "v": VERSION,
         "pid": os.getpid(),

@@ -77,8 +77,7 @@ def wait_for_lease(
 
     Raises:
         WaitTimeout: The time is over.
-        LeaseUnavailable: As for :func:`autogpu.lease.acquire_lease`.
-        ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
+        LeaseUnavailable, ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
     place = _Place(lease, choose, demand)

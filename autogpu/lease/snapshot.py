@@ -81,7 +81,6 @@ class FolderReader:
         """Who holds and who waits at this moment.
 
         Args:
-            descriptor: The opened folder.
             remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder
                 of the mutex, since a file that is just being made looks stale for an instant.
             fresh_s: What was seen alive by this reader not longer ago is taken as it was then.

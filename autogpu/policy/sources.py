@@ -38,10 +38,7 @@ _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 class UnreadableFile(Exception):
-    """A file is there and can't be read; the text says why, to follow the file's name in a sentence.
-
-    ``line`` is that of the mistake; ``None`` where it is not known.
-    """
+    """A file can't be read: why, to follow its name in a sentence; ``line`` is the mistake's, ``None`` if unknown."""
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(why)
