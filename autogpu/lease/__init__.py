@@ -4,8 +4,6 @@ The kernel keeps every claim by a lock on a file of the host's folder, so a cras
 GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 """
 
-from __future__ import annotations
-
 from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.lease.locks import wait_for_end
