@@ -90,7 +90,7 @@ class Descriptor:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter the kernel does it: a lease is kept as long as the process may use the GPU.
-        if self._numbers and not is_finalizing():
+        if getattr(self, "_numbers", None) and not is_finalizing():  # none where a signal came before the first line
             self.close_if_ours()
 
     @property
