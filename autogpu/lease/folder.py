@@ -212,19 +212,16 @@ def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[]
 def _open(mutex: locks.Descriptor, folder: Folder, descriptor: int) -> None:
     locks.close_in_children.add(mutex)
     try:
-        try:
-            mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-        except FileNotFoundError:
-            make_mutex(descriptor)
-            mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-        if stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
-            return
-        broken = "is not a plain file"
+        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
+    except FileNotFoundError:
+        make_mutex(descriptor)
+        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        broken = "is a symbolic link"
-    raise LeaseUnavailable(f"{folder.path / MUTEX} {broken}", remedy="remove it; it will be made anew")
+    if not mutex.is_ours or not stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
+        what = f"{folder.path / MUTEX} is {'not a plain file' if mutex.is_ours else 'a symbolic link'}"
+        raise LeaseUnavailable(what, remedy="remove it; it will be made anew")
 
 
 def _make(path: Path) -> None:
