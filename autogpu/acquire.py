@@ -12,7 +12,7 @@ from typing import Callable, Mapping, Sequence
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
@@ -41,8 +41,7 @@ _UNCLAIMED_LOOK_S = 2.0
 _DRIVER_GONE_S = 5.0
 
 
-@frozen
-class Taken:
+class Taken(Value):
     """The decision for a process, and what it holds by it.
 
     Attributes:

@@ -10,7 +10,7 @@ from autogpu import lease
 from autogpu.devices.model import NO_READING, Device, by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.base import Assignment, OutOfMemory
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.process import owner, unix_s
 from autogpu.reporting.text import GIB, listed, printable, size, user_name
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
@@ -152,8 +152,7 @@ def _cap(
     return Cap(most, f"limit {limit}" if cap.cause == "limit" else cap.cause)
 
 
-@frozen
-class Shortage:
+class Shortage(Value):
     """A GPU and a process at the moment at which memory ran out; numbers are 0 where they are unknown.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 
 from autogpu.devices.enumeration import has_instances, hides_all, named_by_nvml, named_uuids, shows_several
 from autogpu.devices.model import Device, Inventory, by_uuid
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.process import copy_of
 from autogpu.selection.grants import Grant, settled
@@ -54,8 +54,7 @@ class Order(enum.Enum):
     GIVEN = "that of a list which autogpu did not write, or CUDA's own"
 
 
-@frozen
-class Listed:
+class Listed(Value):
     """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to list.
 
     Attributes:

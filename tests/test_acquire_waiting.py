@@ -139,7 +139,7 @@ def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
 
     def fails_late(*arguments, **options):
         clock[0] += 5.0
-        raise lease.Uncoordinated("a slow file server", remedy="none")
+        raise lease.LeaseUnavailable("a slow file server", remedy="none")
 
     monkeypatch.setattr(lease, "acquire_lease", fails_late)
     taken = acquired(asking(gpu(0)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 
 
-@frozen
-class Reading:
+class Reading(Value):
     """Two fields, the second with a default, and a property."""
 
     index: int
@@ -19,8 +18,7 @@ class Reading:
         return self.used_bytes is not None
 
 
-@frozen
-class Titled:
+class Titled(Value):
     """Has texts of its own."""
 
     text: str
@@ -32,7 +30,6 @@ class Titled:
         return "mine"
 
 
-@frozen
 class Shared(Reading):
     """A field more than its base."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.reporting.text import counted
 
 TYPE_CHECKING = False
@@ -23,8 +23,7 @@ NVLINK = 100
 _MOST_OF_A_CONTEXT_BYTES = 1 << 30
 
 
-@frozen
-class Process:
+class Process(Value):
     """A process that the driver lists on a GPU.
 
     Attributes:
@@ -39,8 +38,7 @@ class Process:
     is_bare: bool = False
 
 
-@frozen
-class Device:
+class Device(Value):
     """One GPU, or one MIG instance, at one moment. Every reading but the identity may be missing.
 
     Attributes:
@@ -141,8 +139,7 @@ class Device:
         return self.memory_faults + (("slowed down by heat",) if self.is_too_hot else ())
 
 
-@frozen
-class CudaAttributes:
+class CudaAttributes(Value):
     """CUDA's attributes of one of this process's GPUs, such as ``7.5`` and ``0000:05:00.0``; they need no context."""
 
     name: str
@@ -150,16 +147,14 @@ class CudaAttributes:
     pci_bus_id: str
 
 
-@frozen
-class UnreadableDevice:
+class UnreadableDevice(Value):
     """A GPU that the driver counts but can't describe, such as one that is lost."""
 
     index: int
     reason: str
 
 
-@frozen
-class Inventory:
+class Inventory(Value):
     """All GPUs of the machine in one reading, in PCI bus order.
 
     Attributes:

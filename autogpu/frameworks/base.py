@@ -14,7 +14,7 @@ from types import FrameType, MappingProxyType
 from typing import Any, Callable, Mapping
 
 from autogpu.devices.model import CudaAttributes
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.selection.model import Cap
 
 TYPE_CHECKING = False
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
 
-@frozen
-class DeviceRequest:
+class DeviceRequest(Value):
     """A framework asks for GPUs: what it sees of them, and what the script has said itself.
 
     Attributes:
@@ -53,8 +52,7 @@ class DeviceRequest:
 NOTHING_SAID = DeviceRequest(0)
 
 
-@frozen
-class GpuListing:
+class GpuListing(Value):
     """A GPU as a listing shows it, from the driver's attributes alone.
 
     Attributes:
@@ -67,8 +65,7 @@ class GpuListing:
     total_bytes: int = 0
 
 
-@frozen
-class Assignment:
+class Assignment(Value):
     """The GPUs that a process may use, by CUDA ordinal: the position in ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
@@ -97,16 +94,14 @@ class Assignment:
         return cap / total if total and cap is not None else None
 
 
-@frozen
-class Usage:
+class Usage(Value):
     """On which GPUs, by CUDA ordinal, a framework is about to make a context, and in words how it allocates there."""
 
     ordinals: tuple[int, ...]
     memory: str
 
 
-@frozen
-class OutOfMemory:
+class OutOfMemory(Value):
     """The numbers in a framework's own error that a GPU has no memory left.
 
     Attributes:
@@ -120,8 +115,7 @@ class OutOfMemory:
     allowed_bytes: int = 0
 
 
-@frozen
-class Hooks:
+class Hooks(Value):
     """The entry points of a framework, found or missing; ``doctor`` shows them.
 
     Attributes:

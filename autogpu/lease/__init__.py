@@ -4,15 +4,12 @@ The kernel keeps every claim by a lock on a file of the host's folder, so a cras
 GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 """
 
-from __future__ import annotations
-
 from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.lease.locks import wait_for_end
-from autogpu.lease.model import Demand, Holder, LeaseUnavailable, NoFolderYet, QueueState, Uncoordinated, Waiter
-from autogpu.lease.processes import Processes, processes_of
-from autogpu.lease.snapshot import LeaseSnapshot, snapshot
+from autogpu.lease.model import Demand, Holder, LeaseUnavailable, NoFolderYet, QueueState, Waiter
+from autogpu.lease.snapshot import LeaseSnapshot, Processes, processes_of, snapshot
 
 __all__ = ["Demand", "Folder", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable", "NoFolderYet", "Processes"]
-__all__ += ["QueueState", "Uncoordinated", "Waiter", "acquire_lease", "ancestor_lease", "find_folder"]
+__all__ += ["QueueState", "Waiter", "acquire_lease", "ancestor_lease", "find_folder"]
 __all__ += ["has_parents_list", "processes_of", "snapshot", "wait_for_end"]

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.lease import locks
-from autogpu.lease.model import LeaseUnavailable, NoFolderYet, Uncoordinated
+from autogpu.lease.model import LeaseUnavailable, NoFolderYet
 from autogpu.process import UNKNOWN_UID, monotonic_s
 from autogpu.variables import LEASE_DIR
 
@@ -40,11 +40,9 @@ _stuck_since_s: dict[Path, float] = {}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.004
 
 _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
-_NOT_STICKY = "is not sticky, so users could remove each other's leases"
 
 
-@frozen
-class Folder:
+class Folder(Value):
     """A lease folder whose owner and permissions were checked.
 
     Attributes:
@@ -65,22 +63,20 @@ class Folder:
         """A descriptor of the folder, checked again: all is done relative to it, whatever the path becomes.
 
         Raises:
-            Uncoordinated: It has gone, or is no longer to be trusted; or the system refuses whatever the body asks for.
+            LeaseUnavailable: It has gone, can't be trusted any more, or the system refuses what the body asks for.
         """
         try:
             with locks.Descriptor(os.open, str(self.path), _FOLDER_FLAGS) as opened:
-                reason = _why_not_trusted(opened.status)
-                if reason:
-                    raise Uncoordinated(f"the lease folder {self.path} {reason}", remedy=_HOST_SETUP)
+                _refuse_untrusted(self.path, opened.status)
                 yield opened.number
         except OSError as error:
             # What has no number is no answer of the system's: a signal's handler may raise a TimeoutError in the body.
             if error.errno is None:
                 raise
-            raise self.uncoordinated(error) from error
+            raise self.unusable(error) from error
 
     @contextmanager
-    def locked(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[tuple[int, Uncoordinated | None]]:
+    def locked(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[tuple[int, LeaseUnavailable | None]]:
         """Hold the mutex: between choosing a GPU and claiming it no other process may choose.
 
         Gives the folder's descriptor, also where the mutex can't be had, and why that is so. A holder that keeps it for
@@ -89,26 +85,25 @@ class Folder:
         come at once. Threads of one process exclude each other like processes.
 
         Raises:
-            Uncoordinated: The folder can't be opened.
+            LeaseUnavailable: The folder can't be opened.
         """
+        mutex, problem = locks.Descriptor(), None
         with self.opened() as descriptor:
-            mutex = problem = None
             try:
                 try:
-                    mutex = _taken(self, descriptor, while_waiting)
-                except Uncoordinated as error:
+                    _take(mutex, self, descriptor, while_waiting)
+                except LeaseUnavailable as error:
                     # Without what it passed through, which is this as well: it would keep all of that alive.
                     problem = error.with_traceback(None)
                 except OSError as error:
                     if error.errno is None:  # a signal's handler, as in opened()
                         raise
-                    problem = self.uncoordinated(error)
+                    problem = self.unusable(error)
                 yield descriptor, problem
             finally:
-                if mutex is not None:
-                    locks.let_go(mutex)
+                mutex.let_go()
 
-    def uncoordinated(self, error: OSError) -> Uncoordinated:
+    def unusable(self, error: OSError) -> LeaseUnavailable:
         remedies = {
             errno.ENOSPC: "free some space or inodes on its file system",
             errno.EDQUOT: "stay below your quota on its file system",
@@ -119,7 +114,7 @@ class Folder:
             errno.EMFILE: "let this process open more files (ulimit -n)",
         }
         remedy = remedies.get(error.errno or 0, f"name another folder by {LEASE_DIR}, on a local file system")
-        return Uncoordinated(f"the lease folder {self.path} can't be used: {error.strerror or error}", remedy=remedy)
+        return LeaseUnavailable(f"the lease folder {self.path} can't be used: {error.strerror or error}", remedy=remedy)
 
 
 def find_folder(
@@ -160,10 +155,7 @@ def find_folder(
             what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
             remedy = f"make that, or name another folder by {LEASE_DIR}"
         raise LeaseUnavailable(what, remedy=remedy) from error
-    reason = _why_not_trusted(status)
-    if reason:
-        remedy = f"`chmod +t {path}`" if reason == _NOT_STICKY else f"remove it or repair it; {_HOST_SETUP}"
-        raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)
+    _refuse_untrusted(path, status)
     return Folder(path, origin, status.st_uid)
 
 
@@ -181,23 +173,19 @@ def make_mutex(folder: int) -> None:
             locks.unlink(folder, hidden)
 
 
-def _taken(folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> locks.Descriptor:
+def _take(mutex: locks.Descriptor, folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> None:
     begun_s = monotonic_s()
     while True:
-        mutex = _open(folder, descriptor)
-        try:
-            _lock(folder, mutex.number, begun_s, while_waiting)
-            if locks.is_named(descriptor, MUTEX, mutex.status):
-                _stuck_since_s.pop(folder.path, None)
-                return mutex
-        except BaseException:
-            locks.let_go(mutex)
-            raise
+        _open(mutex, folder, descriptor)
+        _lock(folder, mutex.number, begun_s, while_waiting)
+        if locks.is_named(descriptor, MUTEX, mutex.status):
+            _stuck_since_s.pop(folder.path, None)
+            return
         # It was removed while we waited, and others may hold its successor by now.
-        locks.let_go(mutex)
+        mutex.let_go()
         if monotonic_s() > begun_s + folder.patience_s:
             what = f"{folder.path / MUTEX} is replaced again and again"
-            raise Uncoordinated(what, remedy=f"see who does it in {folder.path}")
+            raise LeaseUnavailable(what, remedy=f"see who does it in {folder.path}")
 
 
 def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[], None]) -> None:
@@ -214,30 +202,26 @@ def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[]
                 who = holder or "a process that can't be seen from here"
                 stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
                 what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
-                raise Uncoordinated(what, remedy="if it is stuck, end that process")
+                raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
             look_s = now_s + patience_s / 4
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _open(folder: Folder, descriptor: int) -> locks.Descriptor:
+def _open(mutex: locks.Descriptor, folder: Folder, descriptor: int) -> None:
+    locks.close_in_children.add(mutex)
     try:
-        try:
-            mutex = locks.Descriptor(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-        except FileNotFoundError:
-            make_mutex(descriptor)
-            mutex = locks.Descriptor(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-        if stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
-            locks.close_in_children.add(mutex)
-            return mutex
-        mutex.close()
-        broken = "is not a plain file"
+        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
+    except FileNotFoundError:
+        make_mutex(descriptor)
+        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        broken = "is a symbolic link"
-    raise Uncoordinated(f"{folder.path / MUTEX} {broken}", remedy="remove it; it will be made anew")
+    if not mutex.is_ours or not stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
+        what = f"{folder.path / MUTEX} is {'not a plain file' if mutex.is_ours else 'a symbolic link'}"
+        raise LeaseUnavailable(what, remedy="remove it; it will be made anew")
 
 
 def _make(path: Path) -> None:
@@ -259,15 +243,16 @@ def _make(path: Path) -> None:
                 raise
 
 
-def _why_not_trusted(status: os.stat_result) -> str | None:
+def _refuse_untrusted(path: Path, status: os.stat_result) -> None:
+    reason, remedy = "", f"remove it or repair it; {_HOST_SETUP}"
     if stat.S_ISLNK(status.st_mode):
-        return "is a symbolic link"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is not a folder"
-    if status.st_mode & stat.S_ISVTX:
-        return None
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return _NOT_STICKY
-    if status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid()):
-        return f"belongs to uid {status.st_uid} alone"
-    return None
+        reason = "is a symbolic link"
+    elif not stat.S_ISDIR(status.st_mode):
+        reason = "is not a folder"
+    elif not status.st_mode & stat.S_ISVTX:
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            reason, remedy = "is not sticky, so users could remove each other's leases", f"`chmod +t {path}`"
+        elif status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid()):
+            reason = f"belongs to uid {status.st_uid} alone"
+    if reason:
+        raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)

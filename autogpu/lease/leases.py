@@ -11,7 +11,7 @@ from typing import Callable, Mapping, Sequence
 from autogpu import process
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
-from autogpu.lease.model import Holder, Uncoordinated, Waiter
+from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
@@ -41,7 +41,7 @@ _FRESH_S = 0.1
 _MOST_COLLISIONS = 200
 
 
-class LockedFile:
+class LockedFile(locks.Descriptor):
     """A file of this process in the folder; it lives as long as a process has this open, at most as long as the object.
 
     It becomes visible locked and complete, and is never written again. So a visible one whose lock can be taken is what
@@ -55,10 +55,10 @@ class LockedFile:
     """
 
     def __init__(self, folder: Folder) -> None:
+        super().__init__()
         self.name = ""
         self.folder = folder
         self._pid = os.getpid()
-        self._opened: locks.Descriptor | None = None
 
     def put(self, descriptor: int, name: str, text: bytes) -> None:
         """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
@@ -76,16 +76,16 @@ class LockedFile:
         # No other user can open it before it is locked, nor have made one of that name.
         hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
-            opened = locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=folder)
-            self._opened = opened = locks.above_standard(opened)
-            locks.own(opened.number)
+            with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=folder) as made:
+                self.open_above_standard(made)
+            locks.own(self.number)
             # By another description, as others will ask: a file system may let such a lock pass, and know none.
             with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=folder) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             while text:
-                text = text[os.write(opened.number, text) :]
-            locks.show_to_all(opened.number, _MODE)
+                text = text[os.write(self.number, text) :]
+            locks.show_to_all(self.number, _MODE)
             placed[self.name] = os.getpid()
             os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
@@ -93,14 +93,13 @@ class LockedFile:
 
     def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
-        opened = self._opened
-        return opened is not None and opened.is_ours and locks.is_named(descriptor, self.name, opened.status)
+        return self.is_ours and locks.is_named(descriptor, self.name, self.status)
 
     def beat(self) -> None:
         """Show the others that this process is running; is no event for those who watch the folder."""
-        if self._opened is not None and self._opened.is_ours:
+        if self.is_ours:
             with suppress(OSError):
-                locks.beat(self._opened.number)
+                locks.beat(self.number)
 
     def release(self) -> None:
         """Remove the file and let its lock go, now. Has no effect in a fork's child, nor the second time."""
@@ -110,22 +109,11 @@ class LockedFile:
             with self.folder.opened() as descriptor:
                 if self.is_in(descriptor):
                     locks.unlink(descriptor, self.name)
-        except Uncoordinated:  # the folder has gone, and the file with it
+        except LeaseUnavailable:  # the folder has gone, and the file with it
             pass
         finally:
             placed.pop(self.name, None)
-            if self._opened is not None:
-                self._opened.close_if_ours()
-
-    def leave_to_programs(self) -> None:
-        """Let every program that this process starts from now on keep the lock, also when this one has ended."""
-        if self._opened is not None:
-            with suppress(OSError):  # it may open no more files, and keeps it alone
-                locks.leave_to_programs(self._opened.number)
-
-    def close_in_children(self) -> None:
-        if self._opened is not None:
-            locks.close_in_children.add(self._opened)
+            self.close_if_ours()
 
 
 class Lease(LockedFile):
@@ -154,7 +142,7 @@ class Lease(LockedFile):
         # Looks into /proc; others don't have to wait for that.
         self.identity = model.identity(script)
         self.group = group
-        self.problem: Uncoordinated | None = None
+        self.problem: LeaseUnavailable | None = None
         self._caps = caps
         self._run = run
         self.claims: Mapping[str, int] = {}
@@ -189,7 +177,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
             several times, and the last result counts. What it raises comes through.
 
     Raises:
-        Uncoordinated: The folder does not let us: nothing is claimed.
+        LeaseUnavailable: The folder does not let us: nothing is claimed.
         ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
     """
     reader = FolderReader()
@@ -233,7 +221,7 @@ def claim(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedF
             if lease.problem:
                 # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
                 time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
-    raise Uncoordinated("other processes keep claiming the same GPUs", remedy="start again")
+    raise LeaseUnavailable("other processes keep claiming the same GPUs", remedy="start again")
 
 
 def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy, before: LeaseSnapshot) -> bool:
@@ -262,7 +250,7 @@ def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
     its own.
 
     Raises:
-        Uncoordinated: The folder can't be read.
+        LeaseUnavailable: The folder can't be read.
     """
     name, pid, start, _ = _marker(environ)
     with folder.opened() as descriptor:

@@ -40,7 +40,8 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-# Shells and programs use small numbers, and 200 as in flock(1): `exec 200>lock` would close what is there.
+# What programs inherit: they use small numbers for themselves, and 200 as in flock(1): `exec 200>lock` would close what
+# is there.
 _FIRST_INHERITED = 230
 
 # With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,
@@ -64,14 +65,23 @@ class Descriptor:
         status: Of the file, as it was opened.
     """
 
-    def __init__(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
+    def __init__(self, call: Callable[..., int] | None = None, *arguments: object, **options: object) -> None:
         self._numbers: list[int] = []
+        if call is not None:
+            self.open(call, *arguments, **options)
+
+    def open(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
+        self.close_if_ours()
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
             self.status = os.fstat(self.number)
         except BaseException:
             self.close()
             raise
+
+    def open_above_standard(self, opened: Descriptor) -> None:
+        """Open the same once more, above 2: where a process has closed its stdin we must not become its stdin."""
+        self.open(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
 
     def __enter__(self) -> Descriptor:
         return self
@@ -81,7 +91,7 @@ class Descriptor:
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the end of the interpreter the kernel does it: a lease is kept as long as the process may use the GPU.
-        if self._numbers and not is_finalizing():
+        if getattr(self, "_numbers", None) and not is_finalizing():  # none where a signal came before the first line
             self.close_if_ours()
 
     @property
@@ -107,6 +117,23 @@ class Descriptor:
             self.close()
         self._numbers.clear()
 
+    def let_go(self) -> None:
+        """Drop its ``flock`` for all who share the description, and close it. Not a lease: a child may use the GPU."""
+        # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock
+        # would stay until that child ends.
+        try:
+            with suppress(OSError, IndexError):  # where nothing could be opened or locked, there was none either
+                fcntl.flock(self.number, fcntl.LOCK_UN)
+        finally:
+            self.close()
+
+    def leave_to_programs(self) -> None:
+        """Let every program that this process starts from now on keep it open, also when this process has ended."""
+        for first in (_FIRST_INHERITED, 3):  # there may not be as many
+            with suppress(OSError):  # this process may open no more files, and keeps it alone
+                os.set_inheritable(fcntl.fcntl(self.number, fcntl.F_DUPFD, first), True)
+                return
+
 
 # What no fork's child may keep: it would keep the lock when this process is killed.
 close_in_children: weakref.WeakSet[Descriptor] = weakref.WeakSet()
@@ -124,17 +151,6 @@ def try_exclusive(descriptor: int) -> bool:
 def exclusive(descriptor: int) -> None:
     """Wait for the lock, for ever; a signal does not end it where the main thread does not call."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def let_go(opened: Descriptor) -> None:
-    """Drop the ``flock`` for all who share the description, and close it. Never a lease: a child may use the GPU."""
-    # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock would
-    # stay until that child ends.
-    try:
-        with suppress(OSError):  # where the file system can't lock, there was none either
-            fcntl.flock(opened.number, fcntl.LOCK_UN)
-    finally:
-        opened.close()
 
 
 def own(descriptor: int) -> None:
@@ -203,14 +219,6 @@ def wait_for_end(folder: int, name: str) -> None:
             fcntl.fcntl(file.number, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
-def above_standard(opened: Descriptor) -> Descriptor:
-    """Move it above 2: where a process has closed its stdin we must not become its stdin."""
-    if opened.number > 2:
-        return opened
-    with opened:
-        return Descriptor(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
 def holder(descriptor: int) -> str | None:
     """Who took the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
 
@@ -237,14 +245,6 @@ def holder(descriptor: int) -> str | None:
     pid, uid = int(found.group(1)), process.owner(int(found.group(1)))
     # The process that took it, also after its end: a fork may keep it.
     return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
-
-
-def leave_to_programs(descriptor: int) -> None:
-    """Let the programs that this process starts inherit the lock, by a number that they don't use for themselves."""
-    try:
-        os.set_inheritable(fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_INHERITED), True)
-    except OSError:  # there may not be as many
-        os.set_inheritable(os.dup(descriptor), True)
 
 
 def show_to_all(descriptor: int, mode: int) -> None:

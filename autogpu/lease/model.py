@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping
 
 from autogpu import process
 from autogpu.errors import AutoGpuError
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
 
@@ -29,20 +29,15 @@ _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
 class LeaseUnavailable(AutoGpuError):
-    """Fix the host's lease folder: there is none that can be trusted."""
+    """Fix the host's lease folder: there is none that can be trusted, or this claim could not be made in it in time."""
 
 
 class NoFolderYet(LeaseUnavailable):
     """There is none on this host: the first claim makes it."""
 
 
-class Uncoordinated(LeaseUnavailable):
-    """Go on uncoordinated: the folder is there, but this claim could not be made in it in time."""
-
-
-@frozen
-class Holder:
-    """A process that holds a lease: what its file says, as far as it can be believed.
+class Holder(Value):
+    """A process that holds a lease: what its file says.
 
     Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
     enough to show and to share by.
@@ -88,8 +83,7 @@ class Holder:
         return self.pid if is_it and process.is_of(self.uid, self.pid) else None
 
 
-@frozen
-class Demand:
+class Demand(Value):
     """The GPUs that a process waits for.
 
     Attributes:
@@ -113,7 +107,6 @@ class Demand:
         return free_bytes is None or self.bytes_per_gpu is None or free_bytes >= self.bytes_per_gpu
 
 
-@frozen
 class Waiter(Holder):
     """A process in the queue, which holds nothing yet; ``name`` is its ticket's, ``since_s`` tells when it came.
 
@@ -131,8 +124,7 @@ class Waiter(Holder):
         return self.pid is None or abs(self.silent_s) >= SILENCE_S
 
 
-@frozen
-class QueueState:
+class QueueState(Value):
     """The queue as a waiting process sees it.
 
     Attributes:
@@ -157,23 +149,13 @@ class MalformedRecord(ValueError):
     """No version of ours writes that. All that is raised here, whatever is read."""
 
 
-def _refuse(constant: str) -> float:
-    raise MalformedRecord(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
-
-
 def new_name(kind: str) -> str:
     """A name in the folder for a file of this process: a ``job``, or one that has to ``wait``."""
     return f"{kind}.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
 def identity(script: str) -> dict[str, Any]:
-    """The fields of its process that every record has.
-
-    Never the script's arguments: they may hold secrets.
-    """
+    """The fields of its process that every record has; never the script's arguments, which may hold secrets."""
     return {
         "v": VERSION,
         "pid": os.getpid(),
@@ -241,7 +223,7 @@ def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         # it would take the whole process down.
         if decoded.count("{") + decoded.count("[") > _MOST_BRACKETS:
             raise MalformedRecord("may be nested too deeply")
-        fields = _DECODER.decode(decoded)
+        fields = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict) or whole(fields.get("v")) < 1:

@@ -10,8 +10,9 @@ import os
 import struct
 import time
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Iterator, Mapping
 
 from autogpu import process
 from autogpu.errors import WaitTimeout
@@ -76,32 +77,31 @@ def wait_for_lease(
 
     Raises:
         WaitTimeout: The time is over.
-        Uncoordinated: As for :func:`autogpu.lease.acquire_lease`.
-        ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
+        LeaseUnavailable, ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
     """
     begun_s = monotonic_s()
     place = _Place(lease, choose, demand)
-    second_looks: list[float] = []
+    pauses_s: Iterator[float] = iter(())
     try:
         with closing(Watch(lease.folder.path)) as watch:
             while True:
                 wants, holders = place.look()
-                if wants and claim(lease, place.reader, place.choose, place.ticket):
+                if wants and claim(lease, place.reader, place.choose, place):
                     return lease
                 waited_s = monotonic_s() - begun_s
                 state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
                 on_wait(state)
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
-                second_looks = list(_SECOND_LOOKS_S) if wants else second_looks
-                pause_s = second_looks.pop(0) if second_looks else place.pause_s
+                pauses_s = iter(_SECOND_LOOKS_S) if wants else pauses_s
+                pause_s = next(pauses_s, place.pause_s)
                 if _wait_until(min(begun_s + timeout_s, monotonic_s() + pause_s), watch, place):
-                    second_looks = list(_SECOND_LOOKS_S)
+                    pauses_s = iter(_SECOND_LOOKS_S)
                 before_look()
-                place.ticket.beat()
+                place.beat()
     except BaseException:  # as in acquire_lease
         lease.release()
-        place.ticket.release()
+        place.release()
         raise
 
 
@@ -118,27 +118,27 @@ def _wait_until(until_s: float, watch: Watch, place: _Place) -> bool:
         has_changed = place.is_near and watch.wait(left_s)
         if not place.is_near:
             time.sleep(max(0.0, left_s))
-        place.ticket.beat()
+        place.beat()
         if has_changed:
             time.sleep(max(0.0, min(place.courtesy_s, until_s - monotonic_s())))
             return True
     return False
 
 
-class _Place:
+class _Place(LockedFile):
     """The place of this process in the queue, from its first look to its lease; vanishes with the process.
 
-    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later.
+    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later. There is
+    none before :meth:`look`, and it has to beat as long as this process runs, or it is passed over.
 
     Attributes:
-        ticket: Has to beat as long as this process runs, or it is passed over; no file before :meth:`look`.
         ahead: Those in front at the last look; none before.
     """
 
     def __init__(self, lease: Lease, choose: Choose, demand: Demand) -> None:
-        self.ticket = LockedFile(lease.folder)
+        super().__init__(lease.folder)
         self.ahead: tuple[Waiter, ...] = ()
-        self._lease = lease
+        self._job = (os.geteuid(), lease.group)
         self._choose = choose
         self.reader = FolderReader()
         self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
@@ -160,53 +160,57 @@ class _Place:
 
     def look(self) -> tuple[bool, tuple[Holder, ...]]:
         """Tell if a GPU could be claimed now, and who holds what; take a ticket if not."""
-        with self._lease.folder.opened() as descriptor:
+        with self.folder.opened() as descriptor:
             snapshot = self.reader.read(descriptor)
             wants = self.choose(snapshot) is not None
             # The folder's owner could have removed it.
-            if not wants and not self.ticket.is_in(descriptor):
-                self.ticket.release()
-                self.ticket.put(descriptor, model.new_name("wait"), self._text)
+            if not wants and not self.is_in(descriptor):
+                self.release()
+                self.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
-                self.ticket.close_in_children()
+                locks.close_in_children.add(self)
         return wants, snapshot.holders
 
     def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
-        ahead, job = [], (os.geteuid(), self._lease.group)
-        for waiter in snapshot.waiters:
-            if waiter.name == self.ticket.name:
-                break
-            is_of_our_job = waiter.group and (waiter.uid, waiter.group) == job
-            if not waiter.is_unresponsive and not is_of_our_job:
-                ahead.append(waiter)
-        self.ahead = tuple(ahead)
+        in_front = takewhile(lambda waiter: waiter.name != self.name, snapshot.waiters)
+        others = (each for each in in_front if not each.group or (each.uid, each.group) != self._job)
+        self.ahead = tuple(each for each in others if not each.is_unresponsive)
         return self._choose(snapshot.holders, self.ahead)
 
 
-class Watch:
+class Watch(locks.Descriptor):
     """Sees leases come and go in one folder from its making on, so that none is lost between looking and waiting."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._opened = _start(folder)
+        self._start()
 
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+    def _start(self) -> None:
+        try:
+            # Here, since only those who wait need it, and there are Pythons without.
+            import ctypes
+
+            library = ctypes.CDLL(None, use_errno=True)
+            self.open(library.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
+        except (ImportError, OSError, AttributeError, TypeError):
+            return
+        locks.close_in_children.add(self)
+        if library.inotify_add_watch(self.number, os.fsencode(str(self._folder)), _EVENTS) < 0:
+            self.close()
 
     def wait(self, most_s: float) -> bool:
         """Wait for a change, at most ``most_s``; tell if one was seen. Ctrl-C gets through at once."""
-        if self._opened is None:
+        if not self.is_ours:
             # Others of the user's jobs have all the instances that fs.inotify.max_user_instances allows, or had them.
-            self._opened = _start(self._folder)
+            self._start()
             time.sleep(max(0.0, most_s))
             return False
         until_s = monotonic_s() + most_s
-        while self._opened is not None and process.is_readable(self._opened.number, until_s - monotonic_s()):
+        while self.is_ours and process.is_readable(self.number, until_s - monotonic_s()):
             try:
-                if self._matters(os.read(self._opened.number, 65536)):
+                if self._matters(os.read(self.number, 65536)):
                     return True
             except BlockingIOError:
                 pass
@@ -226,19 +230,3 @@ class Watch:
             if not length or events.startswith(kinds, begin - length):
                 return True
         return False
-
-
-def _start(folder: Path) -> locks.Descriptor | None:
-    try:
-        # Here, since only those who wait need it, and there are Pythons without.
-        import ctypes
-
-        library = ctypes.CDLL(None, use_errno=True)
-        opened = locks.Descriptor(library.inotify_init1, os.O_CLOEXEC | os.O_NONBLOCK)
-    except (ImportError, OSError, AttributeError, TypeError):
-        return None
-    locks.close_in_children.add(opened)
-    if library.inotify_add_watch(opened.number, os.fsencode(str(folder)), _EVENTS) < 0:
-        opened.close()
-        return None
-    return opened

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any, Callable, Collection, Mapping
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 
 SMALLEST_BYTES = 1024**2
@@ -65,8 +65,7 @@ class Refused(Exception):
         self.element = element
 
 
-@frozen
-class MemoryLimit:
+class MemoryLimit(Value):
     """A cap on the memory of one GPU: either ``bytes``, or ``percent`` of what the GPU has (above 0, up to 100)."""
 
     bytes: int | None = None
@@ -153,8 +152,7 @@ def duration_text(duration_s: float) -> str:
     return parts + (f"{duration_s:g}s" if duration_s else "") or "0"
 
 
-@frozen
-class Kind:
+class Kind(Value):
     """One kind of value.
 
     Attributes:

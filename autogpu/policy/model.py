@@ -6,10 +6,11 @@ that a key is described once.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Iterable, Mapping
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.policy import kinds
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.variables import PREFIX
@@ -25,8 +26,7 @@ DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
 ENVIRONMENT, COMMAND_LINE = "environment", "command line"
 
 
-@frozen
-class Policy:
+class Policy(Value):
     """The settings of this process, all layers merged. The defaults here are the defaults of the product.
 
     Attributes:
@@ -63,31 +63,27 @@ class Policy:
 _WITH_UNIT = {"need": "need_bytes", "wait": "wait_s"}
 
 
-@frozen
-class Key:
+class Key(Value):
     """One setting of a policy.
 
     Attributes:
-        dotted: The name that messages and ``locked`` use: ``select.count``.
+        section: The TOML table it stands in; ``""`` is the top level.
+        name: In that table; no other key has it.
         about: What it does, in the few words that fit beside it in the example file; ``docs/policy-keys.toml`` says
             more.
         system_only: Counts in the system file alone.
     """
 
-    dotted: str
+    section: str
+    name: str
     kind: kinds.Kind
     about: str
     system_only: bool = False
 
     @property
-    def section(self) -> str:
-        """The TOML table it stands in; ``""`` is the top level."""
-        return self.dotted.rpartition(".")[0]
-
-    @property
-    def name(self) -> str:
-        """Its name in that table, which no other key has."""
-        return self.dotted.rpartition(".")[2]
+    def dotted(self) -> str:
+        """The name that messages and ``locked`` use: ``select.count``."""
+        return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
     def attribute(self) -> str:
@@ -113,8 +109,7 @@ class Key:
         return kinds.toml_text(self.kind.plain(value))
 
 
-@frozen
-class Origin:
+class Origin(Value):
     """Where a value was written.
 
     Attributes:
@@ -131,8 +126,7 @@ class Origin:
         return self.place if self.line is None else f"{self.place}:{self.line}"
 
 
-@frozen
-class Setting:
+class Setting(Value):
     """The value of one key, and what it overrode.
 
     Attributes:
@@ -151,8 +145,7 @@ class Setting:
         return BY_DOTTED[self.key].written(self.value)
 
 
-@frozen
-class Problem:
+class Problem(Value):
     """A mistake in the policy, as one line that is safe for a terminal.
 
     Attributes:
@@ -170,8 +163,7 @@ class Problem:
         return f"{self.what}; {self.instead}"
 
 
-@frozen
-class Resolved:
+class Resolved(Value):
     """All layers merged, with their history.
 
     Attributes:
@@ -204,82 +196,68 @@ SECTIONS = {
     "report": "What is printed",
 }
 
+
+def _key(dotted: str, about: str, kind: kinds.Kind | None = None, *, system_only: bool = False) -> Key:
+    """A key; without a ``kind`` it is what its field's type says, one of some words, or else true or false."""
+    section, _, name = dotted.rpartition(".")
+    words = re.findall(r"['\"](\w+)['\"]", "" if kind else Policy.__annotations__[name])
+    return Key(section, name, kind or (kinds.choice(*words) if words else kinds.FLAG), about, system_only)
+
+
 KEYS = (
-    Key("enabled", kinds.FLAG, "whether autogpu does anything at all"),
-    Key(
+    _key("enabled", "whether autogpu does anything at all"),
+    _key(
         "locked",
-        kinds.KEY_NAMES,
         "keys that no other layer may change. Counts only in the system file",
+        kinds.KEY_NAMES,
         system_only=True,
     ),
-    Key(
+    _key(
         "select.count",
-        kinds.number('a number of GPUs (0 for CPU only; which ones: devices), or "all"', 0, 1024, ("all",)),
         'GPUs for this process: a number, "all", or 0 for CPU only',
+        kinds.number('a number of GPUs (0 for CPU only; which ones: devices), or "all"', 0, 1024, ("all",)),
     ),
-    Key("select.need", kinds.NEED, 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown'),
-    Key(
+    _key("select.need", 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown', kinds.NEED),
+    _key(
         "select.devices",
-        kinds.DEVICES,
         'choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',
+        kinds.DEVICES,
     ),
-    Key("select.exclude", kinds.DEVICES, "never choose these; written like devices"),
-    Key("select.prefer", kinds.DEVICES, "of equally good ones, these first; written like devices"),
-    Key(
-        "select.faulty",
-        kinds.choice("last", "never"),
-        'a GPU whose memory has faults: "last", after the healthy ones, or "never"',
-    ),
-    Key(
+    _key("select.exclude", "never choose these; written like devices", kinds.DEVICES),
+    _key("select.prefer", "of equally good ones, these first; written like devices", kinds.DEVICES),
+    _key("select.faulty", 'a GPU whose memory has faults: "last", after the healthy ones, or "never"'),
+    _key(
         "select.busy",
-        kinds.choice("share", "wait", "cpu", "error"),
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
     ),
-    Key("select.wait", kinds.DURATION, 'how long "wait" waits, and "share" for enough free memory'),
-    Key(
-        "select.script",
-        kinds.choice("respect", "override"),
-        'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"',
-    ),
-    Key(
-        "select.visible",
-        kinds.choice("pool", "chosen"),
-        'CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"',
-    ),
-    Key(
-        "select.identifier",
-        kinds.choice("uuid", "index"),
-        '"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers',
-    ),
-    Key("memory.growth", kinds.FLAG, "allocate memory as needed, instead of all at the start"),
-    Key(
+    _key("select.wait", 'how long "wait" waits, and "share" for enough free memory', kinds.DURATION),
+    _key("select.script", 'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"'),
+    _key("select.visible", 'CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"'),
+    _key("select.identifier", '"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers'),
+    _key("memory.growth", "allocate memory as needed, instead of all at the start"),
+    _key(
         "memory.limit",
-        kinds.LIMIT,
         'hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
+        kinds.LIMIT,
     ),
-    Key(
+    _key(
         "memory.limit_includes",
-        kinds.choice("arena", "process"),
         '"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
         '"process": all that nvidia-smi shows; the framework gets what the context leaves.',
     ),
-    Key(
+    _key(
         "memory.virtual_gpus",
-        kinds.number("a number from 1 to 64", 1, 64),
         "split each chosen GPU into N logical GPUs of `limit` each",
+        kinds.number("a number from 1 to 64", 1, 64),
     ),
-    Key(
+    _key(
         "limits.per_user",
-        kinds.CAPS,
         "GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
+        kinds.CAPS,
         system_only=True,
     ),
-    Key(
-        "report.level",
-        kinds.choice("quiet", "line", "explain"),
-        '"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"',
-    ),
-    Key("report.history", kinds.FLAG, "keep how much memory each script took, for you alone, and say what it needs"),
+    _key("report.level", '"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"'),
+    _key("report.history", "keep how much memory each script took, for you alone, and say what it needs"),
 )
 
 BY_DOTTED = {key.dotted: key for key in KEYS}

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.policy import model
 from autogpu.policy.kinds import Refused, brief
 from autogpu.policy.model import BY_NAME, Origin, Problem
@@ -38,38 +38,31 @@ _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 class UnreadableFile(Exception):
-    """A file is there and can't be read; the text says why, to follow the file's name in a sentence.
-
-    ``line`` is that of the mistake; ``None`` where it is not known.
-    """
+    """A file can't be read: why, to follow its name in a sentence; ``line`` is the mistake's, ``None`` if unknown."""
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(why)
         self.line = line
 
 
-@frozen
-class Source:
+class Source(Value):
     """The file of one layer, if there is one that counts, and the table of its keys, if that could be read.
 
     Attributes:
         place: The file, as people write its name.
-        prefix: Where in the file the keys are: ``("tool", "autogpu")`` in a pyproject.toml.
-        lines: The lines of keys and tables by their paths; ``None`` where that is not certain.
+        lines: Of keys and tables by their paths, in a pyproject.toml below our table; ``None`` where it is not certain.
     """
 
     layer: str
     file: Path | None = None
     place: str = ""
     table: Mapping[str, object] | None = None
-    prefix: tuple[str, ...] = ()
     lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
     problems: tuple[Problem, ...] = ()
 
     def origin(self, *path: str) -> Origin:
         """The origin of a key or table of the file: its line, or that of what it is in, or of the first thing in it."""
-        path = self.prefix + path
-        found = (path[:end] for end in range(len(path), 0, -1))
+        found = (path[:end] for end in range(len(path), -1, -1))
         above = [self.lines[each] for each in found if each in self.lines]
         inside = (line for each, line in self.lines.items() if each[: len(path)] == path)
         line = above[0] if above else next(inside, None)
@@ -162,7 +155,7 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
     if ours is None:
         return none
-    here = replace(here, prefix=("tool", "autogpu"), lines=lines)
+    here = replace(here, lines={path[2:]: line for path, line in lines.items() if path[:2] == ("tool", "autogpu")})
     if isinstance(ours, dict):
         return replace(here, table=ours)
     origin = here.origin()

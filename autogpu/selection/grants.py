@@ -7,7 +7,7 @@ from typing import Mapping
 
 from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.reporting.text import counted
 from autogpu.selection.ranks import LocalRank, coordinating_task
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -17,8 +17,7 @@ RAY_WORKER = "RAY_RAYLET_PID"
 DASK_WORKER = "__DASK_PARENT_PID"
 
 
-@frozen
-class RayTask:
+class RayTask(Value):
     """The GPUs that Ray assigned to the running task, or which part of one, by the names of ``CUDA_VISIBLE_DEVICES``.
 
     Attributes:
@@ -32,8 +31,7 @@ class RayTask:
     name: str = ""
 
 
-@frozen
-class EngineFacts:
+class EngineFacts(Value):
     """All that is known of an engine beside the variables.
 
     Attributes:
@@ -50,8 +48,7 @@ class EngineFacts:
     is_given: bool = False
 
 
-@frozen
-class Grant:
+class Grant(Value):
     """The part of the host's GPUs that this process may use, and the engine that manages them, if there is one.
 
     Attributes:

@@ -11,7 +11,7 @@ import sys
 from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.selection.model import SETTLED_S, Candidate, Claim, Tier
 from autogpu.selection.occupancy import bytes_by_pid
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from autogpu.lease import Demand, Holder, Processes, Waiter
 
 
-@frozen
-class Job:
+class Job(Value):
     """A job that holds GPUs by the leases of so many processes.
 
     Attributes:

@@ -10,7 +10,7 @@ from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.policy.model import Resolved
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
@@ -73,8 +73,7 @@ def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], S
     return found
 
 
-@frozen
-class Family:
+class Family(Value):
     """The job that has started this process, by its leases.
 
     Attributes:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -66,8 +66,7 @@ class Cap(int):
         return cap
 
 
-@frozen
-class Claim:
+class Claim(Value):
     """The claim of one job on one GPU, by its live leases: 0 bytes as a best-effort job, and where it has none.
 
     Attributes:
@@ -108,8 +107,7 @@ class Claim:
         return self.is_settled and (is_listed or self.is_stated_of(device))
 
 
-@frozen
-class MemoryDemand:
+class MemoryDemand(Value):
     """How much of a GPU a job claims, in bytes or in percent of its memory; with neither, all of it.
 
     Attributes:
@@ -146,8 +144,7 @@ class MemoryDemand:
         return total - 1 if wanted == total or (self.is_limit and wanted > total) else wanted
 
 
-@frozen
-class VisibleSpec:
+class VisibleSpec(Value):
     """The value of ``CUDA_VISIBLE_DEVICES``, inherited from a shell, scheduler or engine, or hard-coded in the script.
 
     Attributes:
@@ -165,8 +162,7 @@ class VisibleSpec:
         return self.value is None or key in policy.locked
 
 
-@frozen
-class SelectionRequest:
+class SelectionRequest(Value):
     """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
 
     Attributes:
@@ -261,8 +257,7 @@ class SelectionRequest:
         return tuple(uuid for ordinal, uuid in enumerate(self.uuids or ()) if named is None or ordinal in named)
 
 
-@frozen
-class Candidate:
+class Candidate(Value):
     """A GPU that may be taken, and the readings that put it where it stands; ``None`` where the driver tells none.
 
     Attributes:
@@ -300,8 +295,7 @@ class Candidate:
         return self.free_bytes if may_join and self.is_joinable else self.spare_bytes
 
 
-@frozen
-class Rejection:
+class Rejection(Value):
     """A GPU that may not be taken, with the reason in words."""
 
     device: Device
@@ -309,8 +303,7 @@ class Rejection:
     cause: Cause
 
 
-@frozen
-class Ranking:
+class Ranking(Value):
     """Every GPU once: among ``candidates``, in the order to try them, or in ``rejected``."""
 
     candidates: tuple[Candidate, ...] = ()
@@ -331,8 +324,7 @@ class Ranking:
         return (*(candidate.device for candidate in self.candidates), *rejected)
 
 
-@frozen
-class Decision:
+class Decision(Value):
     """Which GPUs a process takes, and why, or why autogpu does not choose, in words such as ``the idlest of 4``.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Sequence
 
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKER
 
 TF_CONFIG = "TF_CONFIG"
@@ -38,8 +38,7 @@ _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 _COORDINATING = ("ps", "chief", "master")
 
 
-@frozen
-class LocalRank:
+class LocalRank(Value):
     """One of ``size`` processes that ``launcher`` started on this host, counted from 0.
 
     Attributes:

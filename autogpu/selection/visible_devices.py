@@ -9,7 +9,7 @@ from typing import Mapping, MutableMapping, Sequence
 
 from autogpu.devices.enumeration import cards, has_instances, hides_all
 from autogpu.devices.model import Device, Inventory
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
 from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.variables import (
@@ -21,8 +21,7 @@ from autogpu.variables import (
 )
 
 
-@frozen
-class InitialVisibility:
+class InitialVisibility(Value):
     """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
 
     Attributes:

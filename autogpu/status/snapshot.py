@@ -13,7 +13,7 @@ from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory, Process
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 from autogpu.lease import Folder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import Resolved
 from autogpu.reporting import messages
@@ -70,8 +70,7 @@ def request_here(
     return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 
 
-@frozen
-class LeasesHere:
+class LeasesHere(Value):
     """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
 
     Attributes:

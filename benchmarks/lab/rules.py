@@ -15,7 +15,7 @@ from typing import Sequence
 
 from autogpu.devices.model import Device, Inventory, Process
 from autogpu.lease.model import Demand, Holder, Waiter
-from autogpu.lease.processes import Processes
+from autogpu.lease.snapshot import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.jobs import claims_by_gpu, jobs_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -14,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Lease, Uncoordinated, acquire_lease, locks, model
+from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks, model
 from autogpu.lease.snapshot import holder_named
 from autogpu.process import start_time
 from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD
+from tests.support.processes import in_a_fork
 
 
 def take(*_):
@@ -87,6 +89,14 @@ def test_who_waits_for_the_mutex_shows_that_it_is_running(folder):
     beats, impatient = [], replace(folder, patience_s=0.2)
     with folder.locked(), impatient.locked(lambda: beats.append(1)) as (_, problem):
         assert (len(beats) >= 2, problem is None) == (True, False)
+
+
+def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_parent(folder):
+    with contextlib.ExitStack() as held:
+        held.enter_context(folder.locked())
+        assert in_a_fork(held.close) is None
+        with replace(folder, patience_s=0.1).locked() as (_, problem):
+            assert problem.what.endswith(f"by pid {os.getpid()} (uid {os.geteuid()})")
 
 
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
@@ -225,7 +235,7 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
             while True:
                 filler.write(b"x" * 4096)
 
-        with pytest.raises(Uncoordinated) as caught:
+        with pytest.raises(LeaseUnavailable) as caught:
             acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-1": 1})
         assert "No space left on device" in caught.value.what
         assert "free some space" in caught.value.remedy
@@ -246,6 +256,6 @@ def test_a_read_only_file_system_is_named(folder, path, start):
         told = start().ask("acquire", gpus={"GPU-0": 1})
     finally:
         subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
-    assert told["error"] == "Uncoordinated"
+    assert told["error"] == "LeaseUnavailable"
     assert "Read-only file system" in told["what"]
     assert "writable" in told["remedy"]

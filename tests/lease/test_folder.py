@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Lease, LeaseUnavailable, Uncoordinated, acquire_lease, find_folder
+from autogpu.lease import Lease, LeaseUnavailable, acquire_lease, find_folder
 from autogpu.lease.model import NoFolderYet
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
@@ -117,14 +117,14 @@ def test_a_folder_whose_parent_is_missing_is_told_what_to_make(path, make):
 
 def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):
     path.chmod(0o777)
-    with pytest.raises(Uncoordinated, match="not sticky"):
+    with pytest.raises(LeaseUnavailable, match="not sticky"):
         acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
 
 
 def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
     path.rename(path.parent / "moved")
     path.symlink_to("moved")
-    with pytest.raises(Uncoordinated):
+    with pytest.raises(LeaseUnavailable):
         acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
     assert list((path.parent / "moved").iterdir()) == []
 
@@ -137,7 +137,7 @@ def test_a_folder_that_vanished_is_said_so(folder, path):
 
     # While one chooses, and before that.
     for attempt in (lambda: acquire_lease(Lease(folder, "a"), choose),) * 2 + (lambda: holders(folder),):
-        with pytest.raises(Uncoordinated, match="No such file") as caught:
+        with pytest.raises(LeaseUnavailable, match="No such file") as caught:
             attempt()
         assert "made again" in caught.value.remedy
 

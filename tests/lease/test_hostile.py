@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autogpu import process
-from autogpu.lease import Uncoordinated
+from autogpu.lease import LeaseUnavailable
 from tests.lease.choosers import promised
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
 from tests.lease.test_broken import mount
@@ -209,7 +209,7 @@ def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, sta
             while True:
                 kept.append(os.open("/dev/null", os.O_RDONLY))
         os.close(kept.pop())  # for the folder
-        with pytest.raises(Uncoordinated, match="Too many open files"):
+        with pytest.raises(LeaseUnavailable, match="Too many open files"):
             holders(folder)
     finally:
         for descriptor in kept:

@@ -22,7 +22,7 @@ def place(folder):
     made = _Place(Lease(folder, "a"), never, Demand())
     made.look()
     yield made
-    made.ticket.release()
+    made.release()
 
 
 def test_who_is_near_lets_those_ahead_look_first_and_who_is_far_looks_rarely_but_in_time(place):

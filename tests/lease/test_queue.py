@@ -11,7 +11,7 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Lease, Uncoordinated, acquire_lease, locks
+from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, locks
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
@@ -205,7 +205,7 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
         path.rename(path.parent / "gone")
 
     begin = time.monotonic()
-    with pytest.raises(Uncoordinated):
+    with pytest.raises(LeaseUnavailable):
         wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert time.monotonic() - begin < 1.9
 

@@ -50,7 +50,7 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
     path.chmod(0o755)
     alice = start("--uid", str(ALICE))
     told = alice.ask("acquire", gpus={"GPU-0": 1})
-    assert told["error"] == "Uncoordinated"
+    assert told["error"] == "LeaseUnavailable"
     assert "can't be used: Permission denied" in told["what"]
     assert "host-setup" in told["remedy"]
     assert alice.ask("holders")["holders"] == []

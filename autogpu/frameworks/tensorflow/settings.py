@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping, MutableMapping, Tuple
 from weakref import WeakKeyDictionary
 
 from autogpu.frameworks.base import Usage, caller_named
-from autogpu.frozen import frozen, replace
+from autogpu.frozen import Value, replace
 from autogpu.reporting.text import counted, limits_in_words
 
 # By CUDA ordinal, MB of each logical GPU there.
@@ -90,8 +90,7 @@ class NamedGpus:
             self.note(f"/gpu:{number}" for number in numbers or ())
 
 
-@frozen
-class UserSettings:
+class UserSettings(Value):
     """The script's settings for its GPUs, by CUDA ordinal.
 
     Attributes:
@@ -172,8 +171,7 @@ class UserSettings:
         return plain if self.places_hard else max((each + 1 for each in self.named if each < plain), default=0)
 
 
-@frozen
-class DevicePlacement:
+class DevicePlacement(Value):
     """GPUs as TensorFlow is to see them: what fills a ConfigProto.
 
     Attributes:

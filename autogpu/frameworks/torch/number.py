@@ -10,7 +10,7 @@ import re
 from types import ModuleType
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from autogpu.frozen import frozen
+from autogpu.frozen import Value
 
 # Options whose plain number is a GPU's. Others that only contain such a word are not:
 # --per_device_train_batch_size 2.
@@ -25,8 +25,7 @@ _MOST_SETTINGS = 1000
 _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 
 
-@frozen
-class Call:
+class Call(Value):
     """One of the calls that lead to CUDA's start, with its variables at that moment and what stands in its code.
 
     Attributes:
