@@ -184,7 +184,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
     try:
         with lease.folder.opened() as descriptor:
             reader.read(descriptor)  # nor for texts that can be read before
-        is_held = claim(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
+        is_held = try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
@@ -192,7 +192,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
         raise
 
 
-def claim(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedFile | None = None) -> bool:
+def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedFile | None = None) -> bool:
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
     So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went

@@ -17,7 +17,7 @@ from typing import Callable, Iterator, Mapping
 from autogpu import process
 from autogpu.errors import WaitTimeout
 from autogpu.lease import locks, model
-from autogpu.lease.leases import Choose, Lease, LockedFile, claim
+from autogpu.lease.leases import Choose, Lease, LockedFile, try_to_acquire
 from autogpu.lease.model import Demand, Holder, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
@@ -86,7 +86,7 @@ def wait_for_lease(
         with closing(Watch(lease.folder.path)) as watch:
             while True:
                 wants, holders = place.look()
-                if wants and claim(lease, place.reader, place.choose, place):
+                if wants and try_to_acquire(lease, place.reader, place.choose, place):
                     return lease
                 waited_s = monotonic_s() - begun_s
                 state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
