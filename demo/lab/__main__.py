@@ -206,9 +206,6 @@ def _lay_out(fleet: Fleet, folder: Path, tensorflow: Path | None, python: Path) 
     server = with_libraries_in_front(lay_out(fleet, folder, folder / "gpusim.log", device_nodes=True), given)
     paths = [str(template_folder()), given.get("PYTHONPATH", "")]
     return {
-        # As a real driver does, the simulated one refuses to answer for NVLinks that a GPU does not have, of which
-        # TensorFlow 2.21 asks; its log of that would drown the one line of autogpu.
-        "TF_CPP_MIN_LOG_LEVEL": "3",
         **given,
         **server,
         "AUTOGPU_LEASE_DIR": str(leases),

@@ -1,11 +1,15 @@
-"""What ``--help`` prints as an example is typed into a shell as it stands there."""
+"""What ``--help`` prints as an example, and what a page says of ``wait``, is typed into a shell as it stands there."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import click
@@ -96,6 +100,64 @@ def test_an_example_works_as_printed(place, server, folder_of_autogpu, verb, exa
     command = ["bash", "-o", "pipefail", "-c", example]
     done = server.run(command, environ={"PATH": path}, cwd=place, stdin=subprocess.DEVNULL, timeout=300)
     assert done.returncode == STATUS.get(example, 0), f"{example}\n{done.stdout}\n{done.stderr}"
+
+
+def told_by(last):
+    """The line of the page that tells by this program that GPUs are free."""
+    page = (environments.ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
+    return re.search(rf"^\$ (autogpu wait --count 2 && (?:\S+ \| )?{last} .*)$", page, re.MULTILINE)[1]
+
+
+@pytest.fixture
+def typed(place, server, folder_of_autogpu):
+    """Type a line on the server; what it prints."""
+
+    def type_in(*command):
+        path = os.pathsep.join([str(folder_of_autogpu), str(place / "bin"), os.environ["PATH"]])
+        done = server.run(command, environ={"PATH": path}, cwd=place, stdin=subprocess.DEVNULL, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return type_in
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
+def test_tmux_marks_the_window_in_which_the_bell_says_that_gpus_are_free(typed, tmp_path):
+    tmux = f"tmux -f /dev/null -S {tmp_path}/tmux"
+    line = shlex.quote(f"{told_by('printf')}; {tmux} wait-for -S said; cat")
+    in_another_window = f"{tmux} new-session -d 'cat' && {tmux} new-window -d {line}"
+    looks = f"{tmux} wait-for said && {tmux} list-windows -F '#{{window_bell_flag}}'; {tmux} kill-server"
+    assert typed("bash", "-c", f"{in_another_window} && {looks}") == "0\n1\n"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+def test_a_service_of_ones_own_is_told_that_gpus_are_free(typed):
+    said = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_POST(self):
+            said.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Not on stderr."""
+
+    with HTTPServer(("127.0.0.1", 0), Service) as service:
+        service.timeout = 120
+        once = threading.Thread(target=service.handle_request)
+        once.start()
+        here = f"http://127.0.0.1:{service.server_port}/"
+        typed("env", "no_proxy=*", "bash", "-c", told_by("curl").replace("https://example.org/", here))
+        once.join(timeout=120)
+    assert said == [("/for-me", b"GPUs are free")]
+
+
+def test_a_mail_says_that_gpus_are_free(typed, place):
+    # A test machine sends none.
+    (place / "bin" / "mail").write_text('#!/bin/sh\nprintf \'%s\\n\' "$@" && test -n "$(cat)"\n')
+    (place / "bin" / "mail").chmod(0o755)
+    assert typed("bash", "-c", told_by("mail")) == "-s\nGPUs are free\nme@example.org\n"
 
 
 def completed(folder_of_autogpu, shell, line):

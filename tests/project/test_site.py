@@ -1,4 +1,4 @@
-"""What the site does beyond its pages: Chinese as it is written, and the copy button of a screen with commands."""
+"""What the site does beyond its pages: Chinese as it is written and searched for, and the copy button of a screen."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from tests.support import environments
 from tests.support.environments import ROOT
 
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 # A page of the site with one screen, as the script sees it; prints what was copied and what was said.
@@ -42,6 +43,33 @@ vm.runInNewContext(fs.readFileSync("docs/copy-commands.js", "utf8"), page);
 const button = {dataset: {clipboardTarget: "#screen"}};
 clicked({target: {closest: () => button}, stopImmediatePropagation() {}, preventDefault() {}});
 setTimeout(() => console.log(JSON.stringify([copied, said])), 10);
+"""
+
+# The search of the site in the folder of argv[1]: the page's script, and the theme's worker on the index. Prints where
+# each of the other words of argv is found.
+SEARCH = """
+const vm = require("vm"), fs = require("fs");
+const [folder, ...queries] = process.argv.slice(1);
+const run = (file, context) => vm.runInContext(fs.readFileSync(`${folder}/${file}`, "utf8"), context);
+const workers = "assets/javascripts/workers", answers = [];
+const worker = {
+  console,
+  importScripts: (...files) => files.forEach((file) => run(`${workers}/${file}`, worker)),
+  addEventListener: (_, listener) => { worker.hear = listener; },
+  postMessage: (answer) => answers.push(answer),
+};
+worker.self = vm.createContext(worker);
+run(`${workers}/${fs.readdirSync(`${folder}/${workers}`).find((name) => name.endsWith(".js"))}`, worker);
+class Worker { postMessage(message) { return worker.hear({data: message}); } }
+run("chinese-search.js", vm.createContext({Worker}));
+(async () => {
+  const {config, docs} = JSON.parse(fs.readFileSync(`${folder}/search/search_index.json`, "utf8"));
+  const page = new Worker();
+  await page.postMessage({type: 0, data: {config, docs, options: {}}});
+  for (const query of queries) await page.postMessage({type: 2, data: query});
+  const found = answers.slice(1).map(({data}) => data.items.flat().map(({location}) => location));
+  console.log(JSON.stringify(found));
+})();
 """
 
 
@@ -99,7 +127,28 @@ def test_each_page_of_the_site_has_its_language(site):
     assert "找不到页面" in (site / "404.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+@pytest.mark.slow
+@needs_node
+def test_chinese_is_found_as_it_is_typed(site):
+    wanted = {
+        "最空闲": "zh-CN/choosing.html#什么时候选",
+        "空闲GPU": "zh-CN/sharing.html#没有空闲的-gpu-时",
+        "选择GPU": "zh-CN/choosing.html",
+        "指定GPU": "zh-CN/troubleshooting.html#用的不是我指定的那块-gpu",
+        "最空闲的GPU": "zh-CN/choosing.html#什么时候选",
+        "CUDA_VISIBLE_DEVICES不起作用": "zh-CN/troubleshooting.html#cuda_visible_devices-不起作用",
+        "显存不足": "zh-CN/memory.html#任务显存不足时",
+        "notebook": "notebooks.html",
+    }
+    command = ["node", "-e", SEARCH, str(site), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = dict(zip(wanted, json.loads(done.stdout)))
+    assert {query: places for query, places in found.items() if wanted[query] not in places} == {}
+    script = '<script src="../chinese-search.js"></script>'
+    assert script in (site / "zh-CN" / "memory.html").read_text(encoding="utf-8")
+
+
+@needs_node
 @pytest.mark.parametrize(
     ("clipboard", "command_works", "is_copied"),
     [
