@@ -96,9 +96,9 @@ def test_ranks_of_horovodrun_are_one_job(run, gpus, ranks, expected):
 @pytest.mark.parametrize(
     ("job", "gpus", "expected"),
     [
-        pytest.param("horovods_own_example", [BUSY, FREE] * 2, [{1: WHOLE}, {3: WHOLE}], id="one-each"),
+        pytest.param("gpu_of_each_rank", [BUSY, FREE] * 2, [{1: WHOLE}, {3: WHOLE}], id="one-each"),
         pytest.param(
-            "two_gpus_for_each_rank",
+            "two_gpus_of_each_rank",
             [BUSY, FREE, BUSY, FREE, FREE, FREE],
             [{1: WHOLE, 3: WHOLE}, {4: WHOLE, 5: WHOLE}],
             id="two-each",

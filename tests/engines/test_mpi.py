@@ -137,6 +137,25 @@ def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_p
 
 
 @LAUNCHERS
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("job", ["gpu_of_each_rank", "session_of_each_rank"])
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param("", id="at-once", marks=pytest.mark.turns(3, 0)),
+        pytest.param("0", id="0-later", marks=pytest.mark.turns(3, 1)),
+        pytest.param("1", id="1-later", marks=pytest.mark.turns(3, 2)),
+    ],
+)
+def test_ranks_that_take_the_gpu_of_their_number_have_the_idle_ones(run, launcher, late, job, tensorflow_python):
+    # The one that is late starts when the other one has its GPU.
+    wrapper = f"[ {{rank}} != '{late}' ] || until [ -e run/*.json ]; do sleep 0.1; done\nexec {{command}}\n"
+    gpus = [BUSY, FOUR[1], BUSY, FOUR[3]]
+    taken, said = run(launcher, gpus, 2, python=tensorflow_python, job=(WHOLE, job), wrapper=wrapper)
+    assert taken == ONE_EACH[1::2], said
+
+
+@LAUNCHERS
 def test_the_rank_whose_memory_runs_out_says_why(run, launcher):
     _, said = run(launcher, FOUR[:1], 2, job=(WHOLE, "toyflow", "1"), fails=True)
     assert len(said[0]) == 1, said

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_machines import GIB
+from tests.support.framework_machines import BUSY, GIB
+from tests.support.live_jobs import GPU_OF_NUMBER
 
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
@@ -125,4 +128,35 @@ def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(machine_of):
     pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
     assert [machine.server.contexts().get(pid) for pid in pids] in ([[0], [1]], [[1], [0]])
     job.go_on()
+    assert job.end().exit_status == 0
+
+
+# What pip installs as torchrun.
+LAUNCHER = "import sys\nfrom torch.distributed.run import main\nsys.exit(main())\n"
+# The rank that the command line names starts when it may.
+LATE = "import os, sys\nif sys.argv[1:] == [os.environ['LOCAL_RANK']]:\n    open('start').read()\n"
+
+
+@pytest.mark.parametrize("idiom", GPU_OF_NUMBER)
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param("", id="at-once", marks=pytest.mark.turns(3, 0)),
+        pytest.param("0", id="0-later", marks=pytest.mark.turns(3, 1)),
+        pytest.param("1", id="1-later", marks=pytest.mark.turns(3, 2)),
+    ],
+)
+def test_ranks_of_tensorflow_that_take_the_gpu_of_their_number_have_the_idle_ones(machine_of, together, idiom, late):
+    machine = machine_of(together["tensorflow"], BUSY, Gpu(), BUSY, Gpu())
+    rank = GPU_OF_NUMBER[idiom].format(number="os.environ['LOCAL_RANK']")
+    (machine.project / "rank.py").write_text(LATE + rank)
+    os.mkfifo(machine.project / "start")
+    job = machine.start(LAUNCHER, fresh=True, name="torchrun", arguments=[*TORCHRUN[2:], *late])
+    said = [job.line()]
+    if late and all(said):
+        (machine.project / "start").open("w").close()
+    said.append(job.line())
+    assert all(said), job.end().stderr
+    contexts = machine.server.contexts()
+    assert [contexts.get(int(line.split()[1])) for line in sorted(said)] == [[1], [3]], job.end().stderr
     assert job.end().exit_status == 0

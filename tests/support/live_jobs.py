@@ -19,6 +19,29 @@ print("ready", x.device[-5:], flush=True)
 sys.stdin.read()
 """
 
+# The same on the GPU of its number among several processes, an expression; in TensorFlow 2 and in TensorFlow 1.
+GPU_OF_NUMBER = {
+    "set_visible_devices": """
+import json, os, sys
+import tensorflow as tf
+number = int({number})
+tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[number], "GPU")
+x = tf.random.uniform((256, 256))
+os.write(1, f"{{number}} {{os.getpid()}}\\n".encode())
+sys.stdin.read()
+""",
+    "visible_device_list": """
+import json, os, sys
+import tensorflow as tf
+v1, number = tf.compat.v1, int({number})
+options = v1.GPUOptions(visible_device_list=str(number))
+with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(gpu_options=options)) as session:
+    session.run(tf.random.uniform((256, 256)))
+    os.write(1, f"{{number}} {{os.getpid()}}\\n".encode())
+    sys.stdin.read()
+""",
+}
+
 
 class Job:
     def __init__(self, server, python, file, *arguments, forks, **environ):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 GIB = 1 << 30
+# Where launchers tell a rank its number on the host.
+LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def toyflow():
@@ -31,13 +33,19 @@ def take(gib: float, framework: str = "toyflow", more_gib: float = 0) -> list[in
         return toyflow().take(round(gib * GIB), **({"more": round(more_gib * GIB)} if more_gib else {}))
     import tensorflow as tf
 
-    each = {"horovods_own_example": 1, "two_gpus_for_each_rank": 2}.get(framework)
+    size, rank = [round(gib * 1024), 1 << 18], next((int(os.environ[n]) for n in LOCAL_RANKS if n in os.environ), 0)
+    if framework == "session_of_each_rank":
+        options = tf.compat.v1.GPUOptions(visible_device_list=str(rank))
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(gpu_options=options)) as s:
+            s.run(tf.raw_ops.Empty(shape=size, dtype=tf.float32).op)
+        return [0]
+    each = {"gpu_of_each_rank": 1, "two_gpus_of_each_rank": 2}.get(framework)
     if each:
-        gpus, rank = tf.config.list_physical_devices("GPU"), int(os.environ["HOROVOD_LOCAL_RANK"])
+        gpus = tf.config.list_physical_devices("GPU")
         tf.config.set_visible_devices(gpus[each * rank : each * (rank + 1)], "GPU")
     gpus = tf.config.list_logical_devices("GPU")
     for gpu in gpus:
         with tf.device(gpu.name):
-            tf.raw_ops.Empty(shape=[round(gib * 1024), 1 << 18], dtype=tf.float32)
+            tf.raw_ops.Empty(shape=size, dtype=tf.float32)
     tf.zeros((2, 2))
     return list(range(len(gpus)))

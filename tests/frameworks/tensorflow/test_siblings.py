@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.live_jobs import claims
+from tests.support.live_jobs import GPU_OF_NUMBER, claims
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -95,3 +97,21 @@ def test_a_rank_that_counts_gpus_in_a_child_counts_all(host, lease_folder):
     assert rank.ready() == "took"
     # The second of the two that the ranks have together.
     assert (rank.gpus(), claims(lease_folder, start.server)) == ([3], {rank.pid: {2: 24.0, 3: 24.0}})
+
+
+BUSY = Gpu(processes={5004242: "1GiB"}, utilization=90)
+CLUSTER = {"worker": ["127.0.0.1:29990", "127.0.0.1:29991"]}
+INDEX = "json.loads(os.environ['TF_CONFIG'])['task']['index']"
+
+
+@pytest.mark.parametrize("script", GPU_OF_NUMBER.values(), ids=GPU_OF_NUMBER)
+@pytest.mark.parametrize("starts", [[(0, 1)], [(1,), (0,)], [(0,), (1,)]], ids=["at-once", "0-later", "1-later"])
+def test_tasks_of_a_cluster_that_take_the_gpu_of_their_index_have_the_idle_ones(host, script, starts):
+    start = host(BUSY, Gpu(), BUSY, Gpu(), script=script.format(number=INDEX))
+    on = {}
+    for indices in starts:
+        tasks = [{"type": "worker", "index": index} for index in indices]
+        jobs = [start(TF_CONFIG=json.dumps({"cluster": CLUSTER, "task": task})) for task in tasks]
+        assert [job.ready() for job in jobs] == [f"{index} {job.pid}" for index, job in zip(indices, jobs)]
+        on.update(zip(indices, [job.gpus() for job in jobs]))
+    assert on == {0: [1], 1: [3]}
