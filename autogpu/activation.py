@@ -89,8 +89,11 @@ def after_import(framework: str, module: ModuleType) -> None:
     with guard():
         allocator = allocators.get(framework)
         if isinstance(allocator, _Later):
-            obstacle = frameworks.load(framework).install_hooks(allocator).obstacle
-            if obstacle and not _has_begun:
+            package = frameworks.load(framework)
+            hooks = package.find_hooks()
+            if hooks.found:
+                package.install_hooks(allocator, hooks)
+            elif hooks.obstacle and not _has_begun:
                 allocator.begun()  # which says so
         elif allocator is not None:
             try:

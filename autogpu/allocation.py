@@ -199,7 +199,7 @@ class Allocation:
             return
         has_fresh_reading = self.readings.is_pending
         is_listed_anew = self._follow_environment()
-        if said.ordinal is None:
+        if not said.places:
             self.visible.keep_order(self.readings.newest)
         if self.visible.listed.may_have_gpus and not has_fresh_reading:
             self.readings.begin()
@@ -216,8 +216,8 @@ class Allocation:
             self.told = told
             grant = self._granted_by_now()
         is_listed_anew = self.visible.refresh(inventory, grant)
-        if is_listed_anew and self.decision is not None:
-            self.decided(self.decision, is_listed=False)
+        if is_listed_anew and self.taken is not None:
+            self.taken = replace(self.taken, is_listed=False)
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
@@ -232,7 +232,7 @@ class Allocation:
             said = self._as_place(said)
         selection = self.selection_request(replace(said, gpu_count=len(pool)))
         if self.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
-            self._show_claimed(inventory, said.places or (said.ordinal or 0,))
+            self._show_claimed(inventory, said.places)
 
     def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
         """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
@@ -243,7 +243,7 @@ class Allocation:
         if at and not taken.is_parents:
             names = listed([f"cuda:{place}" for place in at])
             decision = replace(decision, why=f"{decision.why}, as the script's {names}")
-        self.decided(decision.counted_as(self.visible.listed.pool), is_listed=True)
+        self.taken = replace(taken, decision=decision.counted_as(self.visible.listed.pool), is_listed=True)
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
@@ -253,9 +253,9 @@ class Allocation:
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
-        number = said.ordinal or 0
-        is_place = self.visible.listed.order is Order.PARENTS and 0 < number < len(self.visible.listed.pool)
-        return replace(said, visible=(number,)) if is_place else said
+        first, listed = said.places[:1], self.visible.listed
+        is_place = listed.order is Order.PARENTS and (0,) < first < (len(listed.pool),)
+        return replace(said, visible=first) if is_place else said
 
     @_one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
@@ -343,16 +343,17 @@ class Allocation:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
         return decision
 
-    def leave_order(self, selection: SelectionRequest, number: int) -> Decision:
-        """Decide for a framework that takes what CUDA counts first; its script uses GPU ``number``, as CUDA counts."""
+    def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
+        """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""
         uuids, rank = selection.uuids or (), selection.grant.rank
         why = order_is_fixed(self.policy)
         if self.decision is not None:
             return self.decision
         if self.visible.listed.order is Order.WORKERS or not uuids:
             return left_alone(selection, why)
-        number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
-        alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
+        number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
+        own = uuids[number : number + 1] or uuids[:1]
+        alone = replace(selection, uuids=own, gpu_count=1, count_is_set=True, promised=None)
         policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
         taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:
@@ -406,12 +407,11 @@ class Allocation:
             self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
         return self.taken.decision
 
-    def decided(self, decision: Decision, *, is_listed: bool | None = None) -> Decision:
+    def decided(self, decision: Decision) -> Decision:
         """Hold ``decision`` for what was decided; the claim stays."""
         from autogpu.acquire import Taken
 
-        taken = self.taken or Taken(decision)
-        self.taken = replace(taken, decision=decision, is_listed=taken.is_listed if is_listed is None else is_listed)
+        self.taken = replace(self.taken or Taken(decision), decision=decision)
         return decision
 
     def release(self) -> None:

@@ -49,8 +49,10 @@ class Allocator:
 
     def imported(self) -> None:
         """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
-        allocation, hooks = self.allocation, self.framework.install_hooks(self)
-        if hooks.obstacle or not hooks.needs_gpus:
+        allocation, hooks = self.allocation, self.framework.find_hooks()
+        if hooks.found:
+            self.framework.install_hooks(self, hooks)
+        elif not hooks.missing:
             # A framework may import another one that is merely installed: say nothing of that.
             if allocation.frameworks[0] == self.framework.NAME:
                 self.readings.close()  # another framework begins a new one
@@ -125,7 +127,7 @@ class Allocator:
             if self.assignment is None or (self.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
                 if self.framework.TAKES_FIRST_GPUS and not allocation.has_order:
-                    self._decision = allocation.leave_order(selection, request.ordinal or 0)
+                    self._decision = allocation.leave_order(selection, request.places)
                 else:
                     self._decision = allocation.decide(selection, self.framework.NAME)
                 self._selection = selection

@@ -176,7 +176,7 @@ class VisibleDevices:
 
         Args:
             decision: To take these.
-            named: The GPUs that the script is about to use, as it counts them; those from 0 on where none is known.
+            named: The GPUs that the script is about to use, as it counts them; none where that is unknown.
             is_parents: They are of the process that started this one.
         """
         pool = self._shown_after_claim(inventory, decision)
@@ -194,7 +194,7 @@ class VisibleDevices:
 
     def _places_of(self, first: Sequence[str], named: Sequence[int], pool: Sequence[str]) -> tuple[int, ...]:
         # A number that the script names is a position, and that of its siblings another one.
-        is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
+        is_place = self.grant.rank is None and 0 < len(first) <= len(named) and max(named) < len(pool)
         return tuple(named[: len(first)]) if is_place else ()
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:

@@ -34,9 +34,8 @@ class DeviceRequest:
         count: How many it asked for; 0 if it did not say.
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first; ``None`` for
+        places: Which GPUs it is about to use, as it counts them, where CUDA counts the claimed ones first; ``()`` for
             one of several workers that were told a number each, as long as it is not known.
-        places: The same where the script gives it a list of them, in that order.
     """
 
     gpu_count: int
@@ -46,8 +45,7 @@ class DeviceRequest:
     count: int = 0
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
-    ordinal: int | None = 0
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...] = (0,)
 
 
 NOTHING_SAID = DeviceRequest(0)
@@ -124,22 +122,19 @@ class OutOfMemory:
 class Hooks:
     """The entry points of a framework, found or missing; ``doctor`` shows them.
 
+    There are none where the framework takes no GPU in this process, as a build for CPUs or a launcher does.
+
     Attributes:
         found: Names, such as ``Context.config``.
         missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
             alone has to make the choice.
-        obstacle: Why autogpu does not touch this build at all; ``""`` if it does.
+        obstacle: Why autogpu does not touch this build at all, so that nothing is found or missing; ``""`` if it does.
     """
 
     version: str = "?"
     found: tuple[str, ...] = ()
     missing: Mapping[str, str] = MappingProxyType({})
     obstacle: str = ""
-
-    @property
-    def needs_gpus(self) -> bool:
-        """The framework takes GPUs in this process; a build for CPUs does not, nor does a launcher."""
-        return bool(self.found or self.missing)
 
 
 _HOOK = "_autogpu_hook"
@@ -201,8 +196,8 @@ if TYPE_CHECKING:
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
 
-        def install_hooks(self, allocator: Any) -> Hooks:
-            """Replace the entry points of the imported framework, as far as it has them: they call ``allocator``.
+        def install_hooks(self, allocator: Any, hooks: Hooks) -> None:
+            """Replace the entry points that were found in the imported framework: they call ``allocator``.
 
             Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
             process may have been imported before, or be in the middle of its import.

@@ -60,17 +60,15 @@ def find_hooks() -> Hooks:
     return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
 
-def install_hooks(allocator: Allocator) -> Hooks:
-    hooks = find_hooks()
-    client: Any = sys.modules.get(_CLIENT)
-    if hooks.obstacle or is_hooked(client.make_c_api_client):
-        return hooks
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
+    client: Any = sys.modules[_CLIENT]
+    if is_hooked(client.make_c_api_client):
+        return
     bridge: Any = sys.modules.get(_BRIDGE)
     start = BackendStart(allocator, bridge)
     client.make_c_api_client = hooked(client.make_c_api_client, start.make_c_api_client)
     if not hooks.missing:
         bridge.backends = hooked(bridge.backends, start.backends)
-    return hooks
 
 
 def peak_bytes() -> int:

@@ -147,9 +147,8 @@ class FakeFramework:
     def find_hooks(self):
         return self._hooks
 
-    def install_hooks(self, allocator):
+    def install_hooks(self, allocator, hooks):
         self.allocator = allocator
-        return self._hooks
 
     def peak_bytes(self):
         return self.peak
@@ -195,14 +194,15 @@ class FirstGpusFramework(FakeFramework):
     def count(self, named=0):
         """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
         with self.allocator.guard():
-            self.allocator.prepare(DeviceRequest(0, ordinal=named))
+            places = () if named is None else (named,)
+            self.allocator.prepare(DeviceRequest(0, places=places))
             self.allocator.allocation.hide_where_none_is_taken()
             self._cuda.initialise()
             count = self.allocator.gpu_count
             if not count:
                 self.allocator.on_usage(Usage((), ""))
                 return 0
-            assigned = self.allocator.assign(DeviceRequest(count, ordinal=named)).ordinals
+            assigned = self.allocator.assign(DeviceRequest(count, places=places)).ordinals
             self.allocator.on_usage(Usage((named or 0,) if assigned is None else assigned, "allocated as needed"))
         return count
 

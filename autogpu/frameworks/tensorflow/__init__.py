@@ -89,10 +89,10 @@ def find_hooks() -> Hooks:
     return Hooks(version, ("Context.config", *found), missing)
 
 
-def install_hooks(allocator: Allocator) -> Hooks:
-    hooks, config = find_hooks(), _config_property()
-    if not hooks.found or hooks.obstacle or is_hooked(config.fget):
-        return hooks
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
+    config = _config_property()
+    if is_hooked(config.fget):
+        return
     module: Any = _module(_CONTEXT)
     resolver = PlacementResolver(
         allocator,
@@ -109,7 +109,6 @@ def install_hooks(allocator: Allocator) -> Hooks:
         module.Context.soft_device_placement = placement.setter(setter)
     originals = [(*_place(path), _hook(path, entry_points.on_named_device, resolver)) for path in _NAMING]
     resolver.until_context = [each for each in originals if each[-1]]
-    return hooks
 
 
 def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> Any:

@@ -103,20 +103,17 @@ def find_hooks() -> Hooks:
     return Hooks(version, (_INIT, *found), missing)
 
 
-def install_hooks(allocator: Allocator) -> Hooks:
-    hooks = find_hooks()
-    if hooks.obstacle or not hooks.found:
-        return hooks
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
     core: Any = sys.modules["torch"]._C
-    if not is_hooked(core._cuda_init):
-        cuda, start = CudaStart(allocator, hooks.version), _start_function()
-        for name in hooks.found:
-            setattr(core, name, hooked(getattr(core, name), getattr(cuda, name)))
-        replaced = hooked(start, _start_processes, allocator) if start else None
-        for module in map(sys.modules.get, _START_MODULES):
-            if start and getattr(module, _START, None) is start:
-                setattr(module, _START, replaced)
-    return hooks
+    if is_hooked(core._cuda_init):
+        return
+    cuda, start = CudaStart(allocator, hooks.version), _start_function()
+    for name in hooks.found:
+        setattr(core, name, hooked(getattr(core, name), getattr(cuda, name)))
+    replaced = hooked(start, _start_processes, allocator) if start else None
+    for module in map(sys.modules.get, _START_MODULES):
+        if start and getattr(module, _START, None) is start:
+            setattr(module, _START, replaced)
 
 
 def _start_function() -> Any:
@@ -247,9 +244,9 @@ class CudaStart:
             # All of them are named for a script that names none.
             named = named if len(named) < (self._allocator.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
-            self._said = DeviceRequest(0, count=len(named), fraction=fraction, ordinal=number or 0, places=named)
+            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=named or (number or 0,))
             is_unknown = number is None and process.is_worker()
-            self._allocator.prepare(replace(self._said, ordinal=None) if is_unknown else self._said)
+            self._allocator.prepare(replace(self._said, places=()) if is_unknown else self._said)
             self._allocator.allocation.hide_where_none_is_taken()
 
     def _on_failure(self) -> None:
@@ -261,7 +258,7 @@ class CudaStart:
     def _assign(self) -> bool:
         """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self._lock, self._allocator.guard():
-            count, number = self._allocator.gpu_count or 0, self._said.ordinal or 0
+            count, number = self._allocator.gpu_count or 0, self._said.places[0]
             assignment = self._allocator.assign(replace(self._said, gpu_count=count))
             ordinals = assignment.ordinals
             if ordinals is None:
