@@ -276,7 +276,6 @@ def raise_if_refused(decision: Decision) -> None:
 
 
 def running_script() -> str:
-    """The name of the script that this process runs."""
     return script_name(getattr(sys, "argv", []))
 
 

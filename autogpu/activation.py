@@ -53,8 +53,10 @@ class guard:
                 own.tb_next = None  # to the script's author it ends where the framework called us
             return False
         if isinstance(error, WaitTimeout):
+            import threading
+
             say(f"{error.what}; {error.remedy}")
-            if not process.is_main_thread():
+            if threading.current_thread() is not threading.main_thread():
                 return False  # SystemExit would end the thread without a word, and the script might go on to status 0
             raise SystemExit(EXIT_TRY_AGAIN) from None
         if not isinstance(error, Exception) or is_scripts(error):

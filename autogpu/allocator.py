@@ -172,9 +172,9 @@ class Allocator:
         allocation, takes_some = self.allocation, bool(usage.ordinals)
         if takes_some:
             self._watch(usage)
-        if takes_some in allocation.reported or True in allocation.reported:
+        if allocation.reported in (True, takes_some):
             return
-        allocation.reported.add(takes_some)
+        allocation.reported = takes_some
         inventory = self.readings.wait(CONTEXT_DEADLINE_S)
         if self._decision is None:
             allocation.decide_of_hidden_pool(inventory)

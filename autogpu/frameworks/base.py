@@ -162,6 +162,14 @@ def put_back(holder: Any, name: str, original: Any) -> None:
         setattr(holder, name, original)
 
 
+def part_of(fraction: Any) -> float:
+    """The part of a GPU that a script has set, 0 to 1; 0 for what is no number, of which the framework complains."""
+    try:
+        return min(max(float(fraction), 0.0), 1.0)
+    except (TypeError, ValueError):
+        return 0.0
+
+
 def caller_named(name: str) -> FrameType | None:
     """The innermost call of a function of that name that leads here."""
     frame: FrameType | None = sys._getframe(1)

@@ -12,7 +12,17 @@ import sys
 from typing import Any, Iterable, Mapping, Sequence
 
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage, hooked, is_hooked, put_back
+from autogpu.frameworks.base import (
+    Assignment,
+    DeviceRequest,
+    Hooks,
+    OutOfMemory,
+    Usage,
+    hooked,
+    is_hooked,
+    part_of,
+    put_back,
+)
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words, numbered, sized
 
@@ -213,11 +223,7 @@ class BackendStart:
 def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:
     """The script's own settings; it may have set the fraction by a variable."""
     set_fraction = fraction or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
-    try:
-        part = min(max(float(set_fraction), 0.0), 1.0)
-    except ValueError:  # for JAX to complain about
-        part = 0.0
-    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part)
+    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
 
 
 def _memory(options: Mapping[str, Any], caps: Sequence[int | None]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping
 
 from autogpu.frameworks.base import Hooks, OutOfMemory, hooked, is_hooked
 from autogpu.frameworks.tensorflow import entry_points
-from autogpu.frameworks.tensorflow.placement import PlacementResolver
+from autogpu.frameworks.tensorflow.placement import PlacementResolver, module_of
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.reporting.text import numbered, sized
 
@@ -27,9 +27,6 @@ TAKES_FIRST_GPUS = False  # a ConfigProto names any
 GROWTH_VARIABLES = {FORCE_GROWTH: "true"}
 HAS_LOGICAL_GPUS = True
 WANTS_ORDER = False  # its request says more than is known before CUDA
-
-# TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
-_ROOTS = ("tensorflow", "tensorflow_core")
 
 _CONTEXT = "eager.context"
 _PLAIN = "take what they would without autogpu"
@@ -84,8 +81,8 @@ def find_hooks() -> Hooks:
     if _config_property() is None:
         return Hooks(version, missing={"Context.config": "autogpu chooses at the import, and claims nothing"})
     effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
-    found = [_short(path) for path in effects if _original(path)]
-    missing = {_short(path): effect for path, effect in effects.items() if not _original(path)}
+    found = [_short(path) for path in effects if _find(path)[-1]]
+    missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}
     return Hooks(version, ("Context.config", *found), missing)
 
 
@@ -93,72 +90,52 @@ def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
     config = _config_property()
     if is_hooked(config.fget):
         return
-    module: Any = _module(_CONTEXT)
-    resolver = PlacementResolver(
-        allocator,
-        module,
-        default_graph=_default_graph,
-        has_xla_devices=hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3.")),
-    )
-    module.Context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
+    context = module_of(_CONTEXT).Context
+    has_xla_devices = hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3."))
+    resolver = PlacementResolver(allocator, has_xla_devices=has_xla_devices)
+    context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
     for path, (hook, _) in _HOOKS.items():
         _hook(path, hook, resolver)
-    placement = module.Context.__dict__.get("soft_device_placement")
+    placement = context.__dict__.get("soft_device_placement")
     if isinstance(placement, property) and placement.fset is not None:
         setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
-        module.Context.soft_device_placement = placement.setter(setter)
-    originals = [(*_place(path), _hook(path, entry_points.on_named_device, resolver)) for path in _NAMING]
+        context.soft_device_placement = placement.setter(setter)
+    originals = [_hook(path, entry_points.on_named_device, resolver) for path in _NAMING]
     resolver.until_context = [each for each in originals if each[-1]]
 
 
-def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> Any:
-    """Hook into a function; its original, ``None`` where this TensorFlow has none such."""
-    original = _original(path)
+def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:
+    """Hook into a function, where there is one; what :func:`_find` has found."""
+    holder, name, original = _find(path)
     if original:
-        setattr(*_place(path), hooked(original, hook, resolver))
-    return original
+        setattr(holder, name, hooked(original, hook, resolver))
+    return holder, name, original
 
 
 def _config_property() -> Any:
     """``Context.config``, without which nothing else is of use; ``None`` where it is not as it should be."""
-    module: Any = _module(_CONTEXT)
+    module: Any = module_of(_CONTEXT)
     own: Any = getattr(module, "Context", None)
     config: Any = getattr(own, "__dict__", {}).get("config")
     is_known = hasattr(own, "_initialize_physical_devices") and hasattr(module, "config_pb2")
     return config if is_known and isinstance(config, property) and config.fget is not None else None
 
 
-def _module(path: str) -> Any:
-    return next(filter(None, (sys.modules.get(f"{root}.python.{path}") for root in _ROOTS)), None)
-
-
 def _short(path: str) -> str:
     return ".".join(path.split(".")[-2:])
 
 
-def _place(path: str) -> tuple[Any, str]:
-    """The module or class in which a function is, ``None`` where this TensorFlow has none such; and its name there."""
-    holder, _, name = path.rpartition(".")
-    module, _, owner = holder.rpartition(".")
-    return _module(holder) or getattr(_module(module), owner, None), name
-
-
-def _original(path: str) -> Any:
-    """``None`` where this TensorFlow has nothing callable there."""
-    holder, name = _place(path)
+def _find(path: str) -> tuple[Any, str, Any]:
+    """The module or class with a function, its name there, and itself: ``None`` where this TensorFlow has none such."""
+    place, _, name = path.rpartition(".")
+    module, _, owner = place.rpartition(".")
+    holder = module_of(place) or getattr(module_of(module), owner, None)
     found: Any = getattr(holder, "__dict__", {}).get(name)
-    return found if callable(found) else None
-
-
-def _default_graph() -> Any:
-    """TensorFlow's own function makes one where there is none, and eager execution can't be enabled after that."""
-    graphs: Any = getattr(_module("framework.ops"), "_default_graph_stack", None)
-    entered = getattr(graphs, "stack", None)
-    return entered[-1] if entered else getattr(graphs, "_global_default_graph", None)
+    return holder, name, found if callable(found) else None
 
 
 def _is_built_with_rocm() -> bool:
-    build: Any = _module("platform.build_info")
+    build: Any = module_of("platform.build_info")
     info = getattr(build, "build_info", None)
     return bool(info.get("is_rocm_build") if isinstance(info, dict) else getattr(build, "is_rocm_build", False))
 

@@ -27,6 +27,7 @@ from autogpu.frameworks.base import (
     caller_named,
     hooked,
     is_hooked,
+    part_of,
     put_back,
 )
 from autogpu.frozen import replace
@@ -67,9 +68,6 @@ _OTHERS = {
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
 _START = "start_processes"
 _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
-
-# Among the arguments without a name.
-_COUNT = 2
 
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -332,21 +330,14 @@ def _fraction_of_settings(environ: Mapping[str, str]) -> float:
     """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
     texts = (environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
     found = (re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", text) for text in texts)
-    try:
-        return next((_part(each.group(1)) for each in found if each), 0.0)
-    except ValueError:  # for PyTorch to complain about
-        return 0.0
+    return next((part_of(each.group(1)) for each in found if each), 0.0)
 
 
 def _fraction_of_caller() -> float:
     """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
     frame = caller_named("set_per_process_memory_fraction")
     fraction = frame.f_locals.get("fraction") if frame is not None else None
-    return _part(fraction) if isinstance(fraction, (int, float)) else 0.0
-
-
-def _part(fraction: str | float) -> float:
-    return min(max(float(fraction), 0.0), 1.0)
+    return part_of(fraction) if isinstance(fraction, (int, float)) else 0.0
 
 
 def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
@@ -355,13 +346,14 @@ def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> 
     return function(number, *args)
 
 
-def _start_processes(original: Any, allocator: Allocator, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def _start_processes(
+    original: Any, allocator: Allocator, fn: Any, args: Any = (), nprocs: Any = 1, *more: Any, **options: Any
+) -> Any:
     with allocator.guard():
-        count = kwargs.get("nprocs", args[_COUNT - 1] if len(args) >= _COUNT else 1)
-        job = allocator.on_workers(count) if isinstance(count, int) and _runs_this_python() else ""
+        job = allocator.on_workers(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
         if job:
-            fn = partial(_as_worker, fn, count, job)  # pickled like the function
-    return original(fn, *args, **kwargs)
+            fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
+    return original(fn, args, nprocs, *more, **options)
 
 
 def _runs_this_python() -> bool:
