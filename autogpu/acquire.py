@@ -275,10 +275,6 @@ def raise_if_refused(decision: Decision) -> None:
         raise NoEligibleDevice(decision.why, remedy=explain.busy_remedy(decision))
 
 
-def running_script() -> str:
-    return script_name(getattr(sys, "argv", []))
-
-
 def script_name(argv: Sequence[str]) -> str:
     """The name of the script, which others see; never its folder or arguments."""
     name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""

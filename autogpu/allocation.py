@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from typing import Callable, ContextManager, Iterable, MutableMapping, Sequence
 
 from autogpu import engines
@@ -373,11 +374,11 @@ class Allocation:
     def take(self, request: SelectionRequest) -> Decision:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
         # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
-        from autogpu.acquire import acquire, running_script
+        from autogpu.acquire import acquire, script_name
 
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
-        environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
+        environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
         except KeyboardInterrupt as error:

@@ -63,7 +63,7 @@ class Allocator:
         if not hooks.found:
             # The environment has to make the choice, which the framework's context will not.
             self.visible.lists_chosen = True
-            for name, value in self.framework.GROWTH_VARIABLES.items() if self.policy.growth else ():
+            for name, value in hooks.variables.items() if self.policy.growth else ():
                 allocation.environ.setdefault(name, value)
         allocation.list_gpus(anew=not hooks.found)
         if self.framework.TAKES_FIRST_GPUS and self.policy.count == 0:
@@ -189,7 +189,7 @@ class Allocator:
         allocation.this_run.uses(self.framework, is_limited=is_limited)
         if self.policy.level != "quiet" and self._watching_pid != os.getpid():
             self._watching_pid = os.getpid()
-            uncaught.Watch(self.on_uncaught)
+            uncaught.watch(self.on_uncaught)
 
     @property
     def _is_limited_by_script(self) -> bool:

@@ -129,12 +129,14 @@ class Hooks:
         missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
             alone has to make the choice.
         obstacle: Why autogpu does not touch this build at all, so that nothing is found or missing; ``""`` if it does.
+        variables: Where nothing is found, those that have memory allocated as needed.
     """
 
     version: str = "?"
     found: tuple[str, ...] = ()
     missing: Mapping[str, str] = MappingProxyType({})
     obstacle: str = ""
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 _HOOK = "_autogpu_hook"
@@ -186,8 +188,6 @@ if TYPE_CHECKING:
         Attributes:
             NAME: For messages.
             DEFAULT_SHARE: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
-            GROWTH_VARIABLES: Have memory allocated as needed, where the hooks without which there is no choice are
-                missing.
             WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
                 CUDA's start.
             TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
@@ -196,7 +196,6 @@ if TYPE_CHECKING:
 
         NAME: str
         DEFAULT_SHARE: float
-        GROWTH_VARIABLES: Mapping[str, str]
         WANTS_ORDER: bool
         TAKES_FIRST_GPUS: bool
         HAS_LOGICAL_GPUS: bool

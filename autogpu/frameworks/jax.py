@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 NAME = "JAX"
 DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
-GROWTH_VARIABLES: dict[str, str] = {}
 TAKES_FIRST_GPUS = False  # the client's options name any
 HAS_LOGICAL_GPUS = False
 WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names

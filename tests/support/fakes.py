@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from types import MappingProxyType
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
 from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
@@ -134,7 +133,6 @@ class FakeFramework:
     NAME = "Fakeflow"
     peak = 0
     DEFAULT_SHARE = 0.9
-    GROWTH_VARIABLES = MappingProxyType({"FAKEFLOW_GROWTH": "1"})
     TAKES_FIRST_GPUS = False
     HAS_LOGICAL_GPUS = True
     WANTS_ORDER = False

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
-GROWTH_VARIABLES = {FORCE_GROWTH: "true"}
 HAS_LOGICAL_GPUS = True
 WANTS_ORDER = False  # its request says more than is known before CUDA
 
@@ -79,7 +78,8 @@ def find_hooks() -> Hooks:
     if _is_built_with_rocm():
         return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
     if _config_property() is None:
-        return Hooks(version, missing={"Context.config": "autogpu chooses at the import, and claims nothing"})
+        missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
+        return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
     effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
     found = [_short(path) for path in effects if _find(path)[-1]]
     missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}

@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu import process
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
-GROWTH_VARIABLES: dict[str, str] = {}
 TAKES_FIRST_GPUS = True
 HAS_LOGICAL_GPUS = False
 WANTS_ORDER = True
@@ -237,8 +236,7 @@ class CudaStart:
 
             torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
             calls = list(_calls(torch))
-            index = _index_in(torch)
-            number, named = number_of_process(calls, arguments, index), gpus_named(calls, index)
+            number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
             # All of them are named for a script that names none.
             named = named if len(named) < (self._allocator.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
@@ -319,11 +317,8 @@ def _is_asked_by_a_library(torch: Any) -> bool:
     return False
 
 
-def _index_in(torch: Any) -> Callable[[object], int | None]:
-    def index(value: Any) -> int | None:
-        return (value.index or 0) if type(value) is torch.device and value.type == "cuda" else None
-
-    return index
+def _index_of(value: Any) -> int | None:
+    return (value.index or 0) if type(value) is sys.modules["torch"].device and value.type == "cuda" else None
 
 
 def _fraction_of_settings(environ: Mapping[str, str]) -> float:
