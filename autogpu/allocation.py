@@ -68,11 +68,8 @@ class Allocation:
 
     Attributes:
         guard: Around every step of ours.
-        resolved: The policy.
         environ: The environment that the driver, the framework and child processes read.
         cuda: The CUDA driver that the frameworks load.
-        readings: Of NVML.
-        visible: ``CUDA_VISIBLE_DEVICES``.
         this_run: Of the script, beside its last ones.
         taken: ``None`` until something is decided, and after it was given back.
         wants_order: One of the frameworks takes the GPUs that CUDA counts first.

@@ -26,8 +26,6 @@ class Allocator:
     """The hooks of one framework call this when it is about to take GPUs; all of a process have one allocation.
 
     Attributes:
-        framework: Whose hooks call.
-        allocation: Of the process.
         guard: Around every step of ours: an error is reported once, and the framework continues with its defaults. Lets
             through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
         assignment: The decision, once it has been made.
