@@ -133,32 +133,28 @@ class Allocator:
             return self.assignment
 
     def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
-        policy = self.policy
+        policy, framework = self.policy, self.framework
         ordinals = decision.ordinals if decision.is_ours else request.visible or ()
+        parts = policy.virtual_gpus if framework.HAS_LOGICAL_GPUS else 1
         return Assignment(
             ordinals=ordinals if decision.is_ours else None,
             growth=True if policy.growth else None,
-            caps=self._caps(decision, ordinals),
-            logical_gpus=self._logical_gpus,
+            caps=self._caps(decision, ordinals, parts),
+            logical_gpus=parts,
             moved=decision.moved,
             ceilings=ceilings(decision, selection),
-            usable=usable_bytes(decision.visible, self.framework.DEFAULT_SHARE),
+            usable=usable_bytes(decision.visible, framework.DEFAULT_SHARE),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
 
-    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, Cap]:
+    def _caps(self, decision: Decision, ordinals: Sequence[int], parts: int) -> Mapping[int, Cap]:
         allocation, policy, reserves = self.allocation, self.policy, {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with allocation.cuda.primary_contexts(ordinals):
                 inventory = self.readings.take()
             measured = own_memory_bytes(inventory, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
-        share = self.framework.DEFAULT_SHARE
-        return caps(policy, decision, reserves, default_share=share, parts=self._logical_gpus)
-
-    @property
-    def _logical_gpus(self) -> int:
-        return self.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
+        return caps(policy, decision, reserves, default_share=self.framework.DEFAULT_SHARE, parts=parts)
 
     # What the framework tells afterwards
 

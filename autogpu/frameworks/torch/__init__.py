@@ -221,10 +221,9 @@ class CudaStart:
 
     def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
-        torch = sys.modules["torch"]
         with self._lock, self._allocator.guard():
-            built_for = _version_numbers(str(torch.version.cuda))
-            if built_for is not None and not _is_asked_by_a_library(torch):
+            built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
+            if built_for is not None and not _is_asked_by_a_library():
                 return self._allocator.allocation.certain_gpu_count(built_for)
         return None
 
@@ -234,8 +233,7 @@ class CudaStart:
             # Not at the top: many processes import PyTorch and never start CUDA.
             from autogpu.frameworks.torch.number import gpus_named, number_of_process
 
-            torch, arguments = sys.modules["torch"], getattr(sys, "argv", [])[1:]
-            calls = list(_calls(torch))
+            calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
             number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
             # All of them are named for a script that names none.
             named = named if len(named) < (self._allocator.gpu_count or 0) else ()
@@ -283,11 +281,11 @@ def _version_numbers(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _calls(torch: Any) -> Iterator[Call]:
+def _calls() -> Iterator[Call]:
     """The calls that lead here, innermost first, but for our own."""
     from autogpu.frameworks.torch.number import Call
 
-    own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, torch.__file__))
+    own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, sys.modules["torch"].__file__))
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -306,12 +304,12 @@ def _variables_of(frame: FrameType) -> dict[str, object]:
     return variables
 
 
-def _is_asked_by_a_library(torch: Any) -> bool:
+def _is_asked_by_a_library() -> bool:
     """A module asks while it is imported, for a default of its own.
 
     Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
     """
-    for call in _calls(torch):
+    for call in _calls():
         if not call.is_frameworks:
             return call.function == "<module>" and call.variables.get("__name__") not in ("__main__", "__mp_main__")
     return False
