@@ -254,7 +254,7 @@ class VisibleDevices:
         if not pool or all(known[uuid].mig_enabled for uuid in pool):
             return listed, variables  # of cards in MIG mode without instances CUDA shows none
         # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
-        parents = named_uuids(self.initial.value, inventory, order) or () if self.has_parents_list else ()
+        parents = named_uuids(self.initial.value, inventory, order) or () if self.initial.is_written else ()
         listed, rewritten = self._idlest_first(pool, parents, inventory)
         return listed, {**variables, **rewritten}
 
@@ -311,7 +311,7 @@ class VisibleDevices:
             return Order.RANKS
         if self._is_worker:
             return Order.WORKERS
-        return Order.PARENTS if self.has_parents_list else Order.OURS
+        return Order.PARENTS if self.initial.is_written else Order.OURS
 
     def _variables(self, devices: Sequence[Device], inventory: Inventory | None = None) -> _Variables:
         written = environment_for(devices, self.spec, inventory, self._policy.identifier)
@@ -331,7 +331,7 @@ class VisibleDevices:
         environ = copy_of(self._environ)
         if self._is_ours:
             restore(environ, self._replaced)
-            if self._replaced == self.initial.value is not None and self.has_parents_list:
+            if self._replaced == self.initial.value is not None and self.initial.is_written:
                 # As the one that wrote it did.
                 environ[WRITTEN_VISIBLE_DEVICES] = self.initial.value
                 restore(environ, self.initial.inherited, ORIGINAL_VISIBLE_DEVICES)
@@ -353,8 +353,3 @@ class VisibleDevices:
     def names_none(self) -> bool:
         """The variable has a value that means to name GPUs, and names none of this machine."""
         return not self.listed.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
-
-    @property
-    def has_parents_list(self) -> bool:
-        """An autogpu in a parent process wrote the list that this one was started with."""
-        return self.initial.is_written
