@@ -93,7 +93,6 @@ def acquire(
     """Decide which GPUs the process takes and claim them.
 
     Args:
-        request: What is known.
         environ: Names the lease folder, and the parent's lease if there is one.
         script: The running script's name, for the others to see.
         run: As for :class:`autogpu.lease.Lease`.
@@ -109,20 +108,15 @@ def acquire(
     process = _Process(by_scripts_list(request), script, run, read, on_wait)
     try:
         return process.acquire(environ)
-    except (NoEligibleDevice, WaitTimeout):
-        raise
+    except LeaseUnavailable as error:
+        problem = error
     except Exception as error:
-        # However the leases fail: one GPU, chosen by the readings, and growth are kept.
-        return process.go_unclaimed(_as_problem(error))
-
-
-def _as_problem(error: Exception) -> LeaseUnavailable:
-    if isinstance(error, lease.LeaseUnavailable):
-        return error
-    if is_scripts(error):
-        raise error
-    what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
-    return lease.LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
+        if isinstance(error, (NoEligibleDevice, WaitTimeout)) or is_scripts(error):
+            raise
+        what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
+        problem = LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
+    # However the leases fail: one GPU, chosen by the readings, and growth are kept.
+    return process.go_unclaimed(problem)
 
 
 class _NothingToWaitFor(Exception):
@@ -274,11 +268,6 @@ def raise_if_refused(decision: Decision) -> None:
     """
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(decision.why, remedy=explain.busy_remedy(decision))
-
-
-def running_script() -> str:
-    """The name of the script that this process runs."""
-    return script_name(getattr(sys, "argv", []))
 
 
 def script_name(argv: Sequence[str]) -> str:

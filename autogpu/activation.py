@@ -53,8 +53,10 @@ class guard:
                 own.tb_next = None  # to the script's author it ends where the framework called us
             return False
         if isinstance(error, WaitTimeout):
+            import threading
+
             say(f"{error.what}; {error.remedy}")
-            if not process.is_main_thread():
+            if threading.current_thread() is not threading.main_thread():
                 return False  # SystemExit would end the thread without a word, and the script might go on to status 0
             raise SystemExit(EXIT_TRY_AGAIN) from None
         if not isinstance(error, Exception) or is_scripts(error):
@@ -89,8 +91,11 @@ def after_import(framework: str, module: ModuleType) -> None:
     with guard():
         allocator = allocators.get(framework)
         if isinstance(allocator, _Later):
-            obstacle = frameworks.load(framework).install_hooks(allocator).obstacle
-            if obstacle and not _has_begun:
+            package = frameworks.load(framework)
+            hooks = package.find_hooks()
+            if hooks.found:
+                package.install_hooks(allocator, hooks)
+            elif hooks.obstacle and not _has_begun:
                 allocator.begun()  # which says so
         elif allocator is not None:
             try:

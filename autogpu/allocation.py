@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-import functools
 import os
-from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence, TypeVar
+import sys
+from typing import Callable, ContextManager, Iterable, MutableMapping, Sequence
 
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.enumeration import cards, counted_by_framework
+from autogpu.devices.enumeration import cards, counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from autogpu.frameworks.base import Framework
     from autogpu.lease import Lease
 
-    Method = TypeVar("Method", bound=Callable[..., Any])
-
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
 IMPORT_DEADLINE_S = 5.0
 
@@ -65,33 +63,19 @@ def claim_moment(*, hides_others: bool, has_candidates: bool, wants_order: bool)
     return Moment.CUDA_START if wants_order else Moment.CONTEXT
 
 
-def _one_at_a_time(method: Method) -> Method:
-    """Let one thread at a time decide: two may use two frameworks."""
-
-    @functools.wraps(method)
-    def call(self: Allocation, *args: Any, **kwargs: Any) -> Any:
-        with self.lock:
-            return method(self, *args, **kwargs)
-
-    return call  # type: ignore[return-value]
-
-
 class Allocation:
     """The GPUs of one process, and what all its frameworks need for its choice.
 
     Attributes:
         guard: Around every step of ours.
-        resolved: The policy.
         environ: The environment that the driver, the framework and child processes read.
         cuda: The CUDA driver that the frameworks load.
-        readings: Of NVML.
-        visible: ``CUDA_VISIBLE_DEVICES``.
         this_run: Of the script, beside its last ones.
         taken: ``None`` until something is decided, and after it was given back.
         wants_order: One of the frameworks takes the GPUs that CUDA counts first.
         frameworks: Names of those that were imported.
         assigned_to: Names of those that were told their GPUs.
-        reported: Whether it was said that the process takes GPUs (``True``), or none (``False``).
+        reported: Whether it was said that the process takes GPUs (``True``), or none (``False``); ``None`` before.
         told: What the variables told of the ranks of a job, when it was last asked.
         lock: Two frameworks may be used in two threads.
         say_in_each_rank: Prints a line that each rank of a job has to say for itself.
@@ -121,7 +105,7 @@ class Allocation:
         self.wants_order = False
         self.frameworks: list[str] = []
         self.assigned_to: set[str] = set()
-        self.reported: set[bool] = set()
+        self.reported: bool | None = None
         self.told = told_of_siblings(environ)
         # AUTOGPU_LEASE, by which children know the claim that they share: as it was told to this process, and by which
         # process of ours it was written since, and what.
@@ -134,7 +118,6 @@ class Allocation:
 
     @property
     def policy(self) -> Policy:
-        """The policy of this process."""
         return self.resolved.policy
 
     @property
@@ -165,7 +148,8 @@ class Allocation:
     @property
     def counted_uuids(self) -> tuple[str, ...] | None:
         """Of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
-        return self.visible.counted(self.readings.newest)
+        uuids, inventory = self.cuda.visible_uuids(), self.readings.newest
+        return named_by_nvml(uuids, inventory.devices) if uuids and inventory else uuids
 
     @property
     def uuids(self) -> tuple[str, ...] | None:
@@ -189,22 +173,22 @@ class Allocation:
 
     # CUDA's start
 
-    @_one_at_a_time
     def prepare(self, said: DeviceRequest) -> None:
         """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim.
 
         A framework is about to initialise CUDA, or has done so: the last moment for the environment.
         """
-        if self.assigned_to:
-            return
-        has_fresh_reading = self.readings.is_pending
-        is_listed_anew = self._follow_environment()
-        if said.ordinal is None:
-            self.visible.keep_order(self.readings.newest)
-        if self.visible.listed.may_have_gpus and not has_fresh_reading:
-            self.readings.begin()
-        if self.moment is not Moment.CONTEXT and (is_listed_anew or self.taken is None):
-            self._claim_before_cuda(said)
+        with self.lock:
+            if self.assigned_to:
+                return
+            has_fresh_reading = self.readings.is_pending
+            is_listed_anew = self._follow_environment()
+            if not said.places:
+                self.visible.keep_order(self.readings.newest)
+            if self.visible.listed.may_have_gpus and not has_fresh_reading:
+                self.readings.begin()
+            if self.moment is not Moment.CONTEXT and (is_listed_anew or self.taken is None):
+                self._claim_before_cuda(said)
 
     def _follow_environment(self) -> bool:
         """Follow what script and engine have written since; whether the GPUs are listed anew."""
@@ -216,8 +200,8 @@ class Allocation:
             self.told = told
             grant = self._granted_by_now()
         is_listed_anew = self.visible.refresh(inventory, grant)
-        if is_listed_anew and self.decision is not None:
-            self.decided(self.decision, is_listed=False)
+        if is_listed_anew and self.taken is not None:
+            self.taken = replace(self.taken, is_listed=False)
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
@@ -232,7 +216,7 @@ class Allocation:
             said = self._as_place(said)
         selection = self.selection_request(replace(said, gpu_count=len(pool)))
         if self.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
-            self._show_claimed(inventory, said.places or (said.ordinal or 0,))
+            self._show_claimed(inventory, said.places)
 
     def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
         """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
@@ -243,7 +227,7 @@ class Allocation:
         if at and not taken.is_parents:
             names = listed([f"cuda:{place}" for place in at])
             decision = replace(decision, why=f"{decision.why}, as the script's {names}")
-        self.decided(decision.counted_as(self.visible.listed.pool), is_listed=True)
+        self.taken = replace(taken, decision=decision.counted_as(self.visible.listed.pool), is_listed=True)
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
@@ -253,42 +237,40 @@ class Allocation:
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
-        number = said.ordinal or 0
-        is_place = self.visible.listed.order is Order.PARENTS and 0 < number < len(self.visible.listed.pool)
-        return replace(said, visible=(number,)) if is_place else said
+        first, listed = said.places[:1], self.visible.listed
+        is_place = listed.order is Order.PARENTS and (0,) < first < (len(listed.pool),)
+        return replace(said, visible=first) if is_place else said
 
-    @_one_at_a_time
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
         """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
 
         ``None`` where only CUDA can tell, or where the policy may give the process none.
         """
-        is_begun = self.taken is not None or self.cuda.visible_uuids() is not None
-        if is_begun or not _gives_a_gpu(self.policy):
-            return None
-        self._follow_environment()
-        inventory, visible = self.readings.newest, self.visible
-        if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
-            return None
-        if not visible.listed.pool or not self.cuda.can_run(built_for):
-            return None
-        # Scripts ask again and again, and each time a process would be started.
-        if visible.listed.pool not in self._counted_elsewhere:
-            self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ)
-        count = self._counted_elsewhere[visible.listed.pool]
-        return count if count == len(visible.listed.pool) else None
+        with self.lock:
+            is_begun = self.taken is not None or self.cuda.visible_uuids() is not None
+            if is_begun or not _gives_a_gpu(self.policy):
+                return None
+            self._follow_environment()
+            inventory, visible = self.readings.newest, self.visible
+            if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
+                return None
+            if not visible.listed.pool or not self.cuda.can_run(built_for):
+                return None
+            # Scripts ask again and again, and each time a process would be started.
+            if visible.listed.pool not in self._counted_elsewhere:
+                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ)
+            count = self._counted_elsewhere[visible.listed.pool]
+            return count if count == len(visible.listed.pool) else None
 
-    @_one_at_a_time
     def hide_where_none_is_taken(self) -> None:
         """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
-        if self.assigned_to:
-            return
-        if self.taken is None and self.policy.count == 0 and self.visible.listed.may_have_gpus:
-            from autogpu.selection.decide import decide
-
-            self.decided(decide(self.selection_request(NOTHING_SAID)))
-        if self.decision is not None and self.decision.verdict is Verdict.CPU:
-            self.visible.hide_all()
+        with self.lock:
+            if self.assigned_to:
+                return
+            if self.taken is None and self.policy.count == 0 and self.visible.listed.may_have_gpus:
+                self.take(self.selection_request(NOTHING_SAID))
+            if self.decision is not None and self.decision.verdict is Verdict.CPU:
+                self.visible.hide_all()
 
     # The decision
 
@@ -343,16 +325,17 @@ class Allocation:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
         return decision
 
-    def leave_order(self, selection: SelectionRequest, number: int) -> Decision:
-        """Decide for a framework that takes what CUDA counts first; its script uses GPU ``number``, as CUDA counts."""
+    def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
+        """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""
         uuids, rank = selection.uuids or (), selection.grant.rank
         why = order_is_fixed(self.policy)
         if self.decision is not None:
             return self.decision
         if self.visible.listed.order is Order.WORKERS or not uuids:
             return left_alone(selection, why)
-        number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
-        alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
+        number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
+        own = uuids[number : number + 1] or uuids[:1]
+        alone = replace(selection, uuids=own, gpu_count=1, count_is_set=True, promised=None)
         policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
         taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:
@@ -370,29 +353,29 @@ class Allocation:
         ordinals = taken.decision.ordinals if taken else ()
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
-    @_one_at_a_time
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
         from autogpu.acquire import raise_if_refused
         from autogpu.selection.decide import decide
 
-        pool = self.visible.listed.hidden
-        # Where a cgroup denies every GPU there is nothing to hide.
-        is_denied = self.grant.is_none and inventory is not None and not inventory.failure
-        if self.taken is None and (pool or is_denied):
-            selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
-            raise_if_refused(self.decided(decide(selection)))
+        with self.lock:
+            pool = self.visible.listed.hidden
+            # Where a cgroup denies every GPU there is nothing to hide.
+            is_denied = self.grant.is_none and inventory is not None and not inventory.failure
+            if self.taken is None and (pool or is_denied):
+                selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
+                raise_if_refused(self.decided(decide(selection)))
 
     # The claim
 
     def take(self, request: SelectionRequest) -> Decision:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
         # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
-        from autogpu.acquire import acquire, running_script
+        from autogpu.acquire import acquire, script_name
 
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
-        environ, script = self.visible.environ_without_ours(), self.grant.task or running_script()
+        environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
         except KeyboardInterrupt as error:
@@ -406,12 +389,11 @@ class Allocation:
             self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
         return self.taken.decision
 
-    def decided(self, decision: Decision, *, is_listed: bool | None = None) -> Decision:
+    def decided(self, decision: Decision) -> Decision:
         """Hold ``decision`` for what was decided; the claim stays."""
         from autogpu.acquire import Taken
 
-        taken = self.taken or Taken(decision)
-        self.taken = replace(taken, decision=decision, is_listed=taken.is_listed if is_listed is None else is_listed)
+        self.taken = replace(self.taken or Taken(decision), decision=decision)
         return decision
 
     def release(self) -> None:
@@ -423,19 +405,19 @@ class Allocation:
         if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
             restore(self.environ, self._parents_marker, LEASE)
 
-    @_one_at_a_time
     def give_back(self, framework: Framework) -> bool:
         """End the claim, unless it is another framework's too; whether that was done."""
-        decision, wants_order = self.decision, framework.WANTS_ORDER
-        is_others = bool(self.assigned_to - {framework.NAME}) or (self.wants_order and not wants_order)
-        if decision is None or self.lease is None or is_others or self.cuda.ordinals_in_use():
-            return False
-        self.release()
-        if wants_order:
-            self.assigned_to.clear()
-        else:
-            self.decided(decision)
-        return True
+        with self.lock:
+            decision, wants_order = self.decision, framework.WANTS_ORDER
+            is_others = bool(self.assigned_to - {framework.NAME}) or (self.wants_order and not wants_order)
+            if decision is None or self.lease is None or is_others or self.cuda.ordinals_in_use():
+                return False
+            self.release()
+            if wants_order:
+                self.assigned_to.clear()
+            else:
+                self.decided(decision)
+            return True
 
     # What it tells its children, and people
 
@@ -447,7 +429,6 @@ class Allocation:
             self.environ[LEASE] = marker = self.lease.marker(self.environ)
             self._written_marker = (os.getpid(), marker)
 
-    @_one_at_a_time
     def leave_to_workers(self, count: int, framework: Framework) -> bool:
         """Let ``count`` processes that one call is about to start choose together, a GPU each; whether they will."""
         taken = self.taken
@@ -467,7 +448,7 @@ class Allocation:
         return len(cards(pool) or pool)
 
     def _granted_by_now(self) -> Grant:
-        return engines.granted_here(self.visible.environ_without_ours(), self.visible.started_with)
+        return engines.granted_here(self.visible.environ_without_ours(), self.visible.initial.value)
 
     def _tell_what_is_kept(self) -> None:
         """Say once that another task of this worker was given what a framework can't follow any more."""

@@ -26,8 +26,6 @@ class Allocator:
     """The hooks of one framework call this when it is about to take GPUs; all of a process have one allocation.
 
     Attributes:
-        framework: Whose hooks call.
-        allocation: Of the process.
         guard: Around every step of ours: an error is reported once, and the framework continues with its defaults. Lets
             through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
         assignment: The decision, once it has been made.
@@ -49,8 +47,10 @@ class Allocator:
 
     def imported(self) -> None:
         """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
-        allocation, hooks = self.allocation, self.framework.install_hooks(self)
-        if hooks.obstacle or not hooks.needs_gpus:
+        allocation, hooks = self.allocation, self.framework.find_hooks()
+        if hooks.found:
+            self.framework.install_hooks(self, hooks)
+        elif not hooks.missing:
             # A framework may import another one that is merely installed: say nothing of that.
             if allocation.frameworks[0] == self.framework.NAME:
                 self.readings.close()  # another framework begins a new one
@@ -61,7 +61,7 @@ class Allocator:
         if not hooks.found:
             # The environment has to make the choice, which the framework's context will not.
             self.visible.lists_chosen = True
-            for name, value in self.framework.GROWTH_VARIABLES.items() if self.policy.growth else ():
+            for name, value in hooks.variables.items() if self.policy.growth else ():
                 allocation.environ.setdefault(name, value)
         allocation.list_gpus(anew=not hooks.found)
         if self.framework.TAKES_FIRST_GPUS and self.policy.count == 0:
@@ -125,7 +125,7 @@ class Allocator:
             if self.assignment is None or (self.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
                 if self.framework.TAKES_FIRST_GPUS and not allocation.has_order:
-                    self._decision = allocation.leave_order(selection, request.ordinal or 0)
+                    self._decision = allocation.leave_order(selection, request.places)
                 else:
                     self._decision = allocation.decide(selection, self.framework.NAME)
                 self._selection = selection
@@ -133,32 +133,28 @@ class Allocator:
             return self.assignment
 
     def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
-        policy = self.policy
+        policy, framework = self.policy, self.framework
         ordinals = decision.ordinals if decision.is_ours else request.visible or ()
+        parts = policy.virtual_gpus if framework.HAS_LOGICAL_GPUS else 1
         return Assignment(
             ordinals=ordinals if decision.is_ours else None,
             growth=True if policy.growth else None,
-            caps=self._caps(decision, ordinals),
-            logical_gpus=self._logical_gpus,
+            caps=self._caps(decision, ordinals, parts),
+            logical_gpus=parts,
             moved=decision.moved,
             ceilings=ceilings(decision, selection),
-            usable=usable_bytes(decision.visible, self.framework.DEFAULT_SHARE),
+            usable=usable_bytes(decision.visible, framework.DEFAULT_SHARE),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
 
-    def _caps(self, decision: Decision, ordinals: Sequence[int]) -> Mapping[int, Cap]:
+    def _caps(self, decision: Decision, ordinals: Sequence[int], parts: int) -> Mapping[int, Cap]:
         allocation, policy, reserves = self.allocation, self.policy, {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with allocation.cuda.primary_contexts(ordinals):
                 devices = (self.readings.take() or NO_READING).devices
             measured = own_memory_bytes(devices, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
-        share = self.framework.DEFAULT_SHARE
-        return caps(policy, decision, reserves, default_share=share, parts=self._logical_gpus)
-
-    @property
-    def _logical_gpus(self) -> int:
-        return self.policy.virtual_gpus if self.framework.HAS_LOGICAL_GPUS else 1
+        return caps(policy, decision, reserves, default_share=self.framework.DEFAULT_SHARE, parts=parts)
 
     # What the framework tells afterwards
 
@@ -170,9 +166,9 @@ class Allocator:
         allocation, takes_some = self.allocation, bool(usage.ordinals)
         if takes_some:
             self._watch(usage)
-        if takes_some in allocation.reported or True in allocation.reported:
+        if allocation.reported in (True, takes_some):
             return
-        allocation.reported.add(takes_some)
+        allocation.reported = takes_some
         inventory = self.readings.wait(CONTEXT_DEADLINE_S)
         if self._decision is None:
             allocation.decide_of_hidden_pool(inventory)
@@ -187,7 +183,7 @@ class Allocator:
         allocation.this_run.uses(self.framework, is_limited=is_limited)
         if self.policy.level != "quiet" and self._watching_pid != os.getpid():
             self._watching_pid = os.getpid()
-            uncaught.Watch(self.on_uncaught)
+            uncaught.watch(self.on_uncaught)
 
     @property
     def _is_limited_by_script(self) -> bool:

@@ -13,7 +13,7 @@ from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
-from autogpu.selection.visible_devices import initial_visibility, restore
+from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, restore
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
@@ -33,8 +33,8 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
         environ: Of the process; what an autogpu wrote there does not count.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
     """
-    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
-    environ = _before_ours(environ)
+    initial, environ = _initial(environ), copy_of(environ)
+    restore(environ, initial.inherited)
     return granted(
         environ,
         EngineFacts(
@@ -48,11 +48,9 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
     )
 
 
-def _before_ours(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """With ``CUDA_VISIBLE_DEVICES`` as it was before the autogpu of an ancestor wrote an order of its own."""
-    before = copy_of(environ)
-    restore(before, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).inherited)
-    return before
+def _initial(environ: Mapping[str, str]) -> InitialVisibility:
+    """``CUDA_VISIBLE_DEVICES`` there, and as it was before the autogpu of an ancestor wrote an order of its own."""
+    return initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
 
 
 def _slurm_conf(environ: Mapping[str, str]) -> str:
@@ -126,7 +124,7 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
     if launcher is not None:
         # No other process of the host has this name.
         rank = replace(rank, job=rank.job or f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}")
-        visible = _before_ours(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES)
+        visible = _initial(_environ_of(launcher)).inherited
     return among_same_gpus(rank, environ, visible)
 
 

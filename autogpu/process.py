@@ -56,12 +56,6 @@ def threads_are_real() -> bool:
     return start is None or type(start) is type(len)
 
 
-def is_main_thread() -> bool:
-    import threading
-
-    return threading.current_thread() is threading.main_thread()
-
-
 def is_worker() -> bool:
     """Python's ``multiprocessing`` started this process."""
     module: Any = sys.modules.get("multiprocessing.process")
@@ -111,8 +105,7 @@ def start_time(pid: int | None = None) -> int | None:
     A number, not a time: only good for telling whether a pid still is the process that it was. Source:
     ``/proc/<pid>/stat``, field 22.
     """
-    found = parent_and_start(pid)
-    return None if found is None else found[1]
+    return (parent_and_start(pid) or (0, None))[1]
 
 
 def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:

@@ -52,36 +52,36 @@ def is_of_another_process(error: BaseException) -> bool:
     return type(error.__cause__).__name__.endswith("RemoteTraceback") or type(error).__name__.startswith("RayTaskError")
 
 
-class Watch:
-    """Calls ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt."""
+def watch(report: Callable[[BaseException], None]) -> None:
+    """Call ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt.
 
-    def __init__(self, report: Callable[[BaseException], None]) -> None:
-        """Watch in this process; a forked child watches for itself."""
-        self._report = report
-        self._pid = os.getpid()
-        self._told: int | None = None
-        at_end(self._tell)
-        prompt: Any = getattr(sys, "ps1", None)
-        shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-        if shell is not None:
-            shell.events.register("post_run_cell", self.look)
-        elif type(prompt) in (str, _Prompt):
-            # Python asks for its text before each prompt, which is the first moment after a traceback there.
-            sys.ps1 = _Prompt(prompt)
-            sys.ps1.look, sys.ps1.before = self.look, prompt
+    In this process: a forked child watches for itself.
+    """
+    pid, told = os.getpid(), 0
 
-    def look(self, result: Any = None) -> None:
+    def tell(error: BaseException | None) -> None:
+        nonlocal told
+        # Not the exception itself: its frames hold what the script had on the GPU.
+        if error is None or id(error) == told or os.getpid() != pid:
+            return
+        told = id(error)
+        with suppress(BaseException):  # it would be printed below the script's own error
+            report(error)
+
+    def look(result: Any = None) -> None:
         """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
         # A script that the cell has run is not in its result.
-        self._tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
+        tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
-    def _tell(self, error: BaseException | None) -> None:
-        # Not the exception itself: its frames hold what the script had on the GPU.
-        if error is None or id(error) == self._told or os.getpid() != self._pid:
-            return
-        self._told = id(error)
-        with suppress(BaseException):  # it would be printed below the script's own error
-            self._report(error)
+    at_end(tell)
+    prompt: Any = getattr(sys, "ps1", None)
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is not None:
+        shell.events.register("post_run_cell", look)
+    elif type(prompt) in (str, _Prompt):
+        # Python asks for its text before each prompt, which is the first moment after a traceback there.
+        sys.ps1 = _Prompt(prompt)
+        sys.ps1.look, sys.ps1.before = look, prompt
 
 
 class _Prompt(str):

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 
-from autogpu.devices.enumeration import has_instances, hides_all, named_by_nvml, named_uuids, shows_several
+from autogpu.devices.enumeration import has_instances, hides_all, named_uuids, shows_several
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
@@ -83,7 +83,7 @@ class VisibleDevices:
         grant: What an engine granted so far; Ray does it for each of its tasks.
         lists_chosen: The environment alone has to make the choice, so that only the idlest GPUs are listed.
         is_written: The list was made once.
-        started_with: The variable when the interpreter started, ``None`` if it was not set.
+        initial: The variable when the interpreter started.
     """
 
     def __init__(
@@ -105,8 +105,7 @@ class VisibleDevices:
         self._policy = policy
         self._environ = environ
         self._cuda = cuda
-        self.started_with = started_with
-        self._initial = initial_visibility(environ, started_with)
+        self.initial = initial_visibility(environ, started_with)
         # What we wrote, and what stood there before.
         self._written: str | None = _NOT_YET
         self._replaced: str | None = started_with
@@ -124,7 +123,7 @@ class VisibleDevices:
         """List the pool, where there are readings and CUDA has not read the variable."""
         self.is_written = True
         environ = self.environ_without_ours()
-        self.spec = visible_spec(environ, self._initial, self._policy.script, self.grant)
+        self.spec = visible_spec(environ, self.initial, self._policy.script, self.grant)
         self.grant = settled(self.grant, inventory)
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count != 0 and inventory is not None and self._cuda.visible_uuids() is None:
@@ -144,7 +143,7 @@ class VisibleDevices:
         # What the script wrote and we left as it is stays the script's.
         if not self.spec.is_scripts or self._seen != before:
             self._written = self._seen
-            self._replaced = before if self.spec.overridden is None else self._initial.value
+            self._replaced = before if self.spec.overridden is None else self.initial.value
 
     def refresh(self, inventory: Inventory | None, grant: Grant) -> bool:
         """Follow what the script or its engine, with its grant of now, has written; whether there is a new pool."""
@@ -176,7 +175,7 @@ class VisibleDevices:
 
         Args:
             decision: To take these.
-            named: The GPUs that the script is about to use, as it counts them; those from 0 on where none is known.
+            named: The GPUs that the script is about to use, as it counts them; none where that is unknown.
             is_parents: They are of the process that started this one.
         """
         pool = self._shown_after_claim(inventory, decision)
@@ -194,7 +193,7 @@ class VisibleDevices:
 
     def _places_of(self, first: Sequence[str], named: Sequence[int], pool: Sequence[str]) -> tuple[int, ...]:
         # A number that the script names is a position, and that of its siblings another one.
-        is_place = self.grant.rank is None and len(first) <= len(named) and max(named) < len(pool)
+        is_place = self.grant.rank is None and 0 < len(first) <= len(named) and max(named) < len(pool)
         return tuple(named[: len(first)]) if is_place else ()
 
     def _as_they_rank(self, ranking: Ranking, uuids: list[str]) -> list[str]:
@@ -254,7 +253,7 @@ class VisibleDevices:
         if not pool or all(known[uuid].mig_enabled for uuid in pool):
             return listed, variables  # of cards in MIG mode without instances CUDA shows none
         # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
-        parents = named_uuids(self._initial.value, inventory, order) or () if self.has_parents_list else ()
+        parents = named_uuids(self.initial.value, inventory, order) or () if self.initial.is_written else ()
         listed, rewritten = self._idlest_first(pool, parents, inventory)
         return listed, {**variables, **rewritten}
 
@@ -311,7 +310,7 @@ class VisibleDevices:
             return Order.RANKS
         if self._is_worker:
             return Order.WORKERS
-        return Order.PARENTS if self.has_parents_list else Order.OURS
+        return Order.PARENTS if self.initial.is_written else Order.OURS
 
     def _variables(self, devices: Sequence[Device], inventory: Inventory | None = None) -> _Variables:
         written = environment_for(devices, self.spec, inventory, self._policy.identifier)
@@ -331,22 +330,15 @@ class VisibleDevices:
         environ = copy_of(self._environ)
         if self._is_ours:
             restore(environ, self._replaced)
-            if self._replaced == self._initial.value is not None and self.has_parents_list:
+            if self._replaced == self.initial.value is not None and self.initial.is_written:
                 # As the one that wrote it did.
-                environ[WRITTEN_VISIBLE_DEVICES] = self._initial.value
-                restore(environ, self._initial.inherited, ORIGINAL_VISIBLE_DEVICES)
+                environ[WRITTEN_VISIBLE_DEVICES] = self.initial.value
+                restore(environ, self.initial.inherited, ORIGINAL_VISIBLE_DEVICES)
         return environ
 
     def named(self, grant: Grant) -> str | None:
         """The value of the variable without what we wrote."""
-        return visible_spec(self.environ_without_ours(), self._initial, self._policy.script, grant).value
-
-    def counted(self, inventory: Inventory | None) -> tuple[str, ...] | None:
-        """UUIDs of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
-        uuids = self._cuda.visible_uuids()
-        if uuids is None or inventory is None:
-            return uuids
-        return named_by_nvml(uuids, inventory.devices)
+        return visible_spec(self.environ_without_ours(), self.initial, self._policy.script, grant).value
 
     def counts_places(self, named: Sequence[int]) -> bool:
         """These numbers of a script are places in an order that is autogpu's.
@@ -360,8 +352,3 @@ class VisibleDevices:
     def names_none(self) -> bool:
         """The variable has a value that means to name GPUs, and names none of this machine."""
         return not self.listed.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
-
-    @property
-    def has_parents_list(self) -> bool:
-        """An autogpu in a parent process wrote the list that this one was started with."""
-        return self._initial.is_written

@@ -81,7 +81,8 @@ def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
 
 
 def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
-    process = started(BUSY, gpu(1), hooks=Hooks("9.0", missing={"take": "takes all"}), AUTOGPU_LIMIT="2GiB")
+    hooks = Hooks("9.0", missing={"take": "takes all"}, variables={"FAKEFLOW_GROWTH": "1"})
+    process = started(BUSY, gpu(1), hooks=hooks, AUTOGPU_LIMIT="2GiB")
     assert (process.listed, process.environ["FAKEFLOW_GROWTH"]) == ("1", "1")
     why = "lacks what autogpu hooks into: take (takes all); not in force: memory.limit (AUTOGPU_LIMIT)"
     assert process.lines == [f"this Fakeflow (9.0) {why}"]

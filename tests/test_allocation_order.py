@@ -349,25 +349,36 @@ def test_frameworks_that_are_first_used_in_two_threads_have_one_claim(started):
     assert (len(process.holders), len(process.claims)) == (1, 1)
 
 
-def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of_its_own(first, monkeypatch):
+class LetsAnotherIn:
+    """A lock that is free only for another thread at first, which waits for it since it was taken."""
+
+    def __init__(self, thread):
+        self._lock, self._thread, self._depth = threading.RLock(), thread, 0
+
+    def __enter__(self):
+        self._lock.acquire()
+        self._depth += 1
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def __exit__(self, *error):
+        self._depth -= 1
+        is_free = not self._depth
+        self._lock.release()
+        if is_free and threading.current_thread() is not self._thread:
+            self._thread.join(60)
+
+
+def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of_its_own(first):
     process = first(*TWO)
     process.framework.count()
     thread = threading.Thread(target=process.allocator.assign, args=[DeviceRequest(2)])
-    leave = process.allocation.leave_to_workers
-
-    def leave_while_another_asks(*of_workers):
-        is_left = leave(*of_workers)
-        thread.start()
-        thread.join(0.2)  # it has to wait
-        return is_left
-
-    monkeypatch.setattr(process.allocation, "leave_to_workers", leave_while_another_asks)
+    process.allocation.lock = LetsAnotherIn(thread)
     assert process.allocator.on_workers(2)
-    thread.join(60)
     assert process.claims == {1: ALL}
 
 
 def test_a_system_without_fork_imports_it_all_the_same():
-    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch.hooks, autogpu.frameworks.jax.hooks"
+    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch, autogpu.frameworks.jax"
     code = f"import os; del os.register_at_fork; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -17,8 +17,8 @@ VERSIONS = ("3.7", "3.12", "3.13")
 WATCH = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from autogpu.uncaught import Watch
-Watch(lambda error: print("told of", type(error).__name__, flush=True))
+from autogpu.uncaught import watch
+watch(lambda error: print("told of", type(error).__name__, flush=True))
 """
 
 ENDS = {
@@ -28,7 +28,7 @@ ENDS = {
     "left-by-exit": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(1)", []),
     "in-a-thread": ("import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()", []),
     "in-a-fork": ("import os\nif not os.fork():\n    1 / 0\nos.wait()", []),
-    "a-failure-of-ours": ("Watch(lambda error: 2 / 0)\n1 / 0", ["told of ZeroDivisionError"]),
+    "a-failure-of-ours": ("watch(lambda error: 2 / 0)\n1 / 0", ["told of ZeroDivisionError"]),
 }
 
 

@@ -33,9 +33,8 @@ class DeviceRequest(Value):
         count: How many it asked for; 0 if it did not say.
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        ordinal: Which GPU it is about to use, as it counts them, where CUDA counts the claimed one first; ``None`` for
+        places: Which GPUs it is about to use, as it counts them, where CUDA counts the claimed ones first; ``()`` for
             one of several workers that were told a number each, as long as it is not known.
-        places: The same where the script gives it a list of them, in that order.
     """
 
     gpu_count: int
@@ -45,8 +44,7 @@ class DeviceRequest(Value):
     count: int = 0
     limits: tuple[int, ...] = ()
     fraction: float = 0.0
-    ordinal: int | None = 0
-    places: tuple[int, ...] = ()
+    places: tuple[int, ...] = (0,)
 
 
 NOTHING_SAID = DeviceRequest(0)
@@ -118,22 +116,21 @@ class OutOfMemory(Value):
 class Hooks(Value):
     """The entry points of a framework, found or missing; ``doctor`` shows them.
 
+    There are none where the framework takes no GPU in this process, as a build for CPUs or a launcher does.
+
     Attributes:
         found: Names, such as ``Context.config``.
         missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
             alone has to make the choice.
-        obstacle: Why autogpu does not touch this build at all; ``""`` if it does.
+        obstacle: Why autogpu does not touch this build at all, so that nothing is found or missing; ``""`` if it does.
+        variables: Where nothing is found, those that have memory allocated as needed.
     """
 
     version: str = "?"
     found: tuple[str, ...] = ()
     missing: Mapping[str, str] = MappingProxyType({})
     obstacle: str = ""
-
-    @property
-    def needs_gpus(self) -> bool:
-        """The framework takes GPUs in this process; a build for CPUs does not, nor does a launcher."""
-        return bool(self.found or self.missing)
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 _HOOK = "_autogpu_hook"
@@ -161,6 +158,14 @@ def put_back(holder: Any, name: str, original: Any) -> None:
         setattr(holder, name, original)
 
 
+def part_of(fraction: Any) -> float:
+    """The part of a GPU that a script has set, 0 to 1; 0 for what is no number, of which the framework complains."""
+    try:
+        return min(max(float(fraction), 0.0), 1.0)
+    except (TypeError, ValueError):
+        return 0.0
+
+
 def caller_named(name: str) -> FrameType | None:
     """The innermost call of a function of that name that leads here."""
     frame: FrameType | None = sys._getframe(1)
@@ -177,8 +182,6 @@ if TYPE_CHECKING:
         Attributes:
             NAME: For messages.
             DEFAULT_SHARE: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
-            GROWTH_VARIABLES: Have memory allocated as needed, where the hooks without which there is no choice are
-                missing.
             WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
                 CUDA's start.
             TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
@@ -187,7 +190,6 @@ if TYPE_CHECKING:
 
         NAME: str
         DEFAULT_SHARE: float
-        GROWTH_VARIABLES: Mapping[str, str]
         WANTS_ORDER: bool
         TAKES_FIRST_GPUS: bool
         HAS_LOGICAL_GPUS: bool
@@ -195,8 +197,8 @@ if TYPE_CHECKING:
         def find_hooks(self) -> Hooks:
             """Look for the entry points of the imported framework; changes nothing."""
 
-        def install_hooks(self, allocator: Any) -> Hooks:
-            """Replace the entry points of the imported framework, as far as it has them: they call ``allocator``.
+        def install_hooks(self, allocator: Any, hooks: Hooks) -> None:
+            """Replace the entry points that were found in the imported framework: they call ``allocator``.
 
             Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
             process may have been imported before, or be in the middle of its import.

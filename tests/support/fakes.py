@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from types import MappingProxyType
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
 from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
@@ -134,7 +133,6 @@ class FakeFramework:
     NAME = "Fakeflow"
     peak = 0
     DEFAULT_SHARE = 0.9
-    GROWTH_VARIABLES = MappingProxyType({"FAKEFLOW_GROWTH": "1"})
     TAKES_FIRST_GPUS = False
     HAS_LOGICAL_GPUS = True
     WANTS_ORDER = False
@@ -147,9 +145,8 @@ class FakeFramework:
     def find_hooks(self):
         return self._hooks
 
-    def install_hooks(self, allocator):
+    def install_hooks(self, allocator, hooks):
         self.allocator = allocator
-        return self._hooks
 
     def peak_bytes(self):
         return self.peak
@@ -195,14 +192,15 @@ class FirstGpusFramework(FakeFramework):
     def count(self, named=0):
         """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
         with self.allocator.guard():
-            self.allocator.prepare(DeviceRequest(0, ordinal=named))
+            places = () if named is None else (named,)
+            self.allocator.prepare(DeviceRequest(0, places=places))
             self.allocator.allocation.hide_where_none_is_taken()
             self._cuda.initialise()
             count = self.allocator.gpu_count
             if not count:
                 self.allocator.on_usage(Usage((), ""))
                 return 0
-            assigned = self.allocator.assign(DeviceRequest(count, ordinal=named)).ordinals
+            assigned = self.allocator.assign(DeviceRequest(count, places=places)).ordinals
             self.allocator.on_usage(Usage((named or 0,) if assigned is None else assigned, "allocated as needed"))
         return count
 

@@ -8,21 +8,136 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
+from typing import Any, Callable, Mapping
 
-from autogpu.frameworks.base import OutOfMemory
-from autogpu.frameworks.tensorflow.hooks import find_hooks as find_hooks
-from autogpu.frameworks.tensorflow.hooks import install_hooks as install_hooks
+from autogpu.frameworks.base import Hooks, OutOfMemory, hooked, is_hooked
+from autogpu.frameworks.tensorflow import entry_points
+from autogpu.frameworks.tensorflow.placement import PlacementResolver, module_of
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.reporting.text import numbered, sized
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.allocator import Allocator
 
 NAME = "TensorFlow"
 DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
 TAKES_FIRST_GPUS = False  # a ConfigProto names any
-GROWTH_VARIABLES = {FORCE_GROWTH: "true"}
 HAS_LOGICAL_GPUS = True
 WANTS_ORDER = False  # its request says more than is known before CUDA
 
+_CONTEXT = "eager.context"
+_PLAIN = "take what they would without autogpu"
+
+# By function: its hook, which is given the original and the resolver first, and what is not in force where a version
+# lacks it; "" where nothing is, and it is not asked for.
+_HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "eager.context.Context.set_visible_devices": (
+        entry_points.set_visible_devices,
+        "a script that makes every GPU visible gets the policy's choice",
+    ),
+    "eager.context.Context._initialize_physical_devices": (entry_points.initialize_physical_devices, ""),
+    "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
+    "client.session.BaseSession.list_devices": (
+        entry_points.list_devices,
+        "multi_gpu_model refuses GPUs that the process does not have",
+    ),
+    "client.device_lib.list_local_devices": (entry_points.list_local_devices, "listing makes a context on each GPU"),
+    "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
+    "distribute.mirrored_strategy.MirroredExtended.__init__": (entry_points.mirrored, "its replicas are not counted"),
+    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
+    "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
+    "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),
+    **{
+        f"data.ops.multi_device_iterator_ops.{name}.__init__": (entry_points.device_iterator, "")
+        for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
+    },
+    # Readings of memory by a GPU's name. Each version has some of them.
+    **{
+        f"eager.context.Context.{name}": (partial(entry_points.memory_reading, unused=unused), "")
+        for name, unused in entry_points.UNUSED_MEMORY.items()
+    },
+}
+
+# Functions that take devices by name, until the first context: eager code comes through ``context.device`` at each
+# operation. Not every version has each, and a name that is not seen is placed softly.
+_NAMING = (
+    "eager.context.device",
+    "distribute.mirrored_strategy.MirroredExtended.__init__",
+    "distribute.one_device_strategy.OneDeviceExtended.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategy.__init__",
+    "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
+)
+
 _BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
+
+
+def find_hooks() -> Hooks:
+    version = str(getattr(sys.modules.get("tensorflow"), "__version__", "?"))
+    if _is_built_with_rocm():
+        return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
+    if _config_property() is None:
+        missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
+        return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
+    effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
+    found = [_short(path) for path in effects if _find(path)[-1]]
+    missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}
+    return Hooks(version, ("Context.config", *found), missing)
+
+
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
+    config = _config_property()
+    if is_hooked(config.fget):
+        return
+    context = module_of(_CONTEXT).Context
+    has_xla_devices = hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3."))
+    resolver = PlacementResolver(allocator, has_xla_devices=has_xla_devices)
+    context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
+    for path, (hook, _) in _HOOKS.items():
+        _hook(path, hook, resolver)
+    placement = context.__dict__.get("soft_device_placement")
+    if isinstance(placement, property) and placement.fset is not None:
+        setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
+        context.soft_device_placement = placement.setter(setter)
+    originals = [_hook(path, entry_points.on_named_device, resolver) for path in _NAMING]
+    resolver.until_context = [each for each in originals if each[-1]]
+
+
+def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:
+    """Hook into a function, where there is one; what :func:`_find` has found."""
+    holder, name, original = _find(path)
+    if original:
+        setattr(holder, name, hooked(original, hook, resolver))
+    return holder, name, original
+
+
+def _config_property() -> Any:
+    """``Context.config``, without which nothing else is of use; ``None`` where it is not as it should be."""
+    module: Any = module_of(_CONTEXT)
+    own: Any = getattr(module, "Context", None)
+    config: Any = getattr(own, "__dict__", {}).get("config")
+    is_known = hasattr(own, "_initialize_physical_devices") and hasattr(module, "config_pb2")
+    return config if is_known and isinstance(config, property) and config.fget is not None else None
+
+
+def _short(path: str) -> str:
+    return ".".join(path.split(".")[-2:])
+
+
+def _find(path: str) -> tuple[Any, str, Any]:
+    """The module or class with a function, its name there, and itself: ``None`` where this TensorFlow has none such."""
+    place, _, name = path.rpartition(".")
+    module, _, owner = place.rpartition(".")
+    holder = module_of(place) or getattr(module_of(module), owner, None)
+    found: Any = getattr(holder, "__dict__", {}).get(name)
+    return holder, name, found if callable(found) else None
+
+
+def _is_built_with_rocm() -> bool:
+    build: Any = module_of("platform.build_info")
+    info = getattr(build, "build_info", None)
+    return bool(info.get("is_rocm_build") if isinstance(info, dict) else getattr(build, "is_rocm_build", False))
 
 
 def peak_bytes() -> int:

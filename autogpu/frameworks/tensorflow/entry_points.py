@@ -15,13 +15,12 @@ from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
 from autogpu.frameworks.base import GpuListing, caller_named
-from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
+from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE, named_gpu
 from autogpu.frameworks.tensorflow.settings import (
     DevicePlacement,
     asked_count,
     has_invalid_list,
     listed_ordinals,
-    named_gpu,
 )
 
 TYPE_CHECKING = False

@@ -1,24 +1,23 @@
-"""The one assignment of a process, shared by all entry points, and the map of GPUs that TensorFlow has been given."""
+"""The one assignment of a process, shared by all entry points, and the GPUs that a script has named so far."""
 
 from __future__ import annotations
 
+import re
+import sys
 from contextlib import contextmanager
 from copy import deepcopy
-from types import ModuleType
-from typing import Any, Callable, Iterator
+from typing import Any, Iterable, Iterator, MutableMapping
+from weakref import WeakKeyDictionary
 
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Usage, put_back
-from autogpu.frameworks.tensorflow.merge import merge_settings
+from autogpu.frameworks.base import Assignment, DeviceRequest, Usage, caller_named, put_back
 from autogpu.frameworks.tensorflow.settings import (
     NOTHING_MADE,
     DevicePlacement,
-    NamedGpus,
     UserSettings,
     asked_count,
     has_invalid_list,
-    named_gpu,
-    on_first_gpu,
+    merge_settings,
     read_user_settings,
     usage_of,
     write_placement,
@@ -30,8 +29,78 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.allocator import Allocator
 
+# TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
+_ROOTS = ("tensorflow", "tensorflow_core")
+
 # Set on a Context whose GPUs the script chose.
 SCRIPT_CHOSE = "_autogpu_script_chose"
+
+# "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
+_NAME = re.compile(r"((?:^|[/:])gpu:)([0-9]{1,4})(?![0-9])", re.IGNORECASE)
+_JOB = re.compile(r"/job:(\w+)")
+
+# Operations that take no memory of a GPU: groups, such as an initializer, and what is fed.
+_WITHOUT_MEMORY = {"NoOp", "Placeholder"}
+
+# More than any machine has; a number comes from the script.
+_MOST_GPUS = 1024
+
+
+def module_of(path: str) -> Any:
+    """A module of TensorFlow's own package; ``None`` where it is not loaded."""
+    return next(filter(None, (sys.modules.get(f"{root}.python.{path}") for root in _ROOTS)), None)
+
+
+def named_gpu(name: Any) -> int | None:
+    """The number of the logical GPU of this process that a name, ``DeviceSpec`` or ``LogicalDevice`` means, if any."""
+    if not isinstance(name, str) and type(name).__module__.startswith("tensorflow"):
+        to_string = getattr(name, "to_string", None)
+        name = to_string() if callable(to_string) else getattr(name, "name", None)
+    found = _NAME.search(name) if isinstance(name, str) else None
+    job = _JOB.search(name) if isinstance(name, str) else None
+    return int(found.group(2)) if found and (job is None or job.group(1) == "localhost") else None
+
+
+class NamedGpus:
+    """The logical GPUs that have been named so far, by number; and operations of a graph that have no device."""
+
+    def __init__(self) -> None:
+        self.found: frozenset[int] = frozenset()
+        self.leaves_unplaced = False
+        self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
+
+    def note(self, names: Iterable[Any]) -> None:
+        """Note the GPUs that ``names`` mean; what can't be read is for TensorFlow to judge."""
+        try:
+            numbers = {named_gpu(name) for name in names}
+        except Exception:
+            return
+        self.found |= {number for number in numbers if number is not None}
+
+    def note_arguments(self, *args: Any, **kwargs: Any) -> None:
+        """Note the GPUs that the arguments of a call mean, each a name or several."""
+        for argument in (*args, *kwargs.values()):
+            self.note(argument if isinstance(argument, (list, tuple)) else [argument])
+
+    def note_graph(self, graph: Any) -> None:
+        try:
+            operations = graph.get_operations()
+            # A graph only grows, and some scripts make a thousand sessions for one.
+            new = operations[self._looked_at.get(graph, 0) :]
+            self.note({operation.device for operation in new})
+            unplaced = {operation.type for operation in new if not operation.device}
+            self.leaves_unplaced |= not unplaced <= _WITHOUT_MEMORY
+            self._looked_at[graph] = len(operations)
+        except Exception:  # a class of the script's own, or no graph at all: TensorFlow says what is wrong with it
+            return
+
+    def note_callers(self) -> None:
+        """Note the GPUs that Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
+        frame = caller_named("multi_gpu_model")
+        if frame is not None:
+            gpus = frame.f_locals.get("gpus")
+            numbers = range(min(gpus, _MOST_GPUS)) if isinstance(gpus, int) else gpus
+            self.note(f"/gpu:{number}" for number in numbers or ())
 
 
 class PlacementResolver:
@@ -41,19 +110,10 @@ class PlacementResolver:
     an entry point has made its devices, each by its place and with its original.
     """
 
-    def __init__(
-        self,
-        allocator: Allocator,
-        context_module: ModuleType,
-        *,
-        default_graph: Callable[[], Any],
-        has_xla_devices: bool,
-    ) -> None:
+    def __init__(self, allocator: Allocator, *, has_xla_devices: bool) -> None:
         """Resolve nothing yet.
 
         Args:
-            context_module: TensorFlow's ``eager.context``.
-            default_graph: Gives the graph to which operations are added; ``None`` where there is none.
             has_xla_devices: This TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process, so
                 that it can't add a GPU later to those that it has made.
         """
@@ -62,8 +122,7 @@ class PlacementResolver:
         self.gpu_count = 0
         self.until_context: list[tuple[Any, str, Any]] = []
         self.lock = process.renewed_in_children(self)
-        self._context_module: Any = context_module
-        self._default_graph = default_graph
+        self._context_module = module_of("eager.context")
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
         self._first = NOTHING_MADE
@@ -141,7 +200,7 @@ class PlacementResolver:
                 self.allocator.on_usage(Usage((), ""))
             return None
         self.named.note_callers()
-        self.named.note_graph(self._default_graph())
+        self.named.note_graph(_default_graph())
         settings = replace(settings, named=self.named.found, leaves_unplaced=self.named.leaves_unplaced)
         assignment = self.allocator.assign(_request(settings))
         settings = self._as_assigned(settings, assignment)
@@ -199,7 +258,7 @@ class PlacementResolver:
     def existing(self, name: Any) -> Any:
         """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""
         number = named_gpu(name) if isinstance(name, str) else None
-        return on_first_gpu(name) if number is not None and self.lacks(number) else name
+        return _NAME.sub(r"\g<1>0", name, count=1) if number is not None and self.lacks(number) else name
 
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
@@ -221,6 +280,13 @@ class PlacementResolver:
             yield
         finally:
             del context.list_physical_devices
+
+
+def _default_graph() -> Any:
+    """TensorFlow's own function makes one where there is none, and eager execution can't be enabled after that."""
+    graphs: Any = getattr(module_of("framework.ops"), "_default_graph_stack", None)
+    entered = getattr(graphs, "stack", None)
+    return entered[-1] if entered else getattr(graphs, "_global_default_graph", None)
 
 
 def _request(settings: UserSettings) -> DeviceRequest:

@@ -6,26 +6,137 @@ claimed before CUDA counts them, and CUDA finds the claimed one under the number
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import threading
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, Iterator, Mapping, Sequence
 
-from autogpu.frameworks.base import OutOfMemory
-from autogpu.frameworks.torch.hooks import find_hooks as find_hooks
-from autogpu.frameworks.torch.hooks import install_hooks as install_hooks
-from autogpu.reporting.text import numbered, sized
+import autogpu
+from autogpu import process
+from autogpu.frameworks.base import (
+    NOTHING_SAID,
+    Assignment,
+    DeviceRequest,
+    Hooks,
+    OutOfMemory,
+    Usage,
+    caller_named,
+    hooked,
+    is_hooked,
+    part_of,
+    put_back,
+)
+from autogpu.frozen import replace
+from autogpu.reporting.text import memory_in_words, numbered, sized
+from autogpu.selection.ranks import worker_of
+from autogpu.variables import WORKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.allocator import Allocator
+    from autogpu.frameworks.torch.number import Call
 
 NAME = "PyTorch"
 DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
-GROWTH_VARIABLES: dict[str, str] = {}
 TAKES_FIRST_GPUS = True
 HAS_LOGICAL_GPUS = False
 WANTS_ORDER = True
+
+_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+_LAUNCHER_MODULES = (
+    *("torch/distributed/run.py", "torch/distributed/launch.py"),
+    *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
+)
+
+# CO_OPTIMIZED of CPython: the code of a function, and not of a module or a class.
+_IS_FUNCTION = 1
+
+# ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
+_INIT = "_cuda_init"
+
+# By name, what is not in force without it. ``torch.cuda.is_available`` counts.
+_OTHERS = {
+    "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
+    "_cuda_setMemoryFraction": "memory.limit",
+}
+
+# Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
+_START = "start_processes"
+_START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
+
+# Both are read by PyTorch, of which the second is newer.
+_ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# Up to here a limit makes a context, and its GPU the thread's current device.
+_LIMIT_MAKES_CONTEXTS = (2, 8)
 
 # The second is the driver's, for a context or a library of CUDA.
 _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
 
 # How it begins where ``DataParallel`` raises it anew; a worker process of a ``DataLoader`` is no replica.
 _THREAD = re.compile(r"Caught \w+ in replica ")
+
+
+def find_hooks() -> Hooks:
+    torch: Any = sys.modules.get("torch")
+    version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
+    if getattr(built, "hip", None):
+        return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
+    if not getattr(built, "cuda", None):
+        return Hooks(version)  # built without CUDA: there is nothing to do
+    if is_launcher(getattr(sys, "argv", []), _process_command()):
+        return Hooks(version)  # its ranks are processes of their own
+    core = torch._C
+    if not callable(getattr(core, _INIT, None)):
+        return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
+    found = [name for name in _OTHERS if callable(getattr(core, name, None))]
+    missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
+    if not _start_function():
+        missing[f"torch.multiprocessing.{_START}"] = "the GPUs of all workers of a spawn are claimed together"
+    return Hooks(version, (_INIT, *found), missing)
+
+
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
+    core: Any = sys.modules["torch"]._C
+    if is_hooked(core._cuda_init):
+        return
+    cuda, start = CudaStart(allocator, hooks.version), _start_function()
+    for name in hooks.found:
+        setattr(core, name, hooked(getattr(core, name), getattr(cuda, name)))
+    replaced = hooked(start, _start_processes, allocator) if start else None
+    for module in map(sys.modules.get, _START_MODULES):
+        if start and getattr(module, _START, None) is start:
+            setattr(module, _START, replaced)
+
+
+def _start_function() -> Any:
+    """``None`` where this PyTorch has none such."""
+    return getattr(sys.modules.get(_START_MODULES[0]), _START, None)
+
+
+def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
+    """The program starts the ranks of a job, and asks for GPUs only on their behalf.
+
+    While ``-m`` imports a module's package, only the whole ``command`` of the process names the module.
+    """
+    path = str(argv[0]) if argv else ""
+    if path == "-m" and path in command:
+        following = command[list(command).index(path) + 1 :]
+        path = following[0].replace(".", "/") + ".py" if following else ""
+    return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
+
+
+def _process_command() -> list[str]:
+    """The words with which this process was started, Python's own included; ``[]`` where the system does not tell."""
+    try:
+        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in words[:-1]]
 
 
 def peak_bytes() -> int:
@@ -54,3 +165,191 @@ def out_of_memory(error: BaseException) -> OutOfMemory | None:
         return None
     asked, allowed = sized("Tried to allocate SIZE", text), sized("SIZE allowed", text)
     return OutOfMemory(asked, numbered(r"GPU (\d+)[ ;]", text), allowed)
+
+
+class CudaStart:
+    """CUDA in one process, as PyTorch starts it, by methods that are hooks of the functions of ``torch._C``."""
+
+    def __init__(self, allocator: Allocator, version: str) -> None:
+        numbers = _version_numbers(version)
+        self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
+        # Not by our hook, which has a script in mind.
+        self._set_fraction: Any = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
+        self._allocator = allocator
+        self._said = NOTHING_SAID
+        self._lock = process.renewed_in_children(self, "_lock")
+
+    def _cuda_init(self, original: Any) -> None:
+        self._before()
+        try:
+            original()
+        except BaseException:
+            self._on_failure()
+            raise
+        self._assign()
+        with self._lock, self._allocator.guard():
+            limits = self._limits(self._allocator.assignment)
+            if self._limit_makes_contexts and limits:
+                # Each would make its GPU the thread's current one.
+                thread = threading.Thread(target=self._limit, args=(limits,))
+                thread.start()
+                thread.join()
+            else:
+                self._limit(limits)
+
+    def _cuda_getDeviceCount(self, original: Any) -> int:
+        certain = self._certain_count()
+        if certain:
+            return certain
+        self._before()
+        count: int = original()
+        if count <= 0:
+            self._on_failure()
+        elif not self._assign():
+            return 0
+        # Scripts ask again and again; CUDA's answer is the same from now on.
+        put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
+        return count
+
+    def _cuda_setMemoryFraction(self, original: Any, fraction: float, device: int) -> None:
+        """Cut a script's own limit to the most that it may come to."""
+        part = None
+        with self._allocator.guard():
+            assignment = self._allocator.assignment
+            part = assignment.part(device, by_script=True) if assignment else None
+        original(fraction if part is None else min(fraction, part), device)
+
+    def _certain_count(self) -> int | None:
+        """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
+        with self._lock, self._allocator.guard():
+            built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
+            if built_for is not None and not _is_asked_by_a_library():
+                return self._allocator.allocation.certain_gpu_count(built_for)
+        return None
+
+    def _before(self) -> None:
+        """CUDA is about to be initialised, if it is not already."""
+        with self._lock, self._allocator.guard():
+            # Not at the top: many processes import PyTorch and never start CUDA.
+            from autogpu.frameworks.torch.number import gpus_named, number_of_process
+
+            calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
+            number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
+            # All of them are named for a script that names none.
+            named = named if len(named) < (self._allocator.gpu_count or 0) else ()
+            fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
+            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=named or (number or 0,))
+            is_unknown = number is None and process.is_worker()
+            self._allocator.prepare(replace(self._said, places=()) if is_unknown else self._said)
+            self._allocator.allocation.hide_where_none_is_taken()
+
+    def _on_failure(self) -> None:
+        """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
+        with self._lock, self._allocator.guard():
+            self._allocator.on_unused()
+            self._allocator.on_usage(Usage((), ""))
+
+    def _assign(self) -> bool:
+        """Assign the GPUs that CUDA has counted; false if the process is to have none."""
+        with self._lock, self._allocator.guard():
+            count, number = self._allocator.gpu_count or 0, self._said.places[0]
+            assignment = self._allocator.assign(replace(self._said, gpu_count=count))
+            ordinals = assignment.ordinals
+            if ordinals is None:
+                ordinals = (number if number < count else 0,)
+            caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
+            self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
+        assigned = self._allocator.assignment
+        return assigned is None or assigned.ordinals != ()
+
+    def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
+        if assignment is None or self._set_fraction is None:
+            return {}
+        by_settings = _fraction_of_settings(os.environ)
+        ordinals = (assignment.ordinals or ()) if self._limit_makes_contexts else assignment.totals
+        parts = {ordinal: assignment.part(ordinal, by_script=bool(by_settings)) for ordinal in ordinals}
+        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in parts.items() if part is not None}
+
+    def _limit(self, limits: Mapping[int, float]) -> None:
+        with self._allocator.guard():
+            for ordinal, part in limits.items():
+                self._set_fraction(part, ordinal)
+
+
+def _version_numbers(version: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _calls() -> Iterator[Call]:
+    """The calls that lead here, innermost first, but for our own."""
+    from autogpu.frameworks.torch.number import Call
+
+    own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, sys.modules["torch"].__file__))
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(own):
+            yield Call(code.co_name, _variables_of(frame), code.co_consts, code.co_filename.startswith(its))
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _variables_of(frame: FrameType) -> dict[str, object]:
+    found = frame.f_locals
+    variables = dict(found)
+    # Up to 3.12 a function's frame keeps this copy, and with it all that the script deletes before the function ends.
+    # Not one that the script has asked for itself, nor a module's own names. The frame, this name and the call count.
+    if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
+        found.clear()
+    return variables
+
+
+def _is_asked_by_a_library() -> bool:
+    """A module asks while it is imported, for a default of its own.
+
+    Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
+    """
+    for call in _calls():
+        if not call.is_frameworks:
+            return call.function == "<module>" and call.variables.get("__name__") not in ("__main__", "__mp_main__")
+    return False
+
+
+def _index_of(value: Any) -> int | None:
+    return (value.index or 0) if type(value) is sys.modules["torch"].device and value.type == "cuda" else None
+
+
+def _fraction_of_settings(environ: Mapping[str, str]) -> float:
+    """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
+    texts = (environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
+    found = (re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", text) for text in texts)
+    return next((part_of(each.group(1)) for each in found if each), 0.0)
+
+
+def _fraction_of_caller() -> float:
+    """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
+    frame = caller_named("set_per_process_memory_fraction")
+    fraction = frame.f_locals.get("fraction") if frame is not None else None
+    return part_of(fraction) if isinstance(fraction, (int, float)) else 0.0
+
+
+def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
+    """Tell this process which of the workers it is: ``job`` names their start, and no other of the host."""
+    os.environ[WORKER] = worker_of(number, count, job)
+    return function(number, *args)
+
+
+def _start_processes(
+    original: Any, allocator: Allocator, fn: Any, args: Any = (), nprocs: Any = 1, *more: Any, **options: Any
+) -> Any:
+    with allocator.guard():
+        job = allocator.on_workers(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
+        if job:
+            fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
+    return original(fn, args, nprocs, *more, **options)
+
+
+def _runs_this_python() -> bool:
+    """Workers run in this environment; a program may have named another Python, which may have no autogpu."""
+    spawn = sys.modules.get("multiprocessing.spawn")
+    return spawn is None or os.fsdecode(spawn.get_executable() or "") == sys.executable

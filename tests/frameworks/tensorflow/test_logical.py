@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.merge import merge_settings
-from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, UserSettings
+from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, UserSettings, merge_settings
 from autogpu.frozen import replace
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.frameworks.tensorflow.settings import NamedGpus, named_gpu
+from autogpu.frameworks.tensorflow.placement import NamedGpus, named_gpu
 
 
 class Operation:

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from autogpu.frameworks.base import Assignment
-from autogpu.frameworks.tensorflow.merge import merge_settings, user_growth
 from autogpu.frameworks.tensorflow.settings import (
     DevicePlacement,
     UserSettings,
     asked_count,
     has_invalid_list,
     listed_ordinals,
+    merge_settings,
     usage_of,
+    user_growth,
 )
 
 GIB = 1 << 30

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from autogpu.frameworks.torch import hooks
-from autogpu.frameworks.torch.hooks import is_launcher
+from autogpu.frameworks import torch
+from autogpu.frameworks.torch import is_launcher
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ class Data:
 def test_what_a_function_deletes_after_its_variables_were_read_is_gone():
     data = Data()
     kept = weakref.ref(data)
-    assert hooks._variables_of(sys._getframe())["kept"] is kept
+    assert torch._variables_of(sys._getframe())["kept"] is kept
     del data
     assert kept() is None
 
 
 def test_the_variables_that_a_script_has_asked_for_itself_stay():
     data, asked = Data(), locals()
-    assert "data" in hooks._variables_of(sys._getframe())
+    assert "data" in torch._variables_of(sys._getframe())
     assert asked["data"] is data

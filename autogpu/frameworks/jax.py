@@ -1,4 +1,8 @@
-"""JAX's hooks: the function that starts its backends, and the last one in Python before its client."""
+"""JAX: the start of its backends, and the options of the client that has the GPUs.
+
+JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. Every
+way to a GPU ends in that client's options, and there the assignment is filled in where the script set nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,29 @@ import sys
 from typing import Any, Iterable, Mapping, Sequence
 
 from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Hooks, Usage, hooked, is_hooked, put_back
+from autogpu.frameworks.base import (
+    Assignment,
+    DeviceRequest,
+    Hooks,
+    OutOfMemory,
+    Usage,
+    hooked,
+    is_hooked,
+    part_of,
+    put_back,
+)
 from autogpu.frozen import replace
-from autogpu.reporting.text import memory_in_words
+from autogpu.reporting.text import memory_in_words, numbered, sized
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.allocator import Allocator
+
+NAME = "JAX"
+DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
+TAKES_FIRST_GPUS = False  # the client's options name any
+HAS_LOGICAL_GPUS = False
+WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -34,6 +54,8 @@ _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 # Allocators to which a fraction says nothing.
 _UNLIMITED = ("platform", "cuda_async")
 
+_CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
+
 
 def find_hooks() -> Hooks:
     version = str(getattr(sys.modules.get("jax"), "__version__", "?"))
@@ -47,17 +69,38 @@ def find_hooks() -> Hooks:
     return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
 
-def install_hooks(allocator: Allocator) -> Hooks:
-    hooks = find_hooks()
-    client: Any = sys.modules.get(_CLIENT)
-    if hooks.obstacle or is_hooked(client.make_c_api_client):
-        return hooks
+def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
+    client: Any = sys.modules[_CLIENT]
+    if is_hooked(client.make_c_api_client):
+        return
     bridge: Any = sys.modules.get(_BRIDGE)
     start = BackendStart(allocator, bridge)
     client.make_c_api_client = hooked(client.make_c_api_client, start.make_c_api_client)
     if not hooks.missing:
         bridge.backends = hooked(bridge.backends, start.backends)
-    return hooks
+
+
+def peak_bytes() -> int:
+    return _counted("peak_bytes_in_use")
+
+
+def needed_bytes(*, growth: bool) -> int:
+    # Without growth the pool is all that there is.
+    return (growth and _counted("peak_pool_bytes")) or peak_bytes()
+
+
+def _counted(name: str) -> int:
+    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {})
+    devices = [device for client in backends.values() for device in client.local_devices()]
+    # A CPU counts nothing, nor does every allocator.
+    return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    text = str(error)
+    if type(error).__name__ not in _CLASSES or not text.startswith("RESOURCE_EXHAUSTED"):
+        return None
+    return OutOfMemory(sized("allocat(?:e|ing) SIZE", text), numbered(r"GPU_(\d+)_bfc", text))
 
 
 class BackendStart:
@@ -179,11 +222,7 @@ class BackendStart:
 def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:
     """The script's own settings; it may have set the fraction by a variable."""
     set_fraction = fraction or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
-    try:
-        part = min(max(float(set_fraction), 0.0), 1.0)
-    except ValueError:  # for JAX to complain about
-        part = 0.0
-    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part)
+    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
 
 
 def _memory(options: Mapping[str, Any], caps: Sequence[int | None]) -> str:
