@@ -352,9 +352,10 @@ class Allocation:
         if self.visible.listed.order is Order.WORKERS or not uuids:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else number if number < len(uuids) else 0
-        alone = replace(selection, uuids=uuids[number : number + 1], gpu_count=1, count_is_set=True, promised=None)
+        in_use = [0] if number in selection.in_use else []  # counted in the list of that one
+        alone = replace(selection, uuids=uuids[number : number + 1], in_use=in_use, gpu_count=1, count_is_set=True)
         policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
-        taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
+        taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None), promised=None))
         if taken.verdict is Verdict.TAKE:
             taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
         elif taken.verdict is not Verdict.CANNOT_CHOOSE:
