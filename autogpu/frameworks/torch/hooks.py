@@ -62,6 +62,9 @@ _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
 # Among the arguments without a name.
 _COUNT = 2
 
+# Asked there by what makes a group of processes, right before NCCL's C++ counts the GPUs; and elsewhere.
+_GROUPS_MODULE, _NCCL = "torch.distributed.distributed_c10d", "is_nccl_available"
+
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -101,6 +104,9 @@ def install_hooks(allocator: Allocator) -> Hooks:
         for module in map(sys.modules.get, _START_MODULES):
             if start and getattr(module, _START, None) is start:
                 setattr(module, _START, replaced)
+        groups: Any = sys.modules.get(_GROUPS_MODULE)
+        if callable(getattr(groups, _NCCL, None)):
+            setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), cuda.is_nccl_available))
     return hooks
 
 
@@ -181,6 +187,11 @@ class CudaStart:
             assignment = self._allocator.assignment
             part = assignment.part(device, by_script=True) if assignment else None
         original(fraction if part is None else min(fraction, part), device)
+
+    def is_nccl_available(self, original: Any) -> bool:
+        if caller_named("_new_process_group_helper") is not None:
+            self._before()
+        return bool(original())
 
     def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
