@@ -328,14 +328,16 @@ class Allocation:
     def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
         """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""
         uuids, rank = selection.uuids or (), selection.grant.rank
-        why = order_is_fixed(self.policy)
+        is_worker = self.visible.listed.order is Order.WORKERS
+        why = order_is_fixed(self.policy, is_worker=is_worker)
         if self.decision is not None:
             return self.decision
-        if self.visible.listed.order is Order.WORKERS or not uuids:
+        if is_worker or not uuids:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
-        own = uuids[number : number + 1] or uuids[:1]
-        alone = replace(selection, uuids=own, gpu_count=1, count_is_set=True, promised=None)
+        number = number if number < len(uuids) else 0
+        in_use = [0] if number in selection.in_use else []  # counted in the list of that one
+        alone = replace(selection, uuids=uuids[number : number + 1], in_use=in_use, gpu_count=1, count_is_set=True)
         policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
         taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
         if taken.verdict is Verdict.TAKE:

@@ -114,6 +114,15 @@ def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(name
     assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 
+def test_of_an_order_that_cuda_has_already_the_gpu_with_a_context_is_claimed(first):
+    process = first(*TWO, counted=[0, 1])
+    process.cuda.initialise()
+    process.cuda.make_context(1)
+    process.framework.count(1)
+    assert process.claims == {1: ALL}
+    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
+
+
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_where_cuda_has_an_order_already_nobody_waits(first, other, busy):
     with other({0: 24}):

@@ -216,10 +216,12 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
     return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {where}" if keys else ""
 
 
-def order_is_fixed(policy: Policy) -> str:
+def order_is_fixed(policy: Policy, *, is_worker: bool) -> str:
     """Why a framework takes what CUDA counts first, whatever it is, and whatever the policy says of busy GPUs."""
+    why = "CUDA had counted the GPUs before autogpu could choose"
+    why = "one of them, by a number that only this worker process knows" if is_worker else why
     effect = "" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect'
-    return "CUDA had counted the GPUs before autogpu could choose" + effect
+    return why + effect
 
 
 def granted_part(grant: Grant) -> str:

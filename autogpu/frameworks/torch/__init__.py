@@ -68,6 +68,9 @@ _OTHERS = {
 _START = "start_processes"
 _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
 
+# Asked there by what makes a group of processes, right before NCCL's C++ counts the GPUs; and elsewhere.
+_GROUPS_MODULE, _NCCL = "torch.distributed.distributed_c10d", "is_nccl_available"
+
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -111,6 +114,9 @@ def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
     for module in map(sys.modules.get, _START_MODULES):
         if start and getattr(module, _START, None) is start:
             setattr(module, _START, replaced)
+    groups: Any = sys.modules.get(_GROUPS_MODULE)
+    if callable(getattr(groups, _NCCL, None)):
+        setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), cuda.is_nccl_available))
 
 
 def _start_function() -> Any:
@@ -219,6 +225,11 @@ class CudaStart:
             part = assignment.part(device, by_script=True) if assignment else None
         original(fraction if part is None else min(fraction, part), device)
 
+    def is_nccl_available(self, original: Any) -> bool:
+        if caller_named("_new_process_group_helper") is not None:
+            self._before()
+        return bool(original())
+
     def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
         with self._lock, self._allocator.guard():
@@ -238,9 +249,9 @@ class CudaStart:
             # All of them are named for a script that names none.
             named = named if len(named) < (self._allocator.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
-            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=named or (number or 0,))
-            is_unknown = number is None and process.is_worker()
-            self._allocator.prepare(replace(self._said, places=()) if is_unknown else self._said)
+            places = () if number is None and process.is_worker() else named or (number or 0,)
+            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=places)
+            self._allocator.prepare(self._said)
             self._allocator.allocation.hide_where_none_is_taken()
 
     def _on_failure(self) -> None:
@@ -252,11 +263,12 @@ class CudaStart:
     def _assign(self) -> bool:
         """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self._lock, self._allocator.guard():
-            count, number = self._allocator.gpu_count or 0, self._said.places[0]
+            count, places = self._allocator.gpu_count or 0, self._said.places
             assignment = self._allocator.assign(replace(self._said, gpu_count=count))
             ordinals = assignment.ordinals
             if ordinals is None:
-                ordinals = (number if number < count else 0,)
+                # A worker whose number is not known uses one of all.
+                ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
             caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
             self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
         assigned = self._allocator.assignment
@@ -305,13 +317,14 @@ def _variables_of(frame: FrameType) -> dict[str, object]:
 
 
 def _is_asked_by_a_library() -> bool:
-    """A module asks while it is imported, for a default of its own.
+    """An installed module asks while it is imported, for a default of its own.
 
     Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
     """
     for call in _calls():
         if not call.is_frameworks:
-            return call.function == "<module>" and call.variables.get("__name__") not in ("__main__", "__mp_main__")
+            file = str(call.variables.get("__file__"))
+            return call.function == "<module>" and bool(re.search("/(site|dist)-packages/", file))
     return False
 
 

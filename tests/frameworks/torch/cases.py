@@ -90,6 +90,7 @@ CASES = (
     ),
     # Processes and threads.
     Case("ddp_gloo", FIRST_TWO, ONLY_ONE, launcher=TORCHRUN),
+    Case("ddp_nccl", FIRST_TWO, None, BOTH_FAIL, launcher=TORCHRUN, note="NCCL's C++ counts the GPUs first"),
     Case("spawn_set_device", FIRST_TWO, BOTH_FAIL, BOTH_FAIL),
     Case("fork_before_cuda", ("GPU 0 < 1 GiB", "GPU 2 < 1 GiB, GPU 3 < 1 GiB"), ONLY_ONE, note="two that compute"),
     insists("fork_after_cuda"),

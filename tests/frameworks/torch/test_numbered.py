@@ -153,13 +153,42 @@ sys.stdin.readline()
     assert (machine.claims(), job.contexts) == ({job.pid: [3]}, [3])
 
 
+ASKS = "import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+
+
+def test_a_module_of_the_script_that_asks_at_its_import_claims_none(machine_of):
+    machine = machine_of("torch", *IDLE)
+    (machine.project / "settings.py").write_text(ASKS)
+    job = machine.start("import sys\nfrom settings import DEVICE\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n")
+    assert job.line() == "cuda"
+    assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
+
+
+def test_the_line_of_a_worker_whose_number_nobody_knows_names_no_gpu_as_its_own(machine_of):
+    script = """
+import multiprocessing, torch
+def work(rank):
+    torch.ones(3, device=f"cuda:{rank}")
+if __name__ == "__main__":
+    workers = [multiprocessing.get_context("spawn").Process(target=work, args=(rank,)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+    ran = machine_of("torch", *IDLE[:3]).run(script, AUTOGPU_BUSY="wait")
+    assert sorted(call.gpu for call in ran.calls if call.call == "context") == [1, 2]
+    knows = 'one of them, by a number that only this worker process knows, so that busy = "wait" has no effect'
+    assert [knows in line and line.count("GPU ") == 3 for line in ran.said] == [True, True], ran.said
+
+
 def test_jobs_whose_library_asks_at_its_import_share_no_gpu_where_cpp_starts_cuda_next(machine_of):
     machine = machine_of("torch", *IDLE)
-    (machine.project / "library.py").write_text(
-        "import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
-    )
+    (machine.project / "site-packages").mkdir()
+    (machine.project / "site-packages" / "library.py").write_text(ASKS)
     script = """
 import sys, torch
+sys.path.append("site-packages")
 print("imported", flush=True)
 sys.stdin.readline()
 from library import DEVICE
