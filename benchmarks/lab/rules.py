@@ -65,7 +65,7 @@ class Autogpu:
         runs = sorted(server.runs, key=lambda run: run.pid)
         holders = [_holder(run, uuids[run.card]) for run in runs]
         processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
-        claims_on = claims_by_gpu(jobs_of(holders, processes, inventory, now_s))
+        claims_on = claims_by_gpu(jobs_of(holders, processes, inventory.devices, now_s))
         waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
         return self.answer(decide(request, claims_on, waiters), server)
 
