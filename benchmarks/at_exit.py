@@ -26,8 +26,8 @@ sys.path.insert(0, sys.argv[1])
 import autogpu.activation  # as in every process that imports a framework
 atexit.register(lambda: print(1000 * (made + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
-from autogpu.uncaught import Watch
-Watch(print)
+from autogpu.uncaught import watch
+watch(print)
 made = time.perf_counter() - begun
 def begin():
     global at_exit
