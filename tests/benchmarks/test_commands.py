@@ -1,0 +1,32 @@
+"""The smallest run of each benchmark that needs no framework ends well: they use what is inside of autogpu."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["at_exit.py", "--runs", "1"],
+        ["contention.py", "--scenario", "4-on-4", "--contender", "autogpu", "--runs", "1"],
+        ["contention.py", "--soak", "--jobs", "4"],
+        ["scale.py", "--runs", "1", "--leases", "0", "10"],
+        ["topology.py", "--runs", "1"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_measures(command):
+    name, *options = command
+    ran = subprocess.run(
+        [sys.executable, str(BENCHMARKS / name), *options], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert (ran.returncode, "Traceback" in ran.stderr, "had trouble" in ran.stdout) == (0, False, False), ran.stderr
