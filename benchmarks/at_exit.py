@@ -23,7 +23,8 @@ GOAL_MS = 3.0
 WITHOUT_AN_ERROR = """
 import atexit, sys, time
 sys.path.insert(0, sys.argv[1])
-import autogpu.activation  # as in every process that imports a framework
+import contextlib, typing  # as every framework does
+import autogpu.activation  # as in every process that imports one
 atexit.register(lambda: print(1000 * (made + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
 from autogpu.uncaught import watch
