@@ -101,7 +101,7 @@ def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_par
 
 def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothing_of_it(folder, monkeypatch):
     def opened():
-        files = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        files = list(Path("/proc/self/fd").iterdir())
         return [str(each) for each in files if os.path.lexists(each) and os.readlink(each).endswith("/mutex")]
 
     def fork_and_tell(descriptor, fstat=os.fstat):
