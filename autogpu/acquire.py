@@ -252,7 +252,7 @@ class _Process:
 
     def _read_again(self) -> None:
         inventory, now_s = self._read(), monotonic_s()
-        # So is that none of the GPUs that are waited for answers, among others that do.
+        # Also where none of the GPUs that are waited for answers, though others do.
         awaited = {device.uuid for device in self.decision.ranking.suitable}
         is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
         self._failing_s = (self._failing_s or now_s) if is_failure else None

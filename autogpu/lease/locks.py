@@ -72,6 +72,7 @@ class Descriptor:
 
     def open(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
         self.close_if_ours()
+        vars(self).pop("status", None)
         try:
             self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
             self.status = os.fstat(self.number)
@@ -102,7 +103,10 @@ class Descriptor:
     def is_ours(self) -> bool:
         """It is open still: a daemon closes all descriptors when it starts, and its number may be another file's."""
         try:
-            return bool(self._numbers) and os.path.samestat(os.fstat(self.number), self.status)
+            if not self._numbers:
+                return False
+            now = os.fstat(self.number)
+            return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
         except OSError as error:
             return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
 

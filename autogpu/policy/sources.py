@@ -155,7 +155,9 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
     if ours is None:
         return none
-    here = replace(here, lines={path[2:]: line for path, line in lines.items() if path[:2] == ("tool", "autogpu")})
+    # That of [tool] as well, where no other is known.
+    known = [path for path in sorted(lines, key=len) if path[:2] == ("tool", "autogpu")[: len(path)]]
+    here = replace(here, lines={path[2:]: lines[path] for path in known})
     if isinstance(ours, dict):
         return replace(here, table=ours)
     origin = here.origin()

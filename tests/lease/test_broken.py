@@ -99,6 +99,23 @@ def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_par
             assert problem.what.endswith(f"by pid {os.getpid()} (uid {os.geteuid()})")
 
 
+def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothing_of_it(folder, monkeypatch):
+    def opened():
+        files = list(Path("/proc/self/fd").iterdir())
+        return [str(each) for each in files if os.path.lexists(each) and os.readlink(each).endswith("/mutex")]
+
+    def fork_and_tell(descriptor, fstat=os.fstat):
+        if opened():
+            kept.append(in_a_fork(opened))
+        return fstat(descriptor)
+
+    kept = []
+    monkeypatch.setattr(os, "fstat", fork_and_tell)
+    with folder.locked():
+        monkeypatch.undo()
+    assert set(map(tuple, kept)) == {()}
+
+
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     impatient, patient = start(), start()

@@ -87,6 +87,8 @@ def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
         ("[ tool . autogpu . select ]\ncount = 2\n", 2),
         ('["tool"."autogpu".select]\ncount = 2\n', 2),
         ("tool.autogpu.select.count = 2\n", 1),
+        ("\ntool = {autogpu = {select = {count = 2}}}\n", 2),
+        ('[tool]\n"autog\\u0070u".select.count = 2  # autogpu\n', 1),
     ],
 )
 def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, content, line):
