@@ -110,6 +110,7 @@ def environment_for(
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Whole cards before instances, or behind them, as the best one is."""
+    # Whether one list may name both is nowhere said: CUDA reads the kind that is listed first anyway.
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
 
 
