@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Mapping
 
@@ -114,7 +115,9 @@ def what_to_add(environment: Path, here: Path, environ: Mapping[str, str]) -> st
         # `uv sync` works on an environment that is elsewhere only where it is told to.
         is_of_uv = folder in environment.parents or "UV_PROJECT_ENVIRONMENT" in environ
         for names, header, command, remedy in _LOCKS if is_of_uv else _LOCKS[1:]:
-            texts = {path: _text(path) for name in names for path in sorted(folder.glob(name))}
+            texts: dict[Path, str] = {}
+            with suppress(OSError):  # a network's file system may be gone, and what has been written is to be told
+                texts = {path: _text(path) for name in names for path in sorted(folder.glob(name))}
             locks = [path for path, text in texts.items() if text and header in "\n".join(text.splitlines()[:10])]
             # Several may be installed together, such as what developers need besides.
             if any(AUTOLOAD in texts[path] for path in locks):

@@ -24,6 +24,9 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict
 # The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0
 
+# When none of those that are waited for can be read, as for a job in the queue.
+_GPUS_GONE_S = 5.0
+
 
 def _no_words(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> None:
     if words:
@@ -103,14 +106,19 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
         return decision
     if is_terminal():
         say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
+    failing_s: float | None = None
     limit = "" if within_s == math.inf else f" of {span(within_s)}"
     try:
         while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
             time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
             # In this process, where it takes a tenth of the time that a process for it would.
             inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-            # One that fails is no reason to end after hours: the one before stands until the next.
-            request = request if inventory.failure else replace(request, inventory=inventory)
+            now_s, awaited = monotonic_s(), {device.uuid for device in decision.ranking.suitable}
+            is_failure = awaited.isdisjoint(device.uuid for device in inventory.devices)
+            failing_s = (failing_s or now_s) if is_failure else None
+            # One that fails is no reason to end after hours: the one before stands until the next. GPUs may be gone.
+            if failing_s is None or (not inventory.failure and now_s - failing_s >= _GPUS_GONE_S):
+                request = replace(request, inventory=inventory)
             decision, _ = decide_now(request, "waiting")
             _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
     finally:

@@ -114,6 +114,23 @@ def test_a_process_without_a_claim_that_ends_ends_the_wait(server):
     assert waiting.end() == ("", 0)
 
 
+def test_a_gpu_that_fails_for_a_moment_does_not_end_the_wait_for_it(server):
+    waiting = OnTerminal(server.popen, "--devices", "0")
+    waiting.until_shown("waiting, without a place")
+    server.change(0, nvml="GPU_IS_LOST")
+    waiting.until_shown(" s: no GPU is ")
+    server.change(0, nvml="", processes={}, utilization=0)
+    assert waiting.end() == ("", 0)
+
+
+def test_a_gpu_that_is_lost_ends_the_wait_for_it(server):
+    waiting = OnTerminal(server.popen, "--devices", "0")
+    waiting.until_shown("waiting, without a place")
+    server.change(0, nvml="GPU_IS_LOST")
+    assert waiting.end() == ("", 1)
+    assert "waiting can't help: no GPU is suitable" in waiting.shown
+
+
 def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
     queued = [*AUTOGPU, "run", "--hold", "--busy", "wait", "--count", "2", "--", "cat"]
     with other_job(environ, {server.gpus[1].uuid: WHOLE}) as job:

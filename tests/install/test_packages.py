@@ -80,6 +80,12 @@ def test_one_of_several_locks_of_a_folder_has_the_start_up_files(tmp_path: Path)
     assert what_to_add(tmp_path / ".venv", ROOT, {}) == ""
 
 
+def test_a_folder_that_can_not_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(PIP_COMPILE)
+    of_no_file_system = tmp_path / ("x" * 300)
+    assert what_to_add(of_no_file_system / ".venv", ROOT, {}).startswith(str(tmp_path / "requirements.txt"))
+
+
 def test_uv_sync_leaves_an_environment_elsewhere_alone(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
