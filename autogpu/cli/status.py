@@ -20,7 +20,7 @@ from rich.text import Text
 from autogpu import history
 from autogpu.cli.request import Duration, resolve_here, uid_of
 from autogpu.cli.screen import show
-from autogpu.cli.status_screen import HELP, ORDERS, PIPE_WIDTH, View, fitted, page
+from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_leases, read_status
@@ -179,7 +179,8 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
         is_helping, key = False, ""
         while key != "q":
             keys = f"q: leave, s: order ({view.order}), h: help"
-            lines = [HELP] if is_helping else fitted(answers, replace(view, width=console.width), console.height - 1)
+            width, height = console.width, console.height - 1
+            lines = help_lines(width, height) if is_helping else fitted(answers, replace(view, width=width), height)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
             if not key:

@@ -23,9 +23,9 @@ from autogpu.status.model import Answer, GpuStatus, HostStatus, JobStatus, Previ
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 PIPE_WIDTH = 120
 
-HELP = Text("""\
+_HELP = """\
 q, Ctrl-C    leave
-s            order of the GPUs: by number, by memory, by utilization; those with most come first
+s            the next order of the GPUs: number, memory, utilization (most first)
 h            this help, or back
 
 memory       used (full) and claimed beyond that (half full), of what the GPU has
@@ -34,7 +34,7 @@ utilization  share of the last seconds in which the GPU computed
 awaited      free, and a job in the queue goes first
 idle lease   held for half an hour or more, and nothing computes
 no claim     a process that autogpu does not manage
-best effort  a job that shares what others leave, and has no claim""")
+best effort  a job that shares what others leave, and has no claim"""
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
@@ -122,6 +122,11 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
             # One user's part is short.
             is_brief = view.is_brief or bool(answer.host and not view.is_explained and view.user is None)
             yield from lines(answer.status, replace(view, remote=answer.host, is_brief=is_brief))
+
+
+def help_lines(width: int, height: int) -> list[Text]:
+    """The keys and the words of the page, as far as they fit."""
+    return [piece for line in _HELP.split("\n") for piece in folded(Text(line), width, indent=13)][:height]
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:

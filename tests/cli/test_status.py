@@ -408,6 +408,15 @@ def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
     assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 23), (60, 23), (60, 11)])
+def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys(width, height):
+    lines = [line.plain for line in screens.help_lines(width, height)]
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert {line[12:13] for line in lines} <= {"", " "}
+    assert len(lines) == 12 or width < 80
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["ctrl-c", "q"])
 def test_watching_redraws_and_ends(lab, end):
