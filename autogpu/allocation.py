@@ -126,6 +126,11 @@ class Allocation:
         return self.visible.grant
 
     @property
+    def is_rank(self) -> bool:
+        """By what the environment tells now."""
+        return self._granted_by_now().rank is not None
+
+    @property
     def decision(self) -> Decision | None:
         """The last decision; ``None`` until a framework is about to take GPUs."""
         return self.taken.decision if self.taken else None
