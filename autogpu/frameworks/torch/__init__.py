@@ -327,8 +327,9 @@ def _is_asked_by_a_library() -> bool:
     """
     for call in _calls():
         if not call.is_frameworks:
-            file = str(call.variables.get("__file__"))
-            return call.function == "<module>" and bool(re.search("/(site|dist)-packages/", file))
+            name, file = (call.variables.get(each) for each in ("__name__", "__file__"))
+            is_imported = call.function == "<module>" and name not in ("__main__", "__mp_main__")
+            return is_imported and bool(re.search("/(site|dist)-packages/", str(file)))
     return False
 
 
