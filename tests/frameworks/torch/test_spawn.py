@@ -195,6 +195,16 @@ def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
     assert ran.contexts == [3]
 
 
+def test_a_dataparallel_in_a_child_of_a_program_that_uses_none_has_two_idle_gpus(machine_of):
+    script = WITH_A_CHILD.replace("[3, 1]", "[2, 3]").replace("\nmodel =", '\nif "CHILD" in os.environ:\n    model =')
+    script = script.replace("\ntorch.empty", "\n    torch.empty").replace(
+        'device="cuda:3")', 'device="cuda:2"), torch.empty(8, device="cuda:3")'
+    )
+    ran = machine_of("torch", *IDLE[:2], BUSY, IDLE[3]).run(script, fresh=True)
+    assert {gpu for gpu, size in ran.allocated.items() if size} == {1, 3}, ran.stderr
+    assert ["the 2 idlest of 4" in line for line in ran.said] == [True], ran.stderr
+
+
 PLAIN = """
 import multiprocessing
 import os
