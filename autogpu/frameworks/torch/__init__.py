@@ -226,12 +226,13 @@ class CudaStart:
         original(fraction if part is None else min(fraction, part), device)
 
     def is_nccl_available(self, original: Any) -> bool:
-        is_rank = False
-        with self._allocator.guard():
+        if caller_named("_new_process_group_helper") is not None:
+            is_rank = False
+            with self._allocator.guard():
+                is_rank = self._allocator.allocation.is_rank
             # A program of any other kind has yet to say which GPU it uses.
-            is_rank = caller_named("_new_process_group_helper") is not None and self._allocator.allocation.is_rank
-        if is_rank:
-            self._before()
+            if is_rank:
+                self._before()
         return bool(original())
 
     def _certain_count(self) -> int | None:
