@@ -126,6 +126,11 @@ class Allocation:
         return self.visible.grant
 
     @property
+    def is_rank(self) -> bool:
+        """By what the environment tells now."""
+        return self._granted_by_now().rank is not None
+
+    @property
     def decision(self) -> Decision | None:
         """The last decision; ``None`` until a framework is about to take GPUs."""
         return self.taken.decision if self.taken else None
@@ -237,9 +242,10 @@ class Allocation:
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
-        first, listed = said.places[:1], self.visible.listed
-        is_place = listed.order is Order.PARENTS and (0,) < first < (len(listed.pool),)
-        return replace(said, visible=first) if is_place else said
+        at, listed = said.places, self.visible.listed
+        # Of several none is a place, for which one GPU would be claimed.
+        is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
+        return replace(said, visible=at) if is_place else said
 
     def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
         """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.

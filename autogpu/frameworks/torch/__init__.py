@@ -227,7 +227,12 @@ class CudaStart:
 
     def is_nccl_available(self, original: Any) -> bool:
         if caller_named("_new_process_group_helper") is not None:
-            self._before()
+            is_rank = False
+            with self._allocator.guard():
+                is_rank = self._allocator.allocation.is_rank
+            # A program of any other kind has yet to say which GPU it uses.
+            if is_rank:
+                self._before()
         return bool(original())
 
     def _certain_count(self) -> int | None:
@@ -323,8 +328,9 @@ def _is_asked_by_a_library() -> bool:
     """
     for call in _calls():
         if not call.is_frameworks:
-            file = str(call.variables.get("__file__"))
-            return call.function == "<module>" and bool(re.search("/(site|dist)-packages/", file))
+            name, file = (call.variables.get(each) for each in ("__name__", "__file__"))
+            is_imported = call.function == "<module>" and name not in ("__main__", "__mp_main__")
+            return is_imported and bool(re.search("/(site|dist)-packages/", str(file)))
     return False
 
 

@@ -7,7 +7,7 @@ CUDA holds in a variable or names itself; else the one that the command line giv
 from __future__ import annotations
 
 import re
-from types import ModuleType
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from autogpu.frozen import Value
@@ -88,9 +88,11 @@ def _of_settings(values: Iterable[object], index_of: Callable[[object], int | No
 
 
 def _attributes_of(value: object) -> Mapping[str, object]:
-    # Any attribute may be computed by the script's code, and raise.
+    # Any attribute may be computed by the script's code, and raise; a proxy's may make what it stands for.
     try:
-        own = object.__getattribute__(value, "__dict__")
+        found = (each.__dict__.get("__dict__") for each in type(value).__mro__)
+        is_plain = type(next(filter(None, found), None)) in (GetSetDescriptorType, MemberDescriptorType)
+        own = object.__getattribute__(value, "__dict__") if is_plain else None
     except Exception:
         return {}
     return own if type(own) is dict else {}

@@ -147,3 +147,21 @@ def test_no_code_of_the_script_is_run_for_its_variables():
 )
 def test_gpus_that_a_call_of_the_framework_names(calls, numbers):
     assert gpus_named(calls, index_of) == numbers
+
+
+class Proxy:
+    """Stands for an object that is made when it is used, as Celery's and Werkzeug's do."""
+
+    @property
+    def __dict__(self):
+        raise SystemExit("it was made")
+
+
+class OfAProxy(Proxy):
+    pass
+
+
+@pytest.mark.parametrize("proxy", [Proxy(), OfAProxy()], ids=["itself", "of-a-subclass"])
+@pytest.mark.parametrize("name", ["self", "current_app"])
+def test_what_a_proxy_stands_for_is_not_made(proxy, name):
+    assert number_of_process([script(**{name: proxy}), script(device="cuda:2")], [], index_of) == 2

@@ -164,6 +164,20 @@ def test_a_module_of_the_script_that_asks_at_its_import_claims_none(machine_of):
     assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
 
 
+def test_nor_does_an_installed_program_that_is_started_by_its_name(machine_of):
+    machine = machine_of("torch", *IDLE)
+    (machine.project / "site-packages").mkdir()
+    (machine.project / "site-packages" / "program.py").write_text(
+        f"{ASKS}import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
+    )
+    job = machine.start(
+        "import runpy, sys\nsys.path.append('site-packages')\n"
+        "runpy.run_module('program', run_name='__main__', alter_sys=True)\n"  # python -m program
+    )
+    assert job.line() == "cuda"
+    assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
+
+
 def test_the_line_of_a_worker_whose_number_nobody_knows_names_no_gpu_as_its_own(machine_of):
     script = """
 import multiprocessing, torch

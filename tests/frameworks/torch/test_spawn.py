@@ -195,6 +195,16 @@ def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
     assert ran.contexts == [3]
 
 
+def test_a_dataparallel_in_a_child_of_a_program_that_uses_none_has_two_idle_gpus(machine_of):
+    script = WITH_A_CHILD.replace("[3, 1]", "[2, 3]").replace("\nmodel =", '\nif "CHILD" in os.environ:\n    model =')
+    script = script.replace("\ntorch.empty", "\n    torch.empty").replace(
+        'device="cuda:3")', 'device="cuda:2"), torch.empty(8, device="cuda:3")'
+    )
+    ran = machine_of("torch", *IDLE[:2], BUSY, IDLE[3]).run(script, fresh=True)
+    assert {gpu for gpu, size in ran.allocated.items() if size} == {1, 3}, ran.stderr
+    assert ["the 2 idlest of 4" in line for line in ran.said] == [True], ran.stderr
+
+
 PLAIN = """
 import multiprocessing
 import os
@@ -247,3 +257,34 @@ def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(script,
     assert (sorted(found) if "device" in changes else found) == gpus
     job.go_on()
     assert job.end().exit_status == 0
+
+
+# Each is told its number by an argument; NCCL's C++ counts the GPUs before set_device() tells PyTorch.
+GROUP = """
+import multiprocessing
+import os
+import torch
+import torch.distributed as dist
+
+def work(rank, store):
+    dist.init_process_group("nccl", init_method=store, rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    torch.ones(3).cuda()
+    os._exit(0)  # without the wait for the other
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    store = "file://" + os.path.abspath("store")
+    workers = [context.Process(target=work, args=(rank, store)) for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+
+
+def test_workers_whose_group_is_made_before_they_say_their_number_have_the_idle_gpus(machine_of):
+    ran = machine_of("torch", BUSY, Gpu(), BUSY, Gpu()).run(GROUP)
+    allocated = {gpu for gpu, size in ran.allocated.items() if size}
+    assert (ran.exit_status, allocated) == (0, {1, 3}), ran.stderr
+    assert sorted(line[:14] for line in ran.said) == ["autogpu: GPU 1", "autogpu: GPU 3"]
