@@ -25,10 +25,10 @@ PIPE_WIDTH = 120
 
 _HELP = """\
 q, Ctrl-C    leave
-s            the next order of the GPUs: number, memory, utilization (most first)
+s            the next order of the GPUs: by number, memory, utilization
 h            this help, or back
 
-memory       used (full) and claimed beyond that (half full), of what the GPU has
+memory       used (full), and claimed beyond that (half full)
 claimed      promised to jobs of autogpu, in GiB
 utilization  share of the last seconds in which the GPU computed
 awaited      free, and a job in the queue goes first

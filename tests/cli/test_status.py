@@ -414,7 +414,7 @@ def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     assert {line[12:13] for line in lines} <= {"", " "}
-    assert len(lines) == 12 or width < 80
+    assert len(lines) == 11 or width < 80
 
 
 @pytest.mark.slow
