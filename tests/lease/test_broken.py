@@ -105,11 +105,11 @@ def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothin
         return [str(each) for each in files if os.path.lexists(each) and os.readlink(each).endswith("/mutex")]
 
     def fork_and_tell(descriptor, fstat=os.fstat):
-        if opened():
+        if os.getpid() == pid and opened():
             kept.append(in_a_fork(opened))
         return fstat(descriptor)
 
-    kept = []
+    kept, pid = [], os.getpid()
     monkeypatch.setattr(os, "fstat", fork_and_tell)
     with folder.locked():
         monkeypatch.undo()
