@@ -5,6 +5,7 @@ One glance tells of each GPU what is used, what is claimed, whose it is, since w
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import sys
@@ -12,6 +13,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
@@ -241,6 +245,19 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
             )
 
 
+class _Name:
+    """The name of a GPU in a cell. It is cut in the middle, since models differ at their ends."""
+
+    def __init__(self, name: str) -> None:
+        self._name = printable(name, 40)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, len(self._name))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(printable(self._name, options.max_width), no_wrap=True)
+
+
 def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Text]:
     """The heading, and for each GPU its row, which tells of all on it, and the one user's jobs and processes."""
     part_of = {gpu.uuid: gpu for gpu in theirs.gpus}
@@ -268,28 +285,36 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
 
 
 def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
-    """The heading, and a row for each GPU: in columns, of which the one with the names gives way."""
-    cards, is_wide = {gpu.uuid for gpu in gpus}, view.bars[1] > 0
-    use, warmth = "utilization" if is_wide else "use", ("°C", "W") if view.tells_warmth else ()
-    heading = ("", "name", "memory, GiB", "claimed", use, *warmth, "state")
-    grid = [[*map(Text, heading)], *([*_cells(gpu, view, is_below=gpu.parent in cards)] for gpu in gpus)]
-    gap, widths = 1 + is_wide, [max(cell.cell_len for cell in column) for column in zip(*grid)]
-    left = max(view.width, _LEAST_WIDTH) - sum(widths) - gap * (len(widths) - 1)
-    widths[1] = max(1, widths[1] + min(left, 0))
-    for row in grid:
-        row[1] = Text(printable(row[1].plain, widths[1]))  # in the middle: models differ at their ends
-        for cell, word, width in zip(row, heading, widths):
-            cell.align("right" if word in ("claimed", *warmth) else "left", width)
-        line = Text(" " * gap).join(row)
+    is_wide = view.bars[1] > 0
+    warmth = (Column("°C", no_wrap=True, justify="right"), Column("W", no_wrap=True, justify="right"))
+    grid = Table(
+        Column("", no_wrap=True),
+        "name",
+        Column("memory, GiB", no_wrap=True),
+        Column("claimed", no_wrap=True, justify="right"),
+        Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
+        *(warmth if view.tells_warmth else ()),
+        # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
+        Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
+        box=None,
+        pad_edge=False,
+        padding=(0, 2 if is_wide else 1, 0, 0),
+        header_style="",
+    )
+    cards = {gpu.uuid for gpu in gpus}
+    for gpu in gpus:
+        grid.add_row(*_cells(gpu, view, is_below=gpu.parent in cards))
+    for parts in Console(file=io.StringIO(), width=max(view.width, _LEAST_WIDTH)).render_lines(grid, pad=False):
+        line = Text.assemble(*((part.text, part.style or "") for part in parts))
         line.rstrip()
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
-    yield Text(printable("".join(name.rpartition("MIG ")[1:]) if is_below else name, 40))
+    yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
     yield _memory_cell(gpu, view.bars[0])
     yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     busy = gpu.utilization_percent
@@ -299,11 +324,8 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
         yield Text("-" if reading is None else str(reading))
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
-    cell = Text.assemble((state, _STYLES.get(gpu.state, "")))
-    if view.is_brief:
-        # The owners have no lines below. A part of the width, or no name would be seen.
-        cell.append(" " + ", ".join(_owners(gpu))).truncate(view.width // 4, overflow="ellipsis")
-    yield cell
+    owners = " " + ", ".join(_owners(gpu)) if view.is_brief else ""
+    yield Text.assemble((state, _STYLES.get(gpu.state, "")), owners)
 
 
 def _memory_cell(gpu: GpuStatus, bar_cells: int) -> Text:
