@@ -1,25 +1,18 @@
-"""The jobs of this host as a person names them, by pid, script or GPU: to wait for their end, and ``autogpu stop``."""
+"""The jobs of this host as a person names them, by pid, script or GPU; and how their end is awaited."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shlex
-import signal
-import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 
-from autogpu import lease, process
-from autogpu.cli.request import Duration, uid_of
-from autogpu.devices import probe
+from autogpu import lease
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import Folder, Waiter
@@ -35,18 +28,17 @@ from autogpu.status.snapshot import read_leases, user_and_program
 # Of a list in a message.
 _MOST_NAMED = 12
 
-# For a job that has been told to end; and for one whose end is awaited, where the system does not tell when a lock is
-# gone.
-_LOOK_EVERY_S, _LOOK_WITHOUT_LOCKS_EVERY_S = 0.05, 2.0
+# Of the folder, where the system does not tell when a lock is gone.
+_LOOK_EVERY_S = 2.0
 
 
-def _name_of(job: Job) -> str:
+def name_of(job: Job) -> str:
     """``train.py (pid 4121)``."""
     return f"{job.script or '?'} (pid {job.pid or '?'})"
 
 
-def _names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
-    names = [_name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
+def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
+    names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
     more = len(names) - _MOST_NAMED
     return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
 
@@ -56,7 +48,7 @@ def _values_of(job: Job) -> Mapping[str, object]:
     return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
 
 
-def _described(job: Job, inventory: Inventory) -> str:
+def described(job: Job, inventory: Inventory) -> str:
     """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``; and which other process keeps its lease alive."""
     gpus = _labels(job, inventory)
     where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
@@ -65,7 +57,7 @@ def _described(job: Job, inventory: Inventory) -> str:
     if pid in job.pids_here and pid not in pids:
         keeper = f"{user_and_program(pid)[1] or 'a program'}, which it started and which keeps its claim"
         kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
-    return f"{_name_of(job)}{where}{processes}, for {span(job.age_s)}{kept}"
+    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}{kept}"
 
 
 def _labels(job: Job, inventory: Inventory) -> list[str]:
@@ -81,7 +73,7 @@ def _is_own(job: Job) -> bool:
     return os.getpid() in job.pids_here
 
 
-def _read_jobs(names: Iterable[str], devices: Sequence[Device] = ()) -> Sequence[Job]:
+def read_jobs(names: Iterable[str], devices: Sequence[Device] = ()) -> Sequence[Job]:
     """The jobs of all users, in the order in which they claimed; those that wait come last.
 
     Args:
@@ -102,7 +94,7 @@ def _pid_of(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else None
 
 
-def _named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
+def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
     """Find the jobs that ``text`` means, a pid of one of its processes or a script's name; and say by which."""
     pid = _pid_of(text)
     if pid is None:
@@ -112,7 +104,7 @@ def _named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
     return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
-def _on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
+def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
     """Find the jobs that are on that GPU, or on an instance of it; and say so. An error if there is no such GPU."""
     there = [device.label for device in inventory.devices] + [str(lost.index) for lost in inventory.unreadable]
     if number not in there:
@@ -121,23 +113,23 @@ def _on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str
     return f"on GPU {printable(number, 20)}", found
 
 
-def _only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) -> Job:
+def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) -> Job:
     """The one that was found, apart from the job of this command; else an error that lists what there is."""
     others = [job for job in means if not _is_own(job)]
     if len(others) == 1:
         return others[0]
-    there_are = f"there are {_names_of(jobs, with_users=True)}" if jobs else "there is none"
+    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
     why, remedy = f"no job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
-        why = f"{len(others)} jobs are {what}: {_names_of(others, with_users=True)}"
+        why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
         remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"
     elif means:
-        why = f"{_name_of(means[0])} is the job that this command is part of"
+        why = f"{name_of(means[0])} is the job that this command is part of"
         remedy = f"call `autogpu {verb}` outside of it"
     raise AutoGpuError(why, remedy=remedy)
 
 
-def _watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
+def watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
     """A function that finds which leases and tickets of these jobs are alive, also where a job got its GPU after it was
     in the queue, or lost a member.
     """
@@ -188,15 +180,15 @@ def wait_for_jobs(names: Sequence[str], within_s: float, *, as_json: bool) -> in
         jobs = left = _jobs_to_wait_for(names)
         told.update(verdict="running", jobs=jobs)
         if jobs and is_terminal():
-            say(f"waiting for the end of {_names_of(jobs)}; Ctrl-C stops")
+            say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
         while left:
             if not _end_before(until_s, left):
-                still = f"{_names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
+                still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
                 remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
                 raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
             # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
             left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
-        ended = f"{_names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
+        ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
         why = ended if jobs else "you have no other job here that holds a GPU or waits for one"
         told.update(verdict="ended", why=why)
     say(why)
@@ -204,7 +196,7 @@ def wait_for_jobs(names: Sequence[str], within_s: float, *, as_json: bool) -> in
 
 
 def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[Job]:
-    jobs = _read_jobs(names)
+    jobs = read_jobs(names)
     others = [job for job in jobs if not _is_own(job)]
     if names:
         return [_job_named(jobs, name, others) for name in names]
@@ -212,15 +204,15 @@ def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[Job]:
 
 
 def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
-    what, means = _named(jobs, name)
+    what, means = named(jobs, name)
     # Everybody's script may be called train.py.
     mine = [job for job in means if job.uid == os.getuid()]
-    return _only_one(what, mine or means, others, "wait --job")
+    return only_one(what, mine or means, others, "wait --job")
 
 
 def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
     folder = lease.find_folder(os.environ, make=False)
-    alive = _watch(jobs, folder)
+    alive = watch(jobs, folder)
     while True:
         left = alive()
         if not left or monotonic_s() >= until_s:
@@ -235,145 +227,4 @@ def _wait_for_end(folder: Folder, name: str) -> None:
     with suppress(OSError, AutoGpuError), folder.opened() as descriptor:
         lease.wait_for_end(descriptor, name)
         return
-    time.sleep(_LOOK_WITHOUT_LOCKS_EVERY_S)
-
-
-@click.command(
-    epilog="""Exit status: 0 when the job has ended, 1 if nothing was stopped, 75 if it still runs after --grace.
-
-\b
-Examples:
-  autogpu stop train.py
-  autogpu stop --gpu 2
-  autogpu stop train.py --yes --kill"""
-)
-@click.argument("name", metavar="[PID|SCRIPT]", required=False)
-@click.option("--gpu", metavar="NUMBER", help="The job of yours that is on this GPU, as `autogpu status` numbers it.")
-@click.option("-y", "--yes", "is_sure", is_flag=True, help="Don't ask.")
-@click.option("--kill", "is_killed", is_flag=True, help="Send SIGKILL, to all of its processes.")
-@click.option(
-    "--grace", "grace_s", type=Duration(), default="10s", show_default=True, help="How long it may take to end."
-)
-@click.option("--user", metavar="NAME", help="For root: a job of this user.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
-def stop(
-    name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grace_s: float, user: str | None, as_json: bool
-) -> int:
-    """End a job of yours, also one that waits in the queue: by a pid, the name of its script, or its GPU.
-
-    It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has; without --kill it does
-    no more, and says what still runs after --grace. A process that is of no job of autogpu's is not touched, nor is a
-    job of another user; root ends those with --user.
-    """
-    if (name is None) == (gpu is None):
-        raise click.UsageError(
-            "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
-        )
-    number = signal.SIGKILL if is_killed else signal.SIGTERM
-    with told_in_json("not_stopped", as_json=as_json, jobs=()) as told:
-        own = os.getuid()
-        uid = own if user is None else uid_of(user)
-        if own not in (0, uid):
-            raise AutoGpuError("only root ends the jobs of other users", remedy=f"ask {printable(user or '')}")
-        inventory = probe.finish(probe.start(os.environ))
-        job = _job_to_stop(name, gpu, uid, inventory)
-        told["jobs"] = [job]
-        # Now: a person may take long to answer, and a pid may be another's by then.
-        known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
-        click.echo(_described(job, inventory), err=True)
-        if not is_sure and not sys.stdin.isatty():
-            why = "nothing is stopped: there is no terminal to ask on"
-            raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
-        if not is_sure and not click.confirm("Stop it?", err=True):
-            raise AutoGpuError("nothing is stopped", remedy="")
-        told["verdict"] = "running"
-        if not _ends(job, known, number, grace_s):
-            remedy = f"to end it at once: autogpu stop {job.pid} --kill"
-            remedy += f" --user {shlex.quote(printable(user))}" if user else ""
-            raise WaitTimeout(
-                f"{_name_of(job)} still runs {span(grace_s)} after {number.name}",
-                remedy="`ps` shows what it waits for" if is_killed else remedy,
-            )
-        told.update(verdict="ended", why=f"{_name_of(job)} has ended")
-    say(str(told["why"]))
-    return 0
-
-
-def _job_to_stop(name: str | None, gpu: str | None, uid: int, inventory: Inventory) -> Job:
-    """The one job of that user that is meant, if its processes can be told here."""
-    if gpu is not None and inventory.failure:
-        raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
-    jobs = _read_jobs([name or ""], inventory.devices)
-    what, found = _named(jobs, name) if name is not None else _on_gpu(jobs, gpu or "", inventory)
-    theirs = [job for job in found if job.uid == uid]
-    if found and not theirs:
-        raise _of_others(what, found)
-    job = _only_one(what, theirs, [each for each in jobs if each.uid == uid], "stop")
-    if not job.pids_here:
-        what = f"the processes of {_name_of(job)} can't be told here: they are in a container, or hidden"
-        raise AutoGpuError(what, remedy="stop it where it was started")
-    return job
-
-
-def _of_others(what: str, jobs: Sequence[Job]) -> AutoGpuError:
-    owners, command = [user_name(job.uid) for job in jobs], f"autogpu stop {jobs[0].pid} --user"
-    seen, roots = f"{_name_of(jobs[0])} is a job of {owners[0]}", f"{command} {shlex.quote(owners[0])}"
-    if len(jobs) > 1:
-        seen = f"{len(jobs)} jobs of other users are {what}: {_names_of(jobs, with_users=True)}"
-        roots = f"say which, as in `{roots}`"
-    remedy = roots if os.getuid() == 0 else f"ask {listed([*dict.fromkeys(owners)])}"
-    return AutoGpuError(f"nothing is stopped: {seen}", remedy=remedy)
-
-
-def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:
-    """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
-
-    What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
-    handler that writes a checkpoint. SIGKILL can't be handed on, and goes to all of them.
-    """
-    left_of, until_s = _watch([job], lease.find_folder(os.environ, make=False)), monotonic_s() + grace_s
-    sent: set[tuple[int, int]] = set()
-    while True:
-        left = left_of()
-        alive = {pid: start for pid, start in known.items() if process.start_time(pid) == start}
-        if not left and not alive:
-            return True
-        holders = lease.processes_of(left, (), is_complete=True).of_lease
-        targets = _starts(pids[0] for pids in holders.values() if pids)
-        targets.update(alive if not left or number == signal.SIGKILL else {})
-        for pid, start in targets.items() - sent:
-            _send(pid, start, job.uid, number)
-        sent |= targets.items()
-        if monotonic_s() >= until_s:
-            return False
-        time.sleep(_LOOK_EVERY_S)
-
-
-def _starts(pids: Iterable[int]) -> dict[int, int]:
-    """By pid, when each process started: with that it is one for ever, and the pid may be another's later."""
-    starts = {pid: process.start_time(pid) for pid in pids}
-    return {pid: start for pid, start in starts.items() if start is not None}
-
-
-def _send(pid: int, start: int, uid: int, number: signal.Signals) -> None:
-    send: Callable[[int], None] = partial(os.kill, pid)
-    with ExitStack() as stack, suppress(ProcessLookupError):
-        with suppress(AttributeError, OSError):  # Python before 3.9, or a kernel before 5.3
-            descriptor = os.pidfd_open(pid)
-            stack.callback(os.close, descriptor)
-            send = partial(signal.pidfd_send_signal, descriptor)
-        # The descriptor stays with the process that it was opened for: what is true now is true of that one.
-        if process.start_time(pid) == start and _real_user(pid) == uid:
-            try:
-                send(number)
-                send(signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
-            except PermissionError as error:
-                say(f"pid {pid} can't be stopped: {error.strerror}")
-
-
-def _real_user(pid: int) -> int | None:
-    """Not the owner of its files in ``/proc``, who is root where it may not be dumped."""
-    with suppress(OSError):
-        found = re.search(r"^Uid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.MULTILINE)
-        return process.user_of(int(found[1])) if found else None
-    return None
+    time.sleep(_LOOK_EVERY_S)

@@ -185,7 +185,7 @@ def test_a_plain_user_may_not_end_anothers(path):
     program = textwrap.dedent(
         """
         import os, sys
-        from autogpu.cli.jobs import stop
+        from autogpu.cli.stop import stop
         from autogpu.cli.main import run
         os.setgroups([]); os.setgid(12345); os.setuid(12345)
         sys.exit(run(["stop", *sys.argv[1:]]))

@@ -1,0 +1,100 @@
+"""``autogpu pick``: the GPUs to use, for shell scripts and containers. Nothing is held."""
+
+from __future__ import annotations
+
+import os
+from typing import Mapping, Sequence
+
+import click
+
+from autogpu.cli.request import NoDriver, decide_now, in_words, listing, policy_options, request_gpus, resolve_flags
+from autogpu.devices.model import Device
+from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
+from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
+from autogpu.selection import explain
+from autogpu.selection.members import Family
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
+
+
+@click.command(
+    epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
+if none is free now and the policy would wait.
+
+\b
+Examples:
+  eval "$(autogpu pick --count 2)"
+  docker run --gpus "$(autogpu pick --format docker)" nvidia/cuda nvidia-smi"""
+)
+@policy_options("select", "memory")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("export", "uuid", "index", "docker")),
+    default="export",
+    show_default=True,
+    help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",
+)
+@click.option("--explain", "is_explained", is_flag=True, help="Print on stderr why the other GPUs were not picked.")
+def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
+    """Print which GPUs to use at this moment, for programs that autogpu can't reach.
+
+    Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
+    holds them for as long as the command runs.
+    """
+    resolved = resolve_flags(flags)
+    if "busy" in flags and resolved.policy.busy == "wait":
+        raise click.UsageError(
+            "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
+            "`autogpu run --hold --busy wait -- command` also holds them"
+        )
+    if resolved.policy.count == 0:
+        return _pick_none(explain.COUNT_IS_ZERO, form)
+    try:
+        request = request_gpus(resolved, os.environ)
+    except NoDriver as error:
+        if resolved.policy.busy != "cpu":
+            raise
+        return _pick_none(error.what, form)
+    decision, family = decide_now(request, "picking")
+    status = _print_decision(decision, family, form, request)
+    if is_explained:
+        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
+            say(line)
+    return status
+
+
+def _print_decision(decision: Decision, family: Family | None, form: str, request: SelectionRequest) -> int:
+    if decision.verdict is Verdict.CPU and request.policy.busy == "cpu":
+        return _pick_none(decision.why, form)
+    if decision.verdict is not Verdict.TAKE:
+        say(_without_gpu(in_words(decision)))
+        return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
+    click.echo(_formatted(decision.devices, form, listing(decision.devices, request.policy, request.inventory)))
+    is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
+    held = "reserved already" if is_held else "not reserved"
+    say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")
+    return 0
+
+
+def _pick_none(why: str, form: str) -> int:
+    """Print how a program is kept from every GPU, which the policy asks for."""
+    if form == "docker":
+        raise AutoGpuError(_without_gpu(why), remedy="start the container without --gpus")
+    click.echo("export CUDA_VISIBLE_DEVICES=-1" if form == "export" else "-1")
+    say(_without_gpu(why))
+    return 0
+
+
+def _without_gpu(why: str) -> str:
+    return printable(why if why.startswith("no GPU") else f"no GPU: {why}", 2000)
+
+
+def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str]) -> str:
+    uuids = ",".join(device.uuid for device in taken)
+    if form == "export":
+        return "export " + " ".join(f"{name}={value}" for name, value in variables.items())
+    if form == "docker":
+        # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
+        return f'"device={uuids}"'
+    return uuids if form == "uuid" else ",".join(device.label for device in taken)
