@@ -37,8 +37,8 @@ OnWait = Callable[[QueueState, Decision], None]
 # While a process waits without a place in the queue: how often it looks.
 _UNCLAIMED_LOOK_S = 2.0
 
-# A driver that has failed for so long is gone; an error that passes is no reason to give the place in the queue up.
-_DRIVER_GONE_S = 5.0
+# GPUs that have failed for so long are gone; an error that passes is no reason to give the place in the queue up.
+_GONE_S = 5.0
 
 
 class Taken(Value):
@@ -119,6 +119,20 @@ def acquire(
     return process.go_unclaimed(problem)
 
 
+class FurtherReadings:
+    """Those of a process that waits: one in which none of its GPUs answers does not count yet."""
+
+    def __init__(self) -> None:
+        self._failing_s: float | None = None
+
+    def counts(self, inventory: Inventory | None, decision: Decision) -> bool:
+        """One of its GPUs answers, or none has done so for seconds; ``decision`` is the last one."""
+        awaited, now_s = {device.uuid for device in decision.ranking.suitable}, monotonic_s()
+        is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
+        self._failing_s = (self._failing_s or now_s) if is_failure else None
+        return self._failing_s is None or now_s - self._failing_s >= _GONE_S
+
+
 class _NothingToWaitFor(Exception):
     """The GPUs that the process waited for can't be had any more: the decision says what becomes of it."""
 
@@ -135,7 +149,7 @@ class _Process:
         self._read = read
         self._on_wait = on_wait
         self._begun_s = monotonic_s()
-        self._failing_s: float | None = None
+        self._readings = FurtherReadings()
         self._has_waited = False
         self._folder: lease.Folder | None = None
         self._family: Family | None = None
@@ -251,12 +265,8 @@ class _Process:
         self._on_wait(replace(state, timeout_s=self._request.policy.wait_s), self.decision)
 
     def _read_again(self) -> None:
-        inventory, now_s = self._read(), monotonic_s()
-        # Also where none of the GPUs that are waited for answers, though others do.
-        awaited = {device.uuid for device in self.decision.ranking.suitable}
-        is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
-        self._failing_s = (self._failing_s or now_s) if is_failure else None
-        if inventory is not None and (self._failing_s is None or now_s - self._failing_s >= _DRIVER_GONE_S):
+        inventory = self._read()
+        if self._readings.counts(inventory, self.decision) and inventory is not None:
             self._request = replace(self._request, inventory=inventory)
 
 

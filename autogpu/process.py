@@ -105,7 +105,8 @@ def start_time(pid: int | None = None) -> int | None:
     A number, not a time: only good for telling whether a pid still is the process that it was. Source:
     ``/proc/<pid>/stat``, field 22.
     """
-    return (parent_and_start(pid) or (0, None))[1]
+    found = parent_and_start(pid)
+    return None if found is None else found[1]
 
 
 def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:

@@ -60,7 +60,7 @@ def test_failures_that_are_no_row_do_not_add_up(acquired, other, monkeypatch):
     readings = itertools.chain([FAILED, inventory(BUSY)] * 3, itertools.repeat(None))
 
     def read():
-        clock[0] += acquire._DRIVER_GONE_S - 1
+        clock[0] += acquire._GONE_S - 1
         reading = next(readings)
         if reading is None:
             holder.end()

@@ -9,6 +9,7 @@ from typing import Mapping, Sequence
 
 import click
 
+from autogpu.acquire import FurtherReadings
 from autogpu.cli.jobs import told_in_json, wait_for_jobs
 from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
@@ -23,9 +24,6 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 # The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0
-
-# When none of those that are waited for can be read, as for a job in the queue.
-_GPUS_GONE_S = 5.0
 
 
 def _no_words(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> None:
@@ -106,18 +104,15 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
         return decision
     if is_terminal():
         say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
-    failing_s: float | None = None
+    readings = FurtherReadings()
     limit = "" if within_s == math.inf else f" of {span(within_s)}"
     try:
         while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
             time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
             # In this process, where it takes a tenth of the time that a process for it would.
             inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-            now_s, awaited = monotonic_s(), {device.uuid for device in decision.ranking.suitable}
-            is_failure = awaited.isdisjoint(device.uuid for device in inventory.devices)
-            failing_s = (failing_s or now_s) if is_failure else None
-            # One that fails is no reason to end after hours: the one before stands until the next. GPUs may be gone.
-            if failing_s is None or (not inventory.failure and now_s - failing_s >= _GPUS_GONE_S):
+            # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
+            if readings.counts(inventory, decision) and not inventory.failure:
                 request = replace(request, inventory=inventory)
             decision, _ = decide_now(request, "waiting")
             _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")

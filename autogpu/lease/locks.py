@@ -40,8 +40,7 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 # Gone, a link, no plain file, or closed to us.
 _NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
 
-# What programs inherit: they use small numbers for themselves, and 200 as in flock(1): `exec 200>lock` would close what
-# is there.
+# Programs use small numbers, and 200 as in flock(1), for themselves: `exec 200>lock` closes what they have inherited.
 _FIRST_INHERITED = 230
 
 # With a few hundred locks it takes a ms, with ten thousand of another's a tenth of a second. In processor time,

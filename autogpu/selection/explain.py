@@ -24,6 +24,8 @@ AWAITED = "a job in the queue waits for it"
 NOT_AMONG, EXCLUDED = "not among select.devices", "excluded by select.exclude"
 OVERRIDE = "to have the idlest instead: AUTOGPU_SCRIPT=override"
 CHOSEN_BY_SCRIPT = "chosen by the script"
+COUNTED_BEFORE = "CUDA had counted the GPUs before autogpu could choose"
+ONLY_THE_WORKER_KNOWS = "one of them, by a number that only this worker process knows"
 BEST_EFFORT = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
 BEST_EFFORT_OF_SIZE = "limited to what is free there, whatever it asks for"
 
@@ -218,10 +220,8 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
 
 def order_is_fixed(policy: Policy, *, is_worker: bool) -> str:
     """Why a framework takes what CUDA counts first, whatever it is, and whatever the policy says of busy GPUs."""
-    why = "CUDA had counted the GPUs before autogpu could choose"
-    why = "one of them, by a number that only this worker process knows" if is_worker else why
     effect = "" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect'
-    return why + effect
+    return (ONLY_THE_WORKER_KNOWS if is_worker else COUNTED_BEFORE) + effect
 
 
 def granted_part(grant: Grant) -> str:
