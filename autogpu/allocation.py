@@ -281,7 +281,7 @@ class Allocation:
     # The decision
 
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """What is known for a decision, beside the leases, once a framework's script has said this much."""
+        """All that a decision rests on, but for the leases, once a framework's script has said this much."""
         visible = self.visible
         inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S) or NO_READING, self.uuids
         if uuids is not None:

@@ -1,4 +1,4 @@
-"""What the hooks of one framework ask and tell: the GPUs that it is to use, and the lines about it."""
+"""One framework in a process: its hooks ask here for the GPUs that it is to use, and lines are said about it."""
 
 from __future__ import annotations
 

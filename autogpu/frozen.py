@@ -21,10 +21,10 @@ else:
 
 @_typed_like_a_dataclass(frozen_default=True)
 class Value:
-    """What derives from it has the fields that its annotations name: comparable, and without assignment.
+    """A class of values, with the fields that its annotations name: comparable, and without assignment.
 
     Hashable where every field is, as with ``dataclasses``. A default is shared by all values, so it has to be a value
-    itself. A class that derives from such a one adds fields.
+    itself. A class of values that derives from another adds fields.
     """
 
     if TYPE_CHECKING:

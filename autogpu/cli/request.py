@@ -1,4 +1,4 @@
-"""What the command line asks for: the policy's keys as options, and a request for GPUs of this machine."""
+"""A request on the command line: the policy's keys as options, and GPUs of this machine that are asked for."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _matches(device: Device, entry: str) -> bool:
 
 
 def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:
-    """What to say of the entries of the lists that count which match none of the GPUs of the machine, if it has any."""
+    """Say, of each list that counts, which entries match none of the GPUs of the machine; nothing where it has none."""
     policy, devices = resolved.policy, inventory.devices
     # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
     is_complete = not (inventory.unreadable or inventory.denied)
