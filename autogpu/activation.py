@@ -1,7 +1,7 @@
 """The moments at which autogpu acts in a process that imports a framework, and the guard around each of them.
 
 The start-up hook calls ``before_import`` and ``after_import`` around the framework's body; from then on the framework's
-own functions call its :class:`autogpu.allocator.Allocator` when they make a context.
+own functions call its :class:`autogpu.frameworks.base.HookedFramework` when they make a context.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType, TracebackType
-    from typing import Any
 
     from autogpu.allocation import Allocation
-    from autogpu.allocator import Allocator
+    from autogpu.frameworks.base import HookedFramework
 
 # Of this process; ``None`` where autogpu does nothing.
 allocation: Allocation | None = None
 
-# By the top-level module of the framework.
-allocators: dict[str, Allocator | _Later] = {}
+# By its top-level module, each framework that this process has imported.
+imported: dict[str, HookedFramework] = {}
 
 _has_begun = False
 
@@ -78,46 +77,41 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        if framework in frameworks.LATE:
-            allocators.setdefault(framework, _Later(framework, started_with))
+        if framework in imported:
             return
-        _begin(started_with)
-        if allocation and framework not in allocators:
-            allocators[framework] = _allocator_of(framework, allocation)
+        begun = None if framework in frameworks.LATE else _begin(started_with)
+        new = frameworks.load(framework)(lambda: _begin(started_with), guard)
+        if begun is not None:
+            new.join(begun)
+        imported[framework] = new
 
 
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
-        allocator = allocators.get(framework)
-        if isinstance(allocator, _Later):
-            package = frameworks.load(framework)
-            hooks = package.find_hooks()
-            if hooks.found:
-                package.install_hooks(allocator, hooks)
-            elif hooks.obstacle and not _has_begun:
-                allocator.begun()  # which says so
-        elif allocator is not None:
+        if framework in imported:
             try:
-                allocator.imported()
+                imported[framework].imported()
             except NoEligibleDevice:  # where the policy asks for this, the first use raises it again
                 pass
 
 
-def _begin(started_with: str | None) -> None:
-    """For the first framework that is imported, or used."""
+def _begin(started_with: str | None) -> Allocation:
+    """For the first framework that is imported, or used; the same for all others."""
     global _has_begun
     with _lock:
-        if _has_begun:
-            return
-        _has_begun = True
-        try:
-            _read_and_resolve(started_with)
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C: the next import begins anew
-            _has_begun = False
-            raise
+        if not _has_begun:
+            _has_begun = True
+            try:
+                _read_and_resolve(started_with)
+            except Exception:
+                raise
+            except BaseException:  # Ctrl-C: the next import begins anew
+                _has_begun = False
+                raise
+    if allocation is None:
+        raise _SwitchedOff
+    return allocation
 
 
 def _read_and_resolve(started_with: str | None) -> None:
@@ -135,38 +129,6 @@ def _read_and_resolve(started_with: str | None) -> None:
         reading.close()
         return
     allocation = Allocation(resolved, os.environ, guard, grant=grant, started_with=started_with, first_reading=reading)
-
-
-def _allocator_of(framework: str, allocation: Allocation) -> Allocator:
-    from autogpu.allocator import Allocator
-
-    return Allocator(allocation, frameworks.load(framework))
-
-
-class _Later:
-    """The allocator of a framework whose import is too short for more than its hooks; made at their first call."""
-
-    guard = staticmethod(guard)
-
-    def __init__(self, framework: str, started_with: str | None) -> None:
-        self._framework = framework
-        self._started_with = started_with
-        self._begun: Allocator | None = None
-
-    def begun(self) -> Allocator:
-        """Do now what is done for others at their import."""
-        with _lock:
-            if self._begun is None:
-                _begin(self._started_with)
-                if allocation is None:
-                    raise _SwitchedOff
-                allocator = _allocator_of(self._framework, allocation)
-                allocator.imported()
-                self._begun = allocator
-            return self._begun
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.begun(), name)
 
 
 def _report(error: Exception) -> None:

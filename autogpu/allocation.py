@@ -14,7 +14,7 @@ from autogpu.devices.enumeration import cards, counted_by_framework, named_by_nv
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
-from autogpu.frameworks.base import NOTHING_SAID, DeviceRequest
+from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.acquire import Taken
     from autogpu.devices.model import CudaDriver, DeviceReader, Reading
-    from autogpu.frameworks.base import Framework
+    from autogpu.frameworks.model import Framework
     from autogpu.lease import Lease
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
@@ -149,6 +149,11 @@ class Allocation:
             has_candidates=bool(visible.listed.candidates) and not visible.lists_chosen,
             wants_order=self.wants_order,
         )
+
+    @property
+    def inventory(self) -> Inventory | None:
+        """By the reading that was begun last; ``None`` where the driver does not answer in time."""
+        return self.readings.wait(CONTEXT_DEADLINE_S)
 
     @property
     def counted_uuids(self) -> tuple[str, ...] | None:
@@ -283,7 +288,7 @@ class Allocation:
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """All that a decision rests on, but for the leases, once a framework's script has said this much."""
         visible = self.visible
-        inventory, uuids = self.readings.wait(CONTEXT_DEADLINE_S) or NO_READING, self.uuids
+        inventory, uuids = self.inventory or NO_READING, self.uuids
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())

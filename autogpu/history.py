@@ -27,7 +27,7 @@ from autogpu.selection.model import MemoryDemand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import Framework
+    from autogpu.frameworks.model import Framework
 
 # So many clean runs tell what a script needs.
 RUNS = 3

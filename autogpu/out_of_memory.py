@@ -9,7 +9,7 @@ from typing import Iterable, Mapping, Sequence
 from autogpu import lease
 from autogpu.devices.model import NO_READING, Device, by_uuid
 from autogpu.errors import AutoGpuError
-from autogpu.frameworks.base import Assignment, OutOfMemory
+from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import Value
 from autogpu.process import owner, unix_s
 from autogpu.reporting.text import GIB, listed, printable, size, user_name
@@ -22,7 +22,7 @@ from autogpu.variables import PREFIX
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.allocation import Allocation
-    from autogpu.frameworks.base import Framework
+    from autogpu.frameworks.model import Framework
 
 # A user waits for the prompt.
 _DEADLINE_S = 3.0

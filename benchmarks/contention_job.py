@@ -108,26 +108,47 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     """
     from autogpu import policy
     from autogpu.allocation import Allocation
-    from autogpu.allocator import Allocator
     from autogpu.devices import cuda as driver
     from autogpu.devices import probe
     from autogpu.errors import NoEligibleDevice, WaitTimeout
-    from autogpu.frameworks.base import DeviceRequest, Usage
+    from autogpu.frameworks.base import HookedFramework
+    from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
     from autogpu.selection.grants import NO_ENGINE
+
+    class Program(HookedFramework):
+        """What autogpu takes for a framework here: this job calls CUDA itself, and so has nothing to hook."""
+
+        NAME = "the job"
+
+        @staticmethod
+        def find_hooks() -> Hooks:
+            return Hooks(found=("choose",))
+
+        def install_hooks(self, hooks: Hooks) -> None:
+            """It calls what hooks would call."""
+
+        @staticmethod
+        def peak_bytes() -> int:
+            return 0
+
+        @staticmethod
+        def out_of_memory(error: BaseException) -> OutOfMemory | None:
+            return None
 
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
     allocation = Allocation(
         resolved, os.environ, contextlib.nullcontext, grant=NO_ENGINE, started_with=None, first_reading=reading
     )
-    allocator = Allocator(allocation, Program)
-    allocator.imported()
+    program = Program(lambda: allocation, contextlib.nullcontext)
+    program.join(allocation)
+    program.imported()
 
     def choose(cuda: Cuda) -> Choice:
-        allocator.prepare()
+        program.prepare()
         count = cuda.init()
         try:
-            assignment = allocator.assign(DeviceRequest(count))
+            assignment = program.assign(DeviceRequest(count))
         except NoEligibleDevice as error:
             return Choice((), f"refused: {error}")
         except WaitTimeout as error:
@@ -139,30 +160,9 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
         cap = min(assignment.caps.values(), default=None)
-        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: allocator.on_usage(usage), cap)
+        return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: program.on_usage(usage), cap)
 
     return choose
-
-
-class Program:
-    """What autogpu takes for a framework here: this job calls CUDA itself."""
-
-    NAME = "the job"
-    DEFAULT_SHARE = 1.0
-    TAKES_FIRST_GPUS = False
-    HAS_LOGICAL_GPUS = False
-    WANTS_ORDER = False
-
-    @staticmethod
-    def find_hooks() -> object:
-        """It calls the allocator itself, so that nothing is missing."""
-        from autogpu.frameworks.base import Hooks
-
-        return Hooks(found=("choose",))
-
-    @staticmethod
-    def install_hooks(allocator: object, hooks: object) -> None:
-        """Nothing is left to do."""
 
 
 def nvitop(order: Order) -> Callable[[Cuda], Choice]:

@@ -170,8 +170,8 @@ def test_a_list_that_the_script_wrote_too_late_is_named(started):
 def test_a_position_whose_gpu_is_taken_is_another_one_for_the_life_of_the_process(started):
     process = started(*TWO)
     process.driver.change(0, utilization_percent=99)
-    process.allocator.prepare()
-    process.allocator.prepare()
+    process.framework.prepare()
+    process.framework.prepare()
     assert [process.framework.take(chosen=(1,)).moved for _ in range(2)] == [{1: 0}, {1: 0}]
     assert "position 1 of 2, named by the script; GPU 0 at that position is taken" in process.lines[0]
 
@@ -180,7 +180,7 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     process = started(*TWO, counted=TWO)
     cluster = {"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}}
     process.environ["TF_CONFIG"] = json.dumps(cluster)
-    process.allocator.prepare()
+    process.framework.prepare()
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
 
 
@@ -242,11 +242,11 @@ def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started
 def test_a_listing_claims_nothing_and_shows_the_pool(started):
     process = started(*TWO)
     process.cuda.initialise()
-    listing = process.allocator.listing()
+    listing = process.framework.listing()
     assert [each.attributes.name for each in listing] == ["NVIDIA TITAN RTX"] * 2
     assert listing[0].memory_bytes == int((ALL - 512) * MIB * 0.9)
-    assert (process.allocator.assignment, process.holders) == (None, ())
-    assert started(gpu(0), AUTOGPU_COUNT="0").allocator.listing() == ()
+    assert (process.framework.assignment, process.holders) == (None, ())
+    assert started(gpu(0), AUTOGPU_COUNT="0").framework.listing() == ()
 
 
 # Refuse, wait, share

@@ -7,7 +7,7 @@ import pytest
 from autogpu import activation
 from autogpu.allocation import Moment, claim_moment
 from autogpu.errors import NoEligibleDevice
-from autogpu.frameworks.base import Hooks
+from autogpu.frameworks.model import Hooks
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
@@ -38,7 +38,7 @@ def test_a_process_claims_as_late_as_its_list_can_be_written(hides_others, has_c
 def test_an_import_orders_the_pool_and_claims_nothing(started):
     process = started(*THREE)
     assert process.listed == "2 1 0"
-    assert (process.allocator.assignment, process.allocation.lease, process.holders) == (None, None, ())
+    assert (process.framework.assignment, process.allocation.lease, process.holders) == (None, None, ())
     assert (process.driver.taken, process.lines) == (1, [])
 
 
@@ -65,7 +65,7 @@ def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started)
     process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
     # Claimed since this process last read the driver: a choice without the leases would take it.
     with other_job(process.environ, claims_on(gpu(1))):
-        process.allocator.prepare()
+        process.framework.prepare()
         assert (process.listed, process.held) == ("0", "0")
 
 
@@ -111,11 +111,11 @@ def test_a_list_of_the_policy_that_matches_nothing_is_said_at_the_import(started
         refused.framework.take()
 
 
-def test_a_framework_whose_import_is_tried_again_keeps_its_allocator():
+def test_a_framework_whose_import_is_tried_again_is_the_same_one():
     try:
         activation.before_import("jax", None)
-        first = activation.allocators["jax"]
+        first = activation.imported["jax"]
         activation.before_import("jax", None)
-        assert activation.allocators["jax"] is first
+        assert activation.imported["jax"] is first
     finally:
-        activation.allocators.pop("jax", None)
+        activation.imported.pop("jax", None)

@@ -175,7 +175,7 @@ def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
 def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
-        begun += [count] if parent.allocator.on_workers(count) else []
+        begun += [count] if parent.framework.on_workers(count) else []
     assert begun == list(range(2, workers + 1))
 
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from autogpu.allocator import Allocator
-from autogpu.frameworks.base import DeviceRequest, Hooks
+from autogpu.frameworks.base import HookedFramework
+from autogpu.frameworks.model import DeviceRequest, Hooks
 from autogpu.lease import ancestor_lease, find_folder, has_parents_list, snapshot
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.support.fakes import FakeCuda, FirstGpusFramework
@@ -97,8 +97,8 @@ def test_others_see_what_the_script_uses_though_its_lease_is_written_once(first,
 @pytest.mark.parametrize("policy", [{"AUTOGPU_COUNT": "0"}, {"AUTOGPU_BUSY": "cpu"}], ids=["none-wanted", "none-free"])
 def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     process = first(BUSY, **policy)
-    process.allocator.prepare()
-    process.allocator.allocation.hide_where_none_is_taken()
+    process.framework.prepare()
+    process.allocation.hide_where_none_is_taken()
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
     process.cuda = process.framework._cuda = process.allocation.cuda = FakeCuda()
     process.framework.count()
@@ -147,7 +147,7 @@ def test_of_a_pool_only_what_is_claimed_is_shown_and_counted(first, other):
         process = first(*map(gpu, range(4)), counted=[2, 0], **policy)
         assert process.listed == "2 0"
         process.framework.count()
-    assignment = process.allocator.assignment
+    assignment = process.framework.assignment
     assert (assignment.ordinals, sorted(assignment.totals), sorted(assignment.caps)) == ((0, 1), [0, 1], [0, 1])
 
 
@@ -174,9 +174,9 @@ def test_a_child_that_names_a_number_counts_as_its_parent_does(first, other, nam
 def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(first, other):
     process = first(gpu(0), gpu(1), gpu(2))
     with other({0: 24, 1: 24, 2: 24}):
-        assert process.allocator.allocation.certain_gpu_count((13, 0)) == 3
+        assert process.allocation.certain_gpu_count((13, 0)) == 3
     process.environ[CUDA_VISIBLE_DEVICES] = "1"
-    assert process.allocator.allocation.certain_gpu_count((13, 0)) == 1
+    assert process.allocation.certain_gpu_count((13, 0)) == 1
     assert process.holders == ()
 
 
@@ -186,26 +186,26 @@ def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(fir
     ids=lambda options: "=".join(*options.items()),
 )
 def test_it_is_not_where_the_policy_may_give_none(first, options):
-    assert first(gpu(0), gpu(1), **options).allocator.allocation.certain_gpu_count((13, 0)) is None
+    assert first(gpu(0), gpu(1), **options).allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_nor_where_cuda_does_not_start_though_nvml_can_be_read(first):
     process = first(gpu(0), gpu(1))
     process.cuda.starts_elsewhere = False
-    assert process.allocator.allocation.certain_gpu_count((13, 0)) is None
+    assert process.allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_nor_where_the_driver_is_too_old_or_has_started(first):
     process = first(gpu(0), gpu(1))
-    assert process.allocator.allocation.certain_gpu_count((14, 0)) is None
+    assert process.allocation.certain_gpu_count((14, 0)) is None
     process.cuda.initialise()
-    assert process.allocator.allocation.certain_gpu_count((13, 0)) is None
+    assert process.allocation.certain_gpu_count((13, 0)) is None
 
 
 def test_ranks_are_listed_in_the_order_of_ranks(first):
     process = first(*THREE, counted=[1, 2, 0], LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     process.framework.count()
-    assert (process.listed, process.allocator.assignment.ordinals) == ("1 2 0", (1,))
+    assert (process.listed, process.framework.assignment.ordinals) == ("1 2 0", (1,))
 
 
 @pytest.mark.parametrize("visible", ["pool", "chosen"])
@@ -231,7 +231,7 @@ def held(tmp_path, other):
 
 def test_what_a_script_below_a_hold_lists_after_its_first_claim_is_held_for_it_all_the_same(first, held):
     process = first(gpu(0), gpu(1), gpu(2), counted=[1], AUTOGPU_BUSY="error", **held)
-    process.allocator.prepare()
+    process.framework.prepare()
     assert process.held == "0 1"
     process.environ[CUDA_VISIBLE_DEVICES] = gpu(1).uuid
     assert process.framework.count() == 1
@@ -241,10 +241,10 @@ def test_what_a_script_below_a_hold_lists_after_its_first_claim_is_held_for_it_a
 
 def test_children_of_one_that_gave_its_claim_back_are_of_the_job_that_started_it(first, held):
     process = first(*TWO, **held)
-    process.allocator.prepare()
-    process.allocator.assign(DeviceRequest(2))
+    process.framework.prepare()
+    process.framework.assign(DeviceRequest(2))
     assert process.environ[LEASE] != held[LEASE]
-    process.allocator.on_unused()
+    process.framework.on_unused()
     assert (process.allocation.lease, process.environ[LEASE]) == (None, held[LEASE])
 
 
@@ -280,7 +280,7 @@ def test_of_a_second_framework_that_can_not_be_hooked_into_nothing_is_said(start
 
 def test_a_listing_claims_nothing_where_no_framework_takes_what_cuda_counts_first(started):
     process = started(*TWO)
-    process.imports_another().allocator.on_listing()
+    process.imports_another().on_listing()
     assert process.holders == ()
 
 
@@ -306,7 +306,7 @@ def test_a_framework_that_goes_without_takes_nothing_from_one_that_wants_the_fir
     process = first(*THREE)
     assert process.imports_another().take(chosen=()).ordinals is None
     assert process.framework.count() == 3
-    assert process.allocator.assignment.ordinals == (0,)
+    assert process.framework.assignment.ordinals == (0,)
     process.framework.use(0)
     assert process.claims == {2: ALL}
     assert process.lines[-1].startswith("GPU 2 ")
@@ -316,15 +316,15 @@ def test_what_one_framework_does_not_use_stays_the_others(first):
     process = first(*TWO)
     other = process.imports_another()
     process.framework.count()
-    other.allocator.on_unused()
+    other.on_unused()
     assert process.claims == {1: ALL}
-    process.allocator.on_unused()
+    process.framework.on_unused()
     assert process.holders == ()
 
 
 def test_after_one_that_gave_its_claim_back_the_next_claims_what_cuda_counts_first(first, other):
     process = first(gpu(0), gpu(1), gpu(2), counted=[1, 2, 0])
-    late = process.imports_another("Lateflow", FirstGpusFramework).allocator
+    late = process.imports_another("Lateflow", FirstGpusFramework)
     late.prepare()
     late.assign(DeviceRequest(3))
     late.on_unused()
@@ -334,10 +334,10 @@ def test_after_one_that_gave_its_claim_back_the_next_claims_what_cuda_counts_fir
         assert (process.listed[0], process.claims) == ("1", {1: ALL})
 
 
-@pytest.mark.parametrize("asks", [Allocator.prepare, Allocator.on_listing])
+@pytest.mark.parametrize("asks", [HookedFramework.prepare, HookedFramework.on_listing])
 def test_a_question_that_starts_cuda_is_not_asked_before_the_first_gpus_are_claimed(first, other, asks):
     process = first(*TWO, counted=[0, 1])
-    asker = process.imports_another().allocator
+    asker = process.imports_another()
     with other({1: 24}):
         asks(asker)
         process.cuda.initialise()
@@ -381,13 +381,13 @@ class LetsAnotherIn:
 def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of_its_own(first):
     process = first(*TWO)
     process.framework.count()
-    thread = threading.Thread(target=process.allocator.assign, args=[DeviceRequest(2)])
+    thread = threading.Thread(target=process.framework.assign, args=[DeviceRequest(2)])
     process.allocation.lock = LetsAnotherIn(thread)
-    assert process.allocator.on_workers(2)
+    assert process.framework.on_workers(2)
     assert process.claims == {1: ALL}
 
 
 def test_a_system_without_fork_imports_it_all_the_same():
-    modules = "autogpu.activation, autogpu.allocator, autogpu.frameworks.torch, autogpu.frameworks.jax"
+    modules = "autogpu.activation, autogpu.allocation, autogpu.frameworks.torch, autogpu.frameworks.jax"
     code = f"import os; del os.register_at_fork; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -33,7 +33,7 @@ LIMIT, SPLIT, UNSPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}
 def ended(process, error=None) -> list[str]:
     """What is said of an error, and not before it."""
     before = len(process.lines)
-    process.framework.allocator.on_uncaught(error or MemoryError())
+    process.framework.on_uncaught(error or MemoryError())
     return "\n".join(process.lines[before:]).replace("autogpu: ", "").splitlines()
 
 
@@ -136,7 +136,7 @@ def test_each_error_is_told_also_in_the_same_words(started, capfd):
     process = started(*ONE, say=stderr.say)
     process.framework.take()
     for _ in range(2):
-        process.framework.allocator.on_uncaught(MemoryError())
+        process.framework.on_uncaught(MemoryError())
     assert capfd.readouterr().err.count("out of memory") == 2
 
 

@@ -6,13 +6,13 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import Framework
+    from autogpu.frameworks.base import HookedFramework
 
-# By the top-level module whose import starts it all, the package that knows the framework.
+# By the top-level module whose import starts it all, the class that knows the framework.
 FRAMEWORKS = {
-    "tensorflow": "autogpu.frameworks.tensorflow",
-    "jax": "autogpu.frameworks.jax",
-    "torch": "autogpu.frameworks.torch",
+    "tensorflow": "autogpu.frameworks.tensorflow:TensorFlow",
+    "jax": "autogpu.frameworks.jax:JAX",
+    "torch": "autogpu.frameworks.torch:PyTorch",
 }
 
 # What pip installs where there is none of them.
@@ -23,6 +23,8 @@ TO_INSTALL = "'tensorflow[and-cuda]'"
 LATE = ("jax",)
 
 
-def load(module: str) -> Framework:
+def load(module: str) -> type[HookedFramework]:
     """The framework whose top-level module that is."""
-    return importlib.import_module(FRAMEWORKS[module])
+    package, _, name = FRAMEWORKS[module].partition(":")
+    kind: type[HookedFramework] = getattr(importlib.import_module(package), name)
+    return kind

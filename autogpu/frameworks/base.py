@@ -1,136 +1,32 @@
-"""The interface between autogpu and a framework's package. Another framework is one more package here.
+"""The interface between autogpu and a framework's package, which is one class here: another framework is one more.
 
-It provides what :class:`Framework` lists. When the framework is about to take GPUs, its hooks call an
-:class:`autogpu.allocator.Allocator`: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it
-has settled what it takes. The other methods, in their order there, and ``certain_gpu_count`` and
-``hide_where_none_is_taken`` of its ``allocation`` are for one that lists GPUs before, or ends up without them.
+It provides what :class:`Framework` leaves open. When the framework is about to take GPUs, its hooks call what they
+inherit: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it has settled what it takes. The
+others, in their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for
+one that lists GPUs before, or ends up without them.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from types import FrameType, MappingProxyType
-from typing import Any, Callable, Mapping
+from itertools import takewhile
+from types import FrameType
+from typing import Any, Callable, ContextManager, Mapping, Sequence
 
-from autogpu.devices.model import CudaAttributes
-from autogpu.frozen import Value
-from autogpu.selection.model import Cap
+from autogpu import process, uncaught
+from autogpu.devices.model import NO_READING, Inventory, by_uuid
+from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
+from autogpu.reporting import messages, stderr
+from autogpu.reporting.text import printable
+from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
+from autogpu.selection.occupancy import own_memory_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
-
-
-class DeviceRequest(Value):
-    """A framework asks for GPUs: what it sees of them, and what the script has said itself.
-
-    Attributes:
-        gpu_count: How many GPUs the framework sees.
-        visible: Ordinals that the script made visible, in its order; ``None`` if it named none.
-        named: On how many different GPUs its device names would be if it had all.
-        logical: How many logical GPUs there have to be for these names.
-        count: How many it asked for; 0 if it did not say.
-        limits: Bytes that it lets the framework take, for each GPU for which it set that.
-        fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        places: Which GPUs it is about to use, as it counts them, where CUDA counts the claimed ones first; ``()`` for
-            one of several workers that were told a number each, as long as it is not known.
-    """
-
-    gpu_count: int
-    visible: tuple[int, ...] | None = None
-    named: int = 0
-    logical: int = 0
-    count: int = 0
-    limits: tuple[int, ...] = ()
-    fraction: float = 0.0
-    places: tuple[int, ...] = (0,)
-
-
-NOTHING_SAID = DeviceRequest(0)
-
-
-class GpuListing(Value):
-    """A GPU as a listing shows it, from the driver's attributes alone.
-
-    Attributes:
-        memory_bytes: What the framework would take of it; 0 if that is unknown.
-        total_bytes: What it has; 0 if that is unknown.
-    """
-
-    attributes: CudaAttributes
-    memory_bytes: int = 0
-    total_bytes: int = 0
-
-
-class Assignment(Value):
-    """The GPUs that a process may use, by CUDA ordinal: the position in ``CUDA_VISIBLE_DEVICES``.
-
-    Attributes:
-        ordinals: ``()`` means CPU only, ``None`` leaves the choice to the framework.
-        growth: Memory is allocated as needed; ``None`` leaves that to the framework.
-        caps: The most bytes that each logical GPU may allocate; no entry means no cap.
-        logical_gpus: Into how many each GPU that has a cap is split.
-        moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
-        ceilings: The most bytes that also what the script itself set may come to.
-        usable: The bytes that the framework would take where nothing limits it.
-        totals: The bytes of memory that the GPU has.
-    """
-
-    ordinals: tuple[int, ...] | None = None
-    growth: bool | None = None
-    caps: Mapping[int, Cap] = MappingProxyType({})
-    logical_gpus: int = 1
-    moved: Mapping[int, int] = MappingProxyType({})
-    ceilings: Mapping[int, Cap] = MappingProxyType({})
-    usable: Mapping[int, int] = MappingProxyType({})
-    totals: Mapping[int, int] = MappingProxyType({})
-
-    def part(self, ordinal: int, *, by_script: bool) -> float | None:
-        """Of a GPU's memory, what a framework without logical GPUs may take, or a script's own limit may come to."""
-        cap, total = (self.ceilings if by_script else self.caps).get(ordinal), self.totals.get(ordinal)
-        return cap / total if total and cap is not None else None
-
-
-class Usage(Value):
-    """On which GPUs, by CUDA ordinal, a framework is about to make a context, and in words how it allocates there."""
-
-    ordinals: tuple[int, ...]
-    memory: str
-
-
-class OutOfMemory(Value):
-    """The numbers in a framework's own error that a GPU has no memory left.
-
-    Attributes:
-        asked_bytes: What could not be allocated; 0 if it does not say.
-        ordinal: Of the GPU, as the framework counts; 0 if it does not say.
-        allowed_bytes: The most that the framework was allowed there; 0 if it does not say.
-    """
-
-    asked_bytes: int = 0
-    ordinal: int = 0
-    allowed_bytes: int = 0
-
-
-class Hooks(Value):
-    """The entry points of a framework, found or missing; ``doctor`` shows them.
-
-    There are none where the framework takes no GPU in this process, as a build for CPUs or a launcher does.
-
-    Attributes:
-        found: Names, such as ``Context.config``.
-        missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
-            alone has to make the choice.
-        obstacle: Why autogpu does not touch this build at all, so that nothing is found or missing; ``""`` if it does.
-        variables: Where nothing is found, those that have memory allocated as needed.
-    """
-
-    version: str = "?"
-    found: tuple[str, ...] = ()
-    missing: Mapping[str, str] = MappingProxyType({})
-    obstacle: str = ""
-    variables: Mapping[str, str] = MappingProxyType({})
+    from autogpu.allocation import Allocation
 
 
 _HOOK = "_autogpu_hook"
@@ -174,41 +70,261 @@ def caller_named(name: str) -> FrameType | None:
     return frame
 
 
-if TYPE_CHECKING:
+class HookedFramework(Framework):
+    """A framework in a process: what its package provides, and what its hooks call.
 
-    class Framework(Protocol):
-        """A framework, as its package provides it.
+    Attributes:
+        guard: Around every step of ours: an error is reported once, and the framework continues with its defaults. Lets
+            through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
+        lock: It may be used in two threads.
+        assignment: What it was told of its GPUs; ``None`` before.
+    """
 
-        Attributes:
-            NAME: For messages.
-            DEFAULT_SHARE: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
-            WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
-                CUDA's start.
-            TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
-            HAS_LOGICAL_GPUS: It can split a GPU.
+    def __init__(self, begin: Callable[[], Allocation], guard: Callable[[], ContextManager[None]]) -> None:
+        """Do nothing yet; ``begin`` makes the allocation of this process, or returns it."""
+        self._begin = begin
+        self._allocation: Allocation | None = None
+        self.guard = guard
+        self.lock = process.renewed_in_children(self)
+        self.assignment: Assignment | None = None
+        self._decision: Decision | None = None
+        self._selection: SelectionRequest | None = None
+        self._is_given_back = False
+        self._watching_pid: int | None = None
+
+    # The allocation of the process
+
+    @property
+    def allocation(self) -> Allocation:
+        """The one that all frameworks of the process have. One whose import is short joins it at its first use."""
+        if self._allocation is None:
+            with self.lock:
+                if self._allocation is None:
+                    self._list(self._joined(), self.find_hooks())
+        return self._joined()
+
+    def _joined(self) -> Allocation:
+        return self._allocation or self.join(self._begin())
+
+    def join(self, allocation: Allocation) -> Allocation:
+        self._allocation = allocation
+        allocation.frameworks.append(self.NAME)
+        return allocation
+
+    # The import
+
+    def imported(self) -> None:
+        """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
+        hooks = self.find_hooks()
+        if hooks.found:
+            self.install_hooks(hooks)
+        # One whose import is short has no part in an allocation yet, unless there is something to say of it.
+        if self._allocation is not None or not hooks.found:
+            self._list(self._joined(), hooks)
+
+    def _list(self, allocation: Allocation, hooks: Hooks) -> None:
+        """Order the visible GPUs as far as the hooks need it."""
+        if not hooks.found and not hooks.missing:
+            # A framework may import another one that is merely installed: say nothing of that.
+            if allocation.frameworks[0] == self.NAME:
+                allocation.readings.close()  # another framework begins a new one
+                if hooks.obstacle:
+                    self.on_unsupported(hooks.obstacle)
+            return
+        allocation.wants_order |= self.WANTS_ORDER
+        if not hooks.found:
+            # The environment has to make the choice, which the framework's context will not.
+            allocation.visible.lists_chosen = True
+            for name, value in hooks.variables.items() if allocation.policy.growth else ():
+                allocation.environ.setdefault(name, value)
+        allocation.list_gpus(anew=not hooks.found)
+        if self.TAKES_FIRST_GPUS and allocation.policy.count == 0:
+            # Its C++ may start CUDA without a word.
+            allocation.hide_where_none_is_taken()
+        if hooks.missing and allocation.visible.listed.may_have_gpus:
+            allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
+
+    # CUDA's start
+
+    def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
+        """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
+
+        One that takes what CUDA counts first tells what the script has ``said`` so far.
         """
+        # A framework that went without GPUs does not claim one again at each further look.
+        if not self._is_given_back:
+            self.allocation.prepare(said)
 
-        NAME: str
-        DEFAULT_SHARE: float
-        WANTS_ORDER: bool
-        TAKES_FIRST_GPUS: bool
-        HAS_LOGICAL_GPUS: bool
+    def on_listing(self) -> None:
+        """The framework is about to start CUDA, only to list the GPUs.
 
-        def find_hooks(self) -> Hooks:
-            """Look for the entry points of the imported framework; changes nothing."""
+        Claim now if another one takes what CUDA counts first: it would count the GPUs before the claim.
+        """
+        if self.allocation.wants_order:
+            self.prepare()
 
-        def install_hooks(self, allocator: Any, hooks: Hooks) -> None:
-            """Replace the entry points that were found in the imported framework: they call ``allocator``.
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
+        uuids = self.allocation.uuids
+        return None if uuids is None else len(uuids)
 
-            Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
-            process may have been imported before, or be in the middle of its import.
-            """
+    def listing(self) -> Sequence[GpuListing] | None:
+        """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.
 
-        def peak_bytes(self) -> int:
-            """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+        ``()`` where the policy gives the process none, ``None`` where the driver does not tell.
+        """
+        allocation = self.allocation
+        if allocation.policy.count == 0:
+            return ()
+        inventory = allocation.inventory
+        uuids, attributes = allocation.counted_uuids, allocation.cuda.attributes()
+        if uuids is None or attributes is None:
+            return None
+        known = by_uuid(inventory.devices if inventory else ())
+        devices = [known.get(uuid) for uuid in uuids]
+        usable = usable_bytes(devices, self.DEFAULT_SHARE)
+        return [
+            GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
+            for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
+        ]
 
-        def needed_bytes(self, *, growth: bool) -> int:
-            """The same with what its allocator takes in advance with ``growth``; 0 if that can't be learned here."""
+    # The context
 
-        def out_of_memory(self, error: BaseException) -> OutOfMemory | None:
-            """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
+    def assign(self, request: DeviceRequest) -> Assignment:
+        """Decide among the GPUs that this process has, or join what was decided; later calls get the same answer."""
+        allocation = self.allocation
+        with allocation.lock:
+            # A script that names GPUs after it was told to go without has the last word.
+            if self.assignment is None or (self.assignment.ordinals == () and request.visible):
+                selection = allocation.selection_request(request)
+                if self.TAKES_FIRST_GPUS and not allocation.has_order:
+                    self._decision = allocation.leave_order(selection, request.places)
+                else:
+                    self._decision = allocation.decide(selection, self.NAME)
+                self._selection = selection
+                self.assignment = self._assignment_of(request, selection, self._decision)
+            return self.assignment
+
+    def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
+        policy = self.allocation.policy
+        ordinals = decision.ordinals if decision.is_ours else request.visible or ()
+        parts = policy.virtual_gpus if self.HAS_LOGICAL_GPUS else 1
+        return Assignment(
+            ordinals=ordinals if decision.is_ours else None,
+            growth=True if policy.growth else None,
+            caps=self._caps(decision, ordinals, parts),
+            logical_gpus=parts,
+            moved=decision.moved,
+            ceilings=ceilings(decision, selection),
+            usable=usable_bytes(decision.visible, self.DEFAULT_SHARE),
+            totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
+        )
+
+    def _caps(self, decision: Decision, ordinals: Sequence[int], parts: int) -> Mapping[int, Cap]:
+        allocation, policy, reserves = self.allocation, self.allocation.policy, {}
+        if policy.limit is not None and policy.limit_includes == "process" and ordinals:
+            with allocation.cuda.primary_contexts(ordinals):
+                devices = (allocation.readings.take() or NO_READING).devices
+            measured = own_memory_bytes(devices, allocation.counted_uuids or (), os.getpid())
+            reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
+        return caps(policy, decision, reserves, default_share=self.DEFAULT_SHARE, parts=parts)
+
+    # What the framework tells afterwards
+
+    def on_usage(self, usage: Usage) -> None:
+        """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far.
+
+        The framework has settled what it takes.
+        """
+        allocation, takes_some = self.allocation, bool(usage.ordinals)
+        if takes_some:
+            self._watch(usage)
+        if allocation.reported in (True, takes_some):
+            return
+        allocation.reported = takes_some
+        inventory = allocation.inventory
+        if self._decision is None:
+            allocation.decide_of_hidden_pool(inventory)
+        if not takes_some:
+            self._is_given_back |= allocation.give_back(self) and self.WANTS_ORDER
+        allocation.say(self._lines(usage, inventory))
+
+    def _watch(self, usage: Usage) -> None:
+        """Record the framework's peak at the end, and watch for an out-of-memory error until then."""
+        allocation, caps_of_ours = self.allocation, self.assignment.caps if self.assignment else {}
+        is_limited = self._is_limited_by_script or not caps_of_ours.keys().isdisjoint(usage.ordinals)
+        allocation.this_run.uses(self, is_limited=is_limited)
+        if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
+            self._watching_pid = os.getpid()
+            uncaught.watch(self.on_uncaught)
+
+    @property
+    def _is_limited_by_script(self) -> bool:
+        return self._selection is not None and self._selection.script_demand is not None
+
+    def _lines(self, usage: Usage, inventory: Inventory | None) -> list[str]:
+        allocation, own, name = self.allocation, self._decision, self.NAME
+        visible, decision = allocation.visible, own or allocation.decision
+        lines = messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
+        if allocation.policy.level == "quiet":
+            return lines
+        if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
+            last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
+            lines[0] += f"; {last}" if last else ""
+        if decision is None and visible.names_none and inventory is not None:
+            last_index = max([device.index for device in inventory.devices], default=0)
+            lines.append(
+                f"CUDA_VISIBLE_DEVICES={printable(visible.spec.value or '')} names no GPU here, {name} starts on CPU; "
+                f"there are the indices 0 to {last_index}"
+            )
+        if visible.ignored_value is not None:
+            lines.append(
+                f"CUDA_VISIBLE_DEVICES={printable(visible.ignored_value)} was set after CUDA had read it and has no "
+                f"effect, as without autogpu; set it before {name} lists GPUs"
+            )
+        return lines
+
+    def on_uncaught(self, error: BaseException) -> None:
+        """Say why memory ran out, if that is what ``error`` came from."""
+        of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
+        found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
+        if found is not None and self._selection is not None and self.assignment is not None:
+            from autogpu.out_of_memory import lines_of
+
+            lines = lines_of(found, self, self.allocation, self._selection, self.assignment)
+            if lines:
+                stderr.forget()
+                self.allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well
+
+    def on_unused(self) -> None:
+        """The framework goes without the GPUs that it was given, for a reason of its own."""
+        if self.allocation.give_back(self):
+            self.assignment = self._decision = None
+            self._is_given_back = True
+
+    def on_workers(self, count: int) -> str:
+        """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
+
+        Names this start, for the workers to choose together; ``""`` where each chooses for itself.
+        """
+        with self.allocation.lock:
+            if not self.allocation.leave_to_workers(count, self):
+                return ""
+            if self.allocation.taken is None:
+                self.assignment = self._decision = None
+        return f"workers.{os.getpid()}.{os.urandom(8).hex()}"
+
+    def on_replicas(self, strategy: str, replicas: int) -> None:
+        """A ``strategy`` that was not told which GPUs to use has made that many replicas.
+
+        Report how to get more, where the policy is why there are so few.
+        """
+        allocation = self.allocation
+        policy, decision = allocation.policy, allocation.decision
+        if decision and decision.verdict is Verdict.TAKE and policy.level != "quiet":
+            allocation.say(messages.few_replicas(strategy, replicas, decision, policy.per_user))
+
+    def on_unsupported(self, why: str) -> None:
+        """The framework's GPUs are none that autogpu knows; the policy is not applied."""
+        self.allocation.say([f"policy not applied: {why}; {self.NAME} continues with its defaults"])

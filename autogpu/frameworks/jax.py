@@ -11,30 +11,10 @@ import pkgutil
 import sys
 from typing import Any, Iterable, Mapping, Sequence
 
-from autogpu import process
-from autogpu.frameworks.base import (
-    Assignment,
-    DeviceRequest,
-    Hooks,
-    OutOfMemory,
-    Usage,
-    hooked,
-    is_hooked,
-    part_of,
-    put_back,
-)
+from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words, numbered, sized
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.allocator import Allocator
-
-NAME = "JAX"
-DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
-TAKES_FIRST_GPUS = False  # the client's options name any
-HAS_LOGICAL_GPUS = False
-WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -57,72 +37,63 @@ _UNLIMITED = ("platform", "cuda_async")
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
 
-def find_hooks() -> Hooks:
-    version = str(getattr(sys.modules.get("jax"), "__version__", "?"))
-    client: Any = sys.modules.get(_CLIENT)
-    if not callable(getattr(client, _MAKE_CLIENT, None)):
-        return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
-    bridge: Any = sys.modules.get(_BRIDGE)
-    if all(hasattr(bridge, name) for name in _BACKENDS):
-        return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
-    missing = {"xla_bridge.backends": 'select.count = 0 and busy = "cpu" do not keep JAX from the GPUs'}
-    return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
-
-
-def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
-    client: Any = sys.modules[_CLIENT]
-    if is_hooked(client.make_c_api_client):
-        return
-    bridge: Any = sys.modules.get(_BRIDGE)
-    start = BackendStart(allocator, bridge)
-    client.make_c_api_client = hooked(client.make_c_api_client, start.make_c_api_client)
-    if not hooks.missing:
-        bridge.backends = hooked(bridge.backends, start.backends)
-
-
-def peak_bytes() -> int:
-    return _counted("peak_bytes_in_use")
-
-
-def needed_bytes(*, growth: bool) -> int:
-    # Without growth the pool is all that there is.
-    return (growth and _counted("peak_pool_bytes")) or peak_bytes()
-
-
-def _counted(name: str) -> int:
-    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {})
-    devices = [device for client in backends.values() for device in client.local_devices()]
-    # A CPU counts nothing, nor does every allocator.
-    return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
-
-
-def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    text = str(error)
-    if type(error).__name__ not in _CLASSES or not text.startswith("RESOURCE_EXHAUSTED"):
-        return None
-    return OutOfMemory(sized("allocat(?:e|ing) SIZE", text), numbered(r"GPU_(\d+)_bfc", text))
-
-
-class BackendStart:
+class JAX(HookedFramework):
     """The backends of one process, as JAX starts them."""
 
-    def __init__(self, allocator: Allocator, bridge: Any) -> None:
-        """Start nothing yet; ``bridge`` is ``jax._src.xla_bridge``."""
-        self._allocator = allocator
-        self._bridge = bridge
-        self._lock = process.renewed_in_children(self, "_lock")
-        self._has_prepared = False
+    NAME = "JAX"
+    DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
+    WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
+
+    _bridge: Any = None  # jax._src.xla_bridge
+    _has_prepared = False
+
+    @staticmethod
+    def find_hooks() -> Hooks:
+        version = str(getattr(sys.modules.get("jax"), "__version__", "?"))
+        client: Any = sys.modules.get(_CLIENT)
+        if not callable(getattr(client, _MAKE_CLIENT, None)):
+            return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
+        bridge: Any = sys.modules.get(_BRIDGE)
+        if all(hasattr(bridge, name) for name in _BACKENDS):
+            return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
+        missing = {"xla_bridge.backends": 'select.count = 0 and busy = "cpu" do not keep JAX from the GPUs'}
+        return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
+
+    def install_hooks(self, hooks: Hooks) -> None:
+        client: Any = sys.modules[_CLIENT]
+        if is_hooked(client.make_c_api_client):
+            return
+        self._bridge = sys.modules.get(_BRIDGE)
+        client.make_c_api_client = hooked(client.make_c_api_client, self.make_c_api_client)
+        if not hooks.missing:
+            self._bridge.backends = hooked(self._bridge.backends, self.backends)
+
+    @staticmethod
+    def peak_bytes() -> int:
+        return _counted("peak_bytes_in_use")
+
+    @classmethod
+    def needed_bytes(cls, *, growth: bool) -> int:
+        # Without growth the pool is all that there is.
+        return (growth and _counted("peak_pool_bytes")) or cls.peak_bytes()
+
+    @staticmethod
+    def out_of_memory(error: BaseException) -> OutOfMemory | None:
+        text = str(error)
+        if type(error).__name__ not in _CLASSES or not text.startswith("RESOURCE_EXHAUSTED"):
+            return None
+        return OutOfMemory(sized("allocat(?:e|ing) SIZE", text), numbered(r"GPU_(\d+)_bfc", text))
 
     def backends(self, original: Any) -> Any:
         """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
-        with self._lock, self._allocator.guard():
+        with self.lock, self.guard():
             self._prepare()
         started = original()
         # It is called at every look at a device.
         put_back(self._bridge, "backends", original)
-        with self._allocator.guard():
+        with self.guard():
             if self._has_prepared and _PLATFORM not in started:
-                self._allocator.on_unused()
+                self.on_unused()
         return started
 
     def make_c_api_client(self, original: Any, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -134,37 +105,37 @@ class BackendStart:
             return
         # Before the plug-in's check of CUDA's version, which initialises CUDA.
         self._has_prepared = True
-        self._allocator.prepare(_request(self._flag(), 0))
+        self.prepare(_request(self._flag(), 0))
         self._bridge._discover_and_register_pjrt_plugins()
         if _PLATFORM in self._bridge._backend_factories:
             self._decide()
 
     def _decide(self) -> None:
-        count = self._allocator.gpu_count
+        count = self.gpu_count
         # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
-        is_known = count or self._allocator.listing() == ()
-        is_none = is_known and self._allocator.assign(_request(self._flag(), count or 0)).ordinals == ()
+        is_known = count or self.listing() == ()
+        is_none = is_known and self.assign(_request(self._flag(), count or 0)).ordinals == ()
         if is_none:
             self._leave_out_gpus()
         if (is_none and not self._names_gpus) or count == 0:
-            self._allocator.on_usage(Usage((), ""))
+            self.on_usage(Usage((), ""))
 
     def _completed(self, options: Any) -> Any:
         """The client's options with the assignment filled in where the script set nothing."""
-        with self._lock, self._allocator.guard():
-            self._allocator.prepare()
-            count = self._allocator.gpu_count
+        with self.lock, self.guard():
+            self.prepare()
+            count = self.gpu_count
             if count:
                 own = dict(options or {})
                 request = _request(own.get("visible_devices", ()), count, own.get("memory_fraction"))
-                assignment = self._allocator.assign(request)
+                assignment = self.assign(request)
                 if assignment.ordinals == ():
                     # The script has named no other platform: JAX takes what it sees, in spite of the policy.
                     request = replace(request, visible=request.visible or tuple(range(count)))
-                    assignment = self._allocator.assign(request)
+                    assignment = self.assign(request)
                 return self._filled(own, assignment, request)
             if count == 0:
-                self._allocator.on_usage(Usage((), ""))
+                self.on_usage(Usage((), ""))
         return options
 
     def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
@@ -182,7 +153,7 @@ class BackendStart:
             options["memory_fraction"] = min(least, by_script or 1.0)
         if least and not by_script:
             caps = [total and int(total * least) for total in map(assignment.totals.get, ordinals)]
-        self._allocator.on_usage(Usage(ordinals, _memory(options, caps)))
+        self.on_usage(Usage(ordinals, _memory(options, caps)))
         return options
 
     def _may_use_gpus(self) -> bool:
@@ -217,6 +188,13 @@ class BackendStart:
             return () if flag == "all" else tuple(int(each) for each in flag.split(","))
         except ValueError:  # for JAX to complain about
             return ()
+
+
+def _counted(name: str) -> int:
+    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {})
+    devices = [device for client in backends.values() for device in client.local_devices()]
+    # A CPU counts nothing, nor does every allocator.
+    return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
 
 
 def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:

@@ -16,7 +16,7 @@ from autogpu.selection.model import Decision, Tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.base import Hooks, Usage
+    from autogpu.frameworks.model import Hooks, Usage
     from autogpu.lease import LeaseUnavailable, QueueState
 
 # In one line with their names; `autogpu status` shows each.

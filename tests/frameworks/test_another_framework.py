@@ -1,4 +1,4 @@
-"""Another framework is one package and two entries: it gets the GPU, the claim and the line, as TensorFlow does."""
+"""Another framework is one class and two entries: it gets the GPU, the claim and the line, as TensorFlow does."""
 
 from __future__ import annotations
 
@@ -33,33 +33,38 @@ def take(ordinals=None):
 PACKAGE = """
 import sys
 
-from autogpu.frameworks.base import DeviceRequest, Hooks, Usage
-
-NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 1.0, False, False
-HAS_LOGICAL_GPUS = False
+from autogpu.frameworks.base import HookedFramework
+from autogpu.frameworks.model import DeviceRequest, Hooks, Usage
 
 
-def find_hooks():
-    return Hooks("1.0", ("toyflow.take",))
+class Toyflow(HookedFramework):
+    NAME = "Toyflow"
 
+    @staticmethod
+    def find_hooks():
+        return Hooks("1.0", ("toyflow.take",))
 
-def out_of_memory(error):
-    return None
+    @staticmethod
+    def peak_bytes():
+        return 0
 
+    @staticmethod
+    def out_of_memory(error):
+        return None
 
-def install_hooks(allocator, hooks):
-    toyflow = sys.modules["toyflow"]
-    original = toyflow.take
+    def install_hooks(self, hooks):
+        toyflow = sys.modules["toyflow"]
+        original = toyflow.take
 
-    def take(ordinals=None):
-        with allocator.guard():
-            allocator.prepare()
-            assigned = allocator.assign(DeviceRequest(toyflow.gpu_count(), ordinals)).ordinals
-            ordinals = ordinals if assigned is None else assigned
-            allocator.on_usage(Usage(ordinals, "allocated as needed"))
-        original(ordinals)
+        def take(ordinals=None):
+            with self.guard():
+                self.prepare()
+                assigned = self.assign(DeviceRequest(toyflow.gpu_count(), ordinals)).ordinals
+                ordinals = ordinals if assigned is None else assigned
+                self.on_usage(Usage(ordinals, "allocated as needed"))
+            original(ordinals)
 
-    toyflow.take = take
+        toyflow.take = take
 """
 
 # The two entries, made at run time since the environment is shared with other tests.
@@ -70,7 +75,7 @@ import _autogpu_hook
 from autogpu import frameworks
 
 _autogpu_hook.frameworks += ("toyflow",)
-frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow:Toyflow"
 
 import toyflow
 
@@ -88,7 +93,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_two_jobs_of_a_framework_that_is_one_package_get_a_gpu_each(folder):
+def test_two_jobs_of_a_framework_that_is_one_class_get_a_gpu_each(folder):
     python = str(environments.environment(environments.interpreter("3.11"), with_hook=True))
     with Server([Gpu(), Gpu()], folder=folder) as server:
         jobs = [server.popen([python, "train.py"], cwd=folder, stdin=-1, stdout=-1, stderr=-1) for _ in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autogpu.frameworks import FRAMEWORKS, load
-from autogpu.frameworks.base import OutOfMemory
+from autogpu.frameworks.model import OutOfMemory
 
 GIB = 1 << 30
 TORCH, JAX = "torch.OutOfMemoryError", "jax.errors.JaxRuntimeError"

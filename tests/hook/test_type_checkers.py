@@ -15,7 +15,7 @@ TENSORFLOW = "import tensorflow.python\n"
 # What is no source, as TensorFlow's libraries are, it leaves to the finders after it.
 COMPILED = "import py_compile\npy_compile.compile('tensorflow/python.py', cfile='tensorflow/compiled.pyc')\n"
 TYPEGUARD = "import typeguard\ntypeguard.install_import_hook(['tensorflow'])\nimport tensorflow.compiled\n"
-IS_APPLIED = "from autogpu import activation\nprint(list(activation.allocators))\nimport autogpu.lease.queue\n"
+IS_APPLIED = "from autogpu import activation\nprint(list(activation.imported))\nimport autogpu.lease.queue\n"
 
 NOT_APPLIED = (
     "autogpu: not applied to tensorflow: another import hook, typeguard._importhook, has loaded it; "

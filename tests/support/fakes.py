@@ -1,7 +1,7 @@
 """A driver and a framework on plain values, for tests of what lies between them.
 
 They stand where the real ones do: ``FakeDriver`` implements :class:`autogpu.devices.model.DeviceReader`, ``FakeCuda``
-:class:`autogpu.devices.model.CudaDriver` and ``FakeFramework`` :class:`autogpu.frameworks.base.Framework`.
+:class:`autogpu.devices.model.CudaDriver` and ``FakeFramework`` :class:`autogpu.frameworks.base.HookedFramework`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
+from autogpu import activation
 from autogpu.devices.model import CudaAttributes, Inventory, Process
-from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
+from autogpu.frameworks.base import HookedFramework
+from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from tests.support.values import inventory
 
@@ -127,26 +129,24 @@ class FakeCuda:
                 self._nvml.change(index, compute_processes=others + mine)
 
 
-class FakeFramework:
+class FakeFramework(HookedFramework):
     """A framework of one entry point, as its package would provide it."""
 
     NAME = "Fakeflow"
     peak = 0
     DEFAULT_SHARE = 0.9
-    TAKES_FIRST_GPUS = False
     HAS_LOGICAL_GPUS = True
-    WANTS_ORDER = False
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",))):  # noqa: B008  (a value)
+        super().__init__(None, activation.guard)
         self._cuda = cuda
         self._hooks = hooks
-        self.allocator = None
 
     def find_hooks(self):
         return self._hooks
 
-    def install_hooks(self, allocator, hooks):
-        self.allocator = allocator
+    def install_hooks(self, hooks):
+        pass
 
     def peak_bytes(self):
         return self.peak
@@ -163,19 +163,19 @@ class FakeFramework:
         Args:
             said: What else the script says, as fields of :class:`autogpu.frameworks.base.DeviceRequest`.
         """
-        allocator, assignment = self.allocator, None
-        with allocator.guard():
-            allocator.prepare()
+        assignment = None
+        with self.guard():
+            self.prepare()
             self._cuda.initialise()
             count = len(self._cuda.visible_uuids())
             if not count:
-                allocator.on_usage(Usage((), ""))
+                self.on_usage(Usage((), ""))
                 return None
-            assignment = allocator.assign(DeviceRequest(count, chosen, **said))
+            assignment = self.assign(DeviceRequest(count, chosen, **said))
             ordinals = assignment.ordinals
             if ordinals is None:
                 ordinals = tuple(range(count)) if chosen is None else chosen
-            allocator.on_usage(Usage(ordinals, "allocated as needed"))
+            self.on_usage(Usage(ordinals, "allocated as needed"))
             for ordinal in ordinals:
                 self._cuda.make_context(ordinal)
         return assignment
@@ -191,17 +191,17 @@ class FirstGpusFramework(FakeFramework):
 
     def count(self, named=0):
         """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
-        with self.allocator.guard():
+        with self.guard():
             places = () if named is None else (named,)
-            self.allocator.prepare(DeviceRequest(0, places=places))
-            self.allocator.allocation.hide_where_none_is_taken()
+            self.prepare(DeviceRequest(0, places=places))
+            self.allocation.hide_where_none_is_taken()
             self._cuda.initialise()
-            count = self.allocator.gpu_count
+            count = self.gpu_count
             if not count:
-                self.allocator.on_usage(Usage((), ""))
+                self.on_usage(Usage((), ""))
                 return 0
-            assigned = self.allocator.assign(DeviceRequest(count, places=places)).ordinals
-            self.allocator.on_usage(Usage((named or 0,) if assigned is None else assigned, "allocated as needed"))
+            assigned = self.assign(DeviceRequest(count, places=places)).ordinals
+            self.on_usage(Usage((named or 0,) if assigned is None else assigned, "allocated as needed"))
         return count
 
     def use(self, *ordinals):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autogpu import activation, engines, policy
 from autogpu.allocation import Allocation
-from autogpu.allocator import Allocator
 from autogpu.frozen import replace
 from autogpu.lease import Processes, find_folder, snapshot
 from autogpu.reporting.text import MIB
@@ -52,7 +51,7 @@ class Process:
             cuda=self.cuda,
             say=say or self.say,
         )
-        self.allocator = Allocator(self.allocation, self.framework)
+        self.framework.join(self.allocation)
 
     def say(self, line):
         self.lines.append(line)
@@ -60,14 +59,15 @@ class Process:
 
     def imports(self):
         with activation.guard():
-            self.allocator.imported()
+            self.framework.imported()
         return self
 
     def imports_another(self, name="Otherflow", kind=FakeFramework, cuda=None, **options):
         """A second framework."""
         framework = kind(cuda or self.cuda, **options)
         framework.NAME = name
-        Allocator(self.allocation, framework).imported()
+        framework.join(self.allocation)
+        framework.imported()
         return framework
 
     @property

@@ -11,21 +11,12 @@ import sys
 from functools import partial
 from typing import Any, Callable, Mapping
 
-from autogpu.frameworks.base import Hooks, OutOfMemory, hooked, is_hooked
+from autogpu.frameworks.base import HookedFramework, hooked, is_hooked
+from autogpu.frameworks.model import Hooks, OutOfMemory
 from autogpu.frameworks.tensorflow import entry_points
 from autogpu.frameworks.tensorflow.placement import PlacementResolver, module_of
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.reporting.text import numbered, sized
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.allocator import Allocator
-
-NAME = "TensorFlow"
-DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
-TAKES_FIRST_GPUS = False  # a ConfigProto names any
-HAS_LOGICAL_GPUS = True
-WANTS_ORDER = False  # its request says more than is known before CUDA
 
 _CONTEXT = "eager.context"
 _PLAIN = "take what they would without autogpu"
@@ -70,38 +61,84 @@ _NAMING = (
     "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
 )
 
+# Its own error for a GPU that has no memory left.
+_FULL = "ResourceExhaustedError"
+
 _BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
 
 
-def find_hooks() -> Hooks:
-    version = str(getattr(sys.modules.get("tensorflow"), "__version__", "?"))
-    if _is_built_with_rocm():
-        return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
-    if _config_property() is None:
-        missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
-        return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
-    effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
-    found = [_short(path) for path in effects if _find(path)[-1]]
-    missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}
-    return Hooks(version, ("Context.config", *found), missing)
+class TensorFlow(HookedFramework):
+    """It chooses its GPUs by a ConfigProto, whose hooks are in :mod:`~autogpu.frameworks.tensorflow.entry_points`."""
 
+    NAME = "TensorFlow"
+    DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
+    HAS_LOGICAL_GPUS = True
 
-def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
-    config = _config_property()
-    if is_hooked(config.fget):
-        return
-    context = module_of(_CONTEXT).Context
-    has_xla_devices = hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3."))
-    resolver = PlacementResolver(allocator, has_xla_devices=has_xla_devices)
-    context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
-    for path, (hook, _) in _HOOKS.items():
-        _hook(path, hook, resolver)
-    placement = context.__dict__.get("soft_device_placement")
-    if isinstance(placement, property) and placement.fset is not None:
-        setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
-        context.soft_device_placement = placement.setter(setter)
-    originals = [_hook(path, entry_points.on_named_device, resolver) for path in _NAMING]
-    resolver.until_context = [each for each in originals if each[-1]]
+    @staticmethod
+    def find_hooks() -> Hooks:
+        version = str(getattr(sys.modules.get("tensorflow"), "__version__", "?"))
+        if _is_built_with_rocm():
+            return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
+        if _config_property() is None:
+            missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
+            return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
+        effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
+        found = [_short(path) for path in effects if _find(path)[-1]]
+        missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}
+        return Hooks(version, ("Context.config", *found), missing)
+
+    def install_hooks(self, hooks: Hooks) -> None:
+        config = _config_property()
+        if is_hooked(config.fget):
+            return
+        context = module_of(_CONTEXT).Context
+        has_xla_devices = hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3."))
+        resolver = PlacementResolver(self, has_xla_devices=has_xla_devices)
+        context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
+        for path, (hook, _) in _HOOKS.items():
+            _hook(path, hook, resolver)
+        placement = context.__dict__.get("soft_device_placement")
+        if isinstance(placement, property) and placement.fset is not None:
+            setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
+            context.soft_device_placement = placement.setter(setter)
+        originals = [_hook(path, entry_points.on_named_device, resolver) for path in _NAMING]
+        resolver.until_context = [each for each in originals if each[-1]]
+
+    @staticmethod
+    def peak_bytes() -> int:
+        """Counted from 2.5 on, and not in sessions."""
+        context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+        # Asked before it has started, it would start.
+        if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
+            return 0
+        gpus = context.list_logical_devices("GPU")
+        return max([context.get_memory_info(gpu.name)["peak"] for gpu in gpus], default=0)
+
+    @classmethod
+    def needed_bytes(cls, *, growth: bool) -> int:
+        """With ``growth``, half more than the peak: what its allocator needs then, which it counts nowhere.
+
+        What it adds is twice the last region, or the next power of two above the tensor, and less where the GPU has no
+        more; what is left at the ends of regions is of no use to larger tensors. Source: ``BFCAllocator::Extend``. By
+        its rules one of 2,700 random mixes of tensors of 16 MiB to 8 GiB needed more than 1.65 times its peak, which
+        this is with the tenth that is added to each. The next power of two, which costs as much, was too little for
+        126 of them.
+        """
+        peak = cls.peak_bytes()
+        return peak * 3 // 2 if growth else peak
+
+    @staticmethod
+    def out_of_memory(error: BaseException) -> OutOfMemory | None:
+        name, text = type(error).__name__, str(error)
+        if not type(error).__module__.startswith("tensorflow"):
+            return None
+        # A copy to a GPU that is full fails in other words.
+        is_full = (name == "InternalError" and "Dst tensor is not initialized" in text) or name == _FULL
+        # Without a device it is a graph that XLA has compiled.
+        if not is_full or "by allocator cpu" in text:
+            return None
+        asked = sized("allocat(?:e|ing) SIZE", text) or _tensor_bytes(text)
+        return OutOfMemory(asked, numbered(r"GPU_(\d+)_bfc", text) or numbered(r"GPU:(\d+) in order to run", text))
 
 
 def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:
@@ -138,40 +175,6 @@ def _is_built_with_rocm() -> bool:
     build: Any = module_of("platform.build_info")
     info = getattr(build, "build_info", None)
     return bool(info.get("is_rocm_build") if isinstance(info, dict) else getattr(build, "is_rocm_build", False))
-
-
-def peak_bytes() -> int:
-    """Counted from 2.5 on, and not in sessions."""
-    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-    # Asked before it has started, it would start.
-    if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
-        return 0
-    gpus = context.list_logical_devices("GPU")
-    return max([context.get_memory_info(gpu.name)["peak"] for gpu in gpus], default=0)
-
-
-def needed_bytes(*, growth: bool) -> int:
-    """With ``growth``, half more than the peak: what its allocator needs then, which it counts nowhere.
-
-    What it adds is twice the last region, or the next power of two above the tensor, and less where the GPU has no
-    more; what is left at the ends of regions is of no use to larger tensors. Source: ``BFCAllocator::Extend``. By its
-    rules one of 2,700 random mixes of tensors of 16 MiB to 8 GiB needed more than 1.65 times its peak, which this is
-    with the tenth that is added to each. The next power of two, which costs as much, was too little for 126 of them.
-    """
-    return peak_bytes() * 3 // 2 if growth else peak_bytes()
-
-
-def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    name, text = type(error).__name__, str(error)
-    if not type(error).__module__.startswith("tensorflow"):
-        return None
-    # A copy to a GPU that is full fails in other words.
-    is_full = name == "ResourceExhaustedError" or (name == "InternalError" and "Dst tensor is not initialized" in text)
-    # Without a device it is a graph that XLA has compiled.
-    if not is_full or "by allocator cpu" in text:
-        return None
-    asked = sized("allocat(?:e|ing) SIZE", text) or _tensor_bytes(text)
-    return OutOfMemory(asked, numbered(r"GPU_(\d+)_bfc", text) or numbered(r"GPU:(\d+) in order to run", text))
 
 
 def _tensor_bytes(text: str) -> int:

@@ -14,7 +14,8 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Callable, Iterator, Mapping
 
-from autogpu.frameworks.base import GpuListing, caller_named
+from autogpu.frameworks.base import caller_named
+from autogpu.frameworks.model import GpuListing
 from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE, named_gpu
 from autogpu.frameworks.tensorflow.settings import (
     DevicePlacement,
@@ -29,23 +30,23 @@ if TYPE_CHECKING:
 
 
 def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
-    allocator = resolver.allocator
-    if allocator.assignment is None and _is_only_a_question(sys._getframe(2), original):
+    framework = resolver.framework
+    if framework.assignment is None and _is_only_a_question(sys._getframe(2), original):
         return original(context)
-    with resolver.lock, ExitStack() as settings:
-        with allocator.guard():
-            allocator.prepare()
+    with framework.lock, ExitStack() as settings:
+        with framework.guard():
+            framework.prepare()
         # As the original does first; the driver is read meanwhile.
         context._initialize_physical_devices()
         placement = None
-        with allocator.guard():
+        with framework.guard():
             gpus = resolver.gpus_of(context)
             placement = resolver.resolve_placement(resolver.settings_of(context, gpus))
             if placement is not None:
                 settings.enter_context(_completed(context, gpus, placement))
         proto = original(context)
         if placement is not None:
-            with allocator.guard():
+            with framework.guard():
                 resolver.apply(placement, proto)
         resolver.on_context()
         return proto
@@ -56,8 +57,8 @@ def initialize_physical_devices(
 ) -> None:
     """Begin before ``Context._initialize_physical_devices``, the first step of every listing, which starts CUDA."""
     if context._physical_devices is None:
-        with resolver.allocator.guard():
-            resolver.allocator.on_listing()
+        with resolver.framework.guard():
+            resolver.framework.on_listing()
     original(context, *args, **kwargs)
 
 
@@ -192,8 +193,8 @@ def mirrored(
     with resolver.only_cards_in_use():
         original(self, container_strategy, devices, *args, **kwargs)
     if devices is None:
-        with resolver.allocator.guard():
-            resolver.allocator.on_replicas("MirroredStrategy", len(self.worker_devices))
+        with resolver.framework.guard():
+            resolver.framework.on_replicas("MirroredStrategy", len(self.worker_devices))
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
@@ -244,7 +245,7 @@ def list_local_devices(original: Any, resolver: PlacementResolver, session_confi
     there would be without autogpu are composed from what the driver tells without a context.
     """
     devices = None  # also where that fails
-    with resolver.lock, resolver.allocator.guard():
+    with resolver.framework.lock, resolver.framework.guard():
         devices = _composed(original, resolver, session_config)
     return original(session_config) if devices is None else devices
 
@@ -255,11 +256,11 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
     if proto is None:
         return None
     wanted = asked_count(proto)
-    resolver.allocator.prepare()
+    resolver.framework.prepare()
     count = len(resolver.listed_gpus())
     if wanted == 0 or not count or has_invalid_list(proto, count):
         return None
-    gpus = resolver.allocator.listing()
+    gpus = resolver.framework.listing()
     if gpus is None:
         return None
     named = listed_ordinals(proto, count) or range(count)

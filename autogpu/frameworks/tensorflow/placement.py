@@ -9,8 +9,8 @@ from copy import deepcopy
 from typing import Any, Iterable, Iterator, MutableMapping
 from weakref import WeakKeyDictionary
 
-from autogpu import process
-from autogpu.frameworks.base import Assignment, DeviceRequest, Usage, caller_named, put_back
+from autogpu.frameworks.base import caller_named, put_back
+from autogpu.frameworks.model import Assignment, DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.settings import (
     NOTHING_MADE,
     DevicePlacement,
@@ -27,7 +27,7 @@ from autogpu.reporting.text import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.allocator import Allocator
+    from autogpu.frameworks.base import HookedFramework
 
 # TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
 _ROOTS = ("tensorflow", "tensorflow_core")
@@ -110,18 +110,17 @@ class PlacementResolver:
     an entry point has made its devices, each by its place and with its original.
     """
 
-    def __init__(self, allocator: Allocator, *, has_xla_devices: bool) -> None:
+    def __init__(self, framework: HookedFramework, *, has_xla_devices: bool) -> None:
         """Resolve nothing yet.
 
         Args:
             has_xla_devices: This TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process, so
                 that it can't add a GPU later to those that it has made.
         """
-        self.allocator = allocator
+        self.framework = framework
         self.named = NamedGpus()
         self.gpu_count = 0
         self.until_context: list[tuple[Any, str, Any]] = []
-        self.lock = process.renewed_in_children(self)
         self._context_module = module_of("eager.context")
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
@@ -135,8 +134,8 @@ class PlacementResolver:
         copy = self.copied(proto)
         if copy is None or asked_count(copy) == 0:
             return proto
-        with self.lock, self.allocator.guard():
-            self.allocator.prepare()
+        with self.framework.lock, self.framework.guard():
+            self.framework.prepare()
             gpus = self.listed_gpus()
             if has_invalid_list(copy, len(gpus)):
                 return proto
@@ -159,7 +158,7 @@ class PlacementResolver:
         gpus = [device for device in context._physical_devices if device.device_type == "GPU"]
         if any(gpu in getattr(context, "_pluggable_devices", ()) for gpu in gpus):
             # A plug-in device may call itself GPU; neither CUDA's ordinals nor NVML know it.
-            self.allocator.on_unsupported("the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver")
+            self.framework.on_unsupported("the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver")
             self._allowed = ()
             return []
         return gpus
@@ -197,12 +196,12 @@ class PlacementResolver:
         self.gpu_count = settings.gpu_count
         if not self.gpu_count:
             if self._allowed is None:
-                self.allocator.on_usage(Usage((), ""))
+                self.framework.on_usage(Usage((), ""))
             return None
         self.named.note_callers()
         self.named.note_graph(_default_graph())
         settings = replace(settings, named=self.named.found, leaves_unplaced=self.named.leaves_unplaced)
-        assignment = self.allocator.assign(_request(settings))
+        assignment = self.framework.assign(_request(settings))
         settings = self._as_assigned(settings, assignment)
         if self._allowed is None:
             chosen = tuple(range(self.gpu_count)) if settings.visible is None else settings.visible
@@ -219,13 +218,13 @@ class PlacementResolver:
         return settings.on_moved(assignment.moved)
 
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
-        """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the allocator."""
+        """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the framework."""
         write_placement(proto, placement, self.gpu_count)
         # Later names run on one of the GPUs that there are, where without autogpu there would be more.
         proto.allow_soft_placement |= len(placement.logical) < self.gpu_count
         if len(placement.logical) > len(self._first.logical):
             self._first = placement
-        self.allocator.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
+        self.framework.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def on_context(self) -> None:
         """TensorFlow has made its devices, or is about to: names that come later have no say in them."""

@@ -11,7 +11,7 @@ import re
 from types import MappingProxyType
 from typing import Any, Iterable, Mapping, Sequence, Tuple
 
-from autogpu.frameworks.base import Assignment, Usage
+from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
 from autogpu.reporting.text import MIB, counted, limits_in_words
 

@@ -17,19 +17,8 @@ from typing import Any, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu import process
-from autogpu.frameworks.base import (
-    NOTHING_SAID,
-    Assignment,
-    DeviceRequest,
-    Hooks,
-    OutOfMemory,
-    Usage,
-    caller_named,
-    hooked,
-    is_hooked,
-    part_of,
-    put_back,
-)
+from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from autogpu.reporting.text import memory_in_words, numbered, sized
 from autogpu.selection.ranks import worker_of
@@ -37,14 +26,7 @@ from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.allocator import Allocator
     from autogpu.frameworks.torch.number import Call
-
-NAME = "PyTorch"
-DEFAULT_SHARE = 1.0  # its allocator grows until the driver refuses
-TAKES_FIRST_GPUS = True
-HAS_LOGICAL_GPUS = False
-WANTS_ORDER = True
 
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 _LAUNCHER_MODULES = (
@@ -84,39 +66,191 @@ _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
 _THREAD = re.compile(r"Caught \w+ in replica ")
 
 
-def find_hooks() -> Hooks:
-    torch: Any = sys.modules.get("torch")
-    version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
-    if getattr(built, "hip", None):
-        return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
-    if not getattr(built, "cuda", None):
-        return Hooks(version)  # built without CUDA: there is nothing to do
-    if is_launcher(getattr(sys, "argv", []), _process_command()):
-        return Hooks(version)  # its ranks are processes of their own
-    core = torch._C
-    if not callable(getattr(core, _INIT, None)):
-        return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
-    found = [name for name in _OTHERS if callable(getattr(core, name, None))]
-    missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
-    if not _start_function():
-        missing[f"torch.multiprocessing.{_START}"] = "the GPUs of all workers of a spawn are claimed together"
-    return Hooks(version, (_INIT, *found), missing)
+class PyTorch(HookedFramework):
+    """CUDA in one process, as PyTorch starts it: methods named as a function of ``torch._C`` are its hook."""
 
+    NAME = "PyTorch"  # its allocator grows until the driver refuses
+    WANTS_ORDER = True
+    TAKES_FIRST_GPUS = True
 
-def install_hooks(allocator: Allocator, hooks: Hooks) -> None:
-    core: Any = sys.modules["torch"]._C
-    if is_hooked(core._cuda_init):
-        return
-    cuda, start = CudaStart(allocator, hooks.version), _start_function()
-    for name in hooks.found:
-        setattr(core, name, hooked(getattr(core, name), getattr(cuda, name)))
-    replaced = hooked(start, _start_processes, allocator) if start else None
-    for module in map(sys.modules.get, _START_MODULES):
-        if start and getattr(module, _START, None) is start:
-            setattr(module, _START, replaced)
-    groups: Any = sys.modules.get(_GROUPS_MODULE)
-    if callable(getattr(groups, _NCCL, None)):
-        setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), cuda.is_nccl_available))
+    _limit_makes_contexts = False
+    _set_fraction: Any = None
+    _said = NOTHING_SAID
+
+    @staticmethod
+    def find_hooks() -> Hooks:
+        torch: Any = sys.modules.get("torch")
+        version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
+        if getattr(built, "hip", None):
+            return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
+        if not getattr(built, "cuda", None):
+            return Hooks(version)  # built without CUDA: there is nothing to do
+        if is_launcher(getattr(sys, "argv", []), _process_command()):
+            return Hooks(version)  # its ranks are processes of their own
+        core = torch._C
+        if not callable(getattr(core, _INIT, None)):
+            return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
+        found = [name for name in _OTHERS if callable(getattr(core, name, None))]
+        missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
+        if not _start_function():
+            missing[f"torch.multiprocessing.{_START}"] = "the GPUs of all workers of a spawn are claimed together"
+        return Hooks(version, (_INIT, *found), missing)
+
+    def install_hooks(self, hooks: Hooks) -> None:
+        core: Any = sys.modules["torch"]._C
+        if is_hooked(core._cuda_init):
+            return
+        numbers = _version_numbers(hooks.version)
+        self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
+        # Not by our hook, which has a script in mind.
+        self._set_fraction = getattr(core, "_cuda_setMemoryFraction", None)
+        for name in hooks.found:
+            setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
+        start = _start_function()
+        replaced = hooked(start, self._start_processes) if start else None
+        for module in map(sys.modules.get, _START_MODULES):
+            if start and getattr(module, _START, None) is start:
+                setattr(module, _START, replaced)
+        groups: Any = sys.modules.get(_GROUPS_MODULE)
+        if callable(getattr(groups, _NCCL, None)):
+            setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), self.is_nccl_available))
+
+    @staticmethod
+    def peak_bytes() -> int:
+        """With what it keeps for later tensors."""
+        return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
+
+    @classmethod
+    def needed_bytes(cls, *, growth: bool) -> int:
+        """Nothing is told by a run that caught an error."""
+        return 0 if any(each.get("num_ooms") for each in _counted()) else cls.peak_bytes()
+
+    @staticmethod
+    def out_of_memory(error: BaseException) -> OutOfMemory | None:
+        text = str(error)
+        if _THREAD.match(text):
+            text = text[max(map(text.find, _TEXTS)) :]
+        # A RuntimeError up to 1.12, and a class of its own under it since.
+        if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
+            return None
+        asked, allowed = sized("Tried to allocate SIZE", text), sized("SIZE allowed", text)
+        return OutOfMemory(asked, numbered(r"GPU (\d+)[ ;]", text), allowed)
+
+    def _cuda_init(self, original: Any) -> None:
+        self._before()
+        try:
+            original()
+        except BaseException:
+            self._on_failure()
+            raise
+        self._assign()
+        with self.lock, self.guard():
+            limits = self._limits(self.assignment)
+            if self._limit_makes_contexts and limits:
+                # Each would make its GPU the thread's current one.
+                thread = threading.Thread(target=self._limit, args=(limits,))
+                thread.start()
+                thread.join()
+            else:
+                self._limit(limits)
+
+    def _cuda_getDeviceCount(self, original: Any) -> int:
+        certain = self._certain_count()
+        if certain:
+            return certain
+        self._before()
+        count: int = original()
+        if count <= 0:
+            self._on_failure()
+        elif not self._assign():
+            return 0
+        # Scripts ask again and again; CUDA's answer is the same from now on.
+        put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
+        return count
+
+    def _cuda_setMemoryFraction(self, original: Any, fraction: float, device: int) -> None:
+        """Cut a script's own limit to the most that it may come to."""
+        part = None
+        with self.guard():
+            assignment = self.assignment
+            part = assignment.part(device, by_script=True) if assignment else None
+        original(fraction if part is None else min(fraction, part), device)
+
+    def is_nccl_available(self, original: Any) -> bool:
+        if caller_named("_new_process_group_helper") is not None:
+            is_rank = False
+            with self.guard():
+                is_rank = self.allocation.is_rank
+            # A program of any other kind has yet to say which GPU it uses.
+            if is_rank:
+                self._before()
+        return bool(original())
+
+    def _certain_count(self) -> int | None:
+        """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
+        with self.lock, self.guard():
+            built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
+            if built_for is not None and not _is_asked_by_a_library():
+                return self.allocation.certain_gpu_count(built_for)
+        return None
+
+    def _before(self) -> None:
+        """CUDA is about to be initialised, if it is not already."""
+        with self.lock, self.guard():
+            # Not at the top: many processes import PyTorch and never start CUDA.
+            from autogpu.frameworks.torch.number import gpus_named, number_of_process
+
+            calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
+            number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
+            # All of them are named for a script that names none.
+            named = named if len(named) < (self.gpu_count or 0) else ()
+            fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
+            places = () if number is None and process.is_worker() else named or (number or 0,)
+            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=places)
+            self.prepare(self._said)
+            self.allocation.hide_where_none_is_taken()
+
+    def _on_failure(self) -> None:
+        """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
+        with self.lock, self.guard():
+            self.on_unused()
+            self.on_usage(Usage((), ""))
+
+    def _assign(self) -> bool:
+        """Assign the GPUs that CUDA has counted; false if the process is to have none."""
+        with self.lock, self.guard():
+            count, places = self.gpu_count or 0, self._said.places
+            assignment = self.assign(replace(self._said, gpu_count=count))
+            ordinals = assignment.ordinals
+            if ordinals is None:
+                # A worker whose number is not known uses one of all.
+                ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
+            caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
+            self.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
+        assigned = self.assignment
+        return assigned is None or assigned.ordinals != ()
+
+    def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
+        if assignment is None or self._set_fraction is None:
+            return {}
+        by_settings = _fraction_of_settings(os.environ)
+        ordinals = (assignment.ordinals or ()) if self._limit_makes_contexts else assignment.totals
+        parts = {ordinal: assignment.part(ordinal, by_script=bool(by_settings)) for ordinal in ordinals}
+        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in parts.items() if part is not None}
+
+    def _limit(self, limits: Mapping[int, float]) -> None:
+        with self.guard():
+            for ordinal, part in limits.items():
+                self._set_fraction(part, ordinal)
+
+    def _start_processes(
+        self, original: Any, fn: Any, args: Any = (), nprocs: Any = 1, *more: Any, **options: Any
+    ) -> Any:
+        with self.guard():
+            job = self.on_workers(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
+            if job:
+                fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
+        return original(fn, args, nprocs, *more, **options)
 
 
 def _start_function() -> Any:
@@ -145,152 +279,11 @@ def _process_command() -> list[str]:
     return [os.fsdecode(word) for word in words[:-1]]
 
 
-def peak_bytes() -> int:
-    """With what it keeps for later tensors."""
-    return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
-
-
-def needed_bytes(*, growth: bool) -> int:
-    """Nothing is told by a run that caught an error."""
-    return 0 if any(each.get("num_ooms") for each in _counted()) else peak_bytes()
-
-
 def _counted() -> list[dict[str, int]]:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return []
     return [cuda.memory_stats(number) for number in range(cuda.device_count())]
-
-
-def out_of_memory(error: BaseException) -> OutOfMemory | None:
-    text = str(error)
-    if _THREAD.match(text):
-        text = text[max(map(text.find, _TEXTS)) :]
-    # A RuntimeError up to 1.12, and a class of its own under it since.
-    if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
-        return None
-    asked, allowed = sized("Tried to allocate SIZE", text), sized("SIZE allowed", text)
-    return OutOfMemory(asked, numbered(r"GPU (\d+)[ ;]", text), allowed)
-
-
-class CudaStart:
-    """CUDA in one process, as PyTorch starts it, by methods that are hooks of the functions of ``torch._C``."""
-
-    def __init__(self, allocator: Allocator, version: str) -> None:
-        numbers = _version_numbers(version)
-        self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
-        # Not by our hook, which has a script in mind.
-        self._set_fraction: Any = getattr(sys.modules["torch"]._C, "_cuda_setMemoryFraction", None)
-        self._allocator = allocator
-        self._said = NOTHING_SAID
-        self._lock = process.renewed_in_children(self, "_lock")
-
-    def _cuda_init(self, original: Any) -> None:
-        self._before()
-        try:
-            original()
-        except BaseException:
-            self._on_failure()
-            raise
-        self._assign()
-        with self._lock, self._allocator.guard():
-            limits = self._limits(self._allocator.assignment)
-            if self._limit_makes_contexts and limits:
-                # Each would make its GPU the thread's current one.
-                thread = threading.Thread(target=self._limit, args=(limits,))
-                thread.start()
-                thread.join()
-            else:
-                self._limit(limits)
-
-    def _cuda_getDeviceCount(self, original: Any) -> int:
-        certain = self._certain_count()
-        if certain:
-            return certain
-        self._before()
-        count: int = original()
-        if count <= 0:
-            self._on_failure()
-        elif not self._assign():
-            return 0
-        # Scripts ask again and again; CUDA's answer is the same from now on.
-        put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
-        return count
-
-    def _cuda_setMemoryFraction(self, original: Any, fraction: float, device: int) -> None:
-        """Cut a script's own limit to the most that it may come to."""
-        part = None
-        with self._allocator.guard():
-            assignment = self._allocator.assignment
-            part = assignment.part(device, by_script=True) if assignment else None
-        original(fraction if part is None else min(fraction, part), device)
-
-    def is_nccl_available(self, original: Any) -> bool:
-        if caller_named("_new_process_group_helper") is not None:
-            is_rank = False
-            with self._allocator.guard():
-                is_rank = self._allocator.allocation.is_rank
-            # A program of any other kind has yet to say which GPU it uses.
-            if is_rank:
-                self._before()
-        return bool(original())
-
-    def _certain_count(self) -> int | None:
-        """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
-        with self._lock, self._allocator.guard():
-            built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
-            if built_for is not None and not _is_asked_by_a_library():
-                return self._allocator.allocation.certain_gpu_count(built_for)
-        return None
-
-    def _before(self) -> None:
-        """CUDA is about to be initialised, if it is not already."""
-        with self._lock, self._allocator.guard():
-            # Not at the top: many processes import PyTorch and never start CUDA.
-            from autogpu.frameworks.torch.number import gpus_named, number_of_process
-
-            calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
-            number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
-            # All of them are named for a script that names none.
-            named = named if len(named) < (self._allocator.gpu_count or 0) else ()
-            fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
-            places = () if number is None and process.is_worker() else named or (number or 0,)
-            self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=places)
-            self._allocator.prepare(self._said)
-            self._allocator.allocation.hide_where_none_is_taken()
-
-    def _on_failure(self) -> None:
-        """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
-        with self._lock, self._allocator.guard():
-            self._allocator.on_unused()
-            self._allocator.on_usage(Usage((), ""))
-
-    def _assign(self) -> bool:
-        """Assign the GPUs that CUDA has counted; false if the process is to have none."""
-        with self._lock, self._allocator.guard():
-            count, places = self._allocator.gpu_count or 0, self._said.places
-            assignment = self._allocator.assign(replace(self._said, gpu_count=count))
-            ordinals = assignment.ordinals
-            if ordinals is None:
-                # A worker whose number is not known uses one of all.
-                ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
-            caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
-            self._allocator.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
-        assigned = self._allocator.assignment
-        return assigned is None or assigned.ordinals != ()
-
-    def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
-        if assignment is None or self._set_fraction is None:
-            return {}
-        by_settings = _fraction_of_settings(os.environ)
-        ordinals = (assignment.ordinals or ()) if self._limit_makes_contexts else assignment.totals
-        parts = {ordinal: assignment.part(ordinal, by_script=bool(by_settings)) for ordinal in ordinals}
-        return {ordinal: min(by_settings or 1.0, part) for ordinal, part in parts.items() if part is not None}
-
-    def _limit(self, limits: Mapping[int, float]) -> None:
-        with self._allocator.guard():
-            for ordinal, part in limits.items():
-                self._set_fraction(part, ordinal)
 
 
 def _version_numbers(version: str) -> tuple[int, int] | None:
@@ -356,16 +349,6 @@ def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> 
     """Tell this process which of the workers it is: ``job`` names their start, and no other of the host."""
     os.environ[WORKER] = worker_of(number, count, job)
     return function(number, *args)
-
-
-def _start_processes(
-    original: Any, allocator: Allocator, fn: Any, args: Any = (), nprocs: Any = 1, *more: Any, **options: Any
-) -> Any:
-    with allocator.guard():
-        job = allocator.on_workers(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
-        if job:
-            fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
-    return original(fn, args, nprocs, *more, **options)
 
 
 def _runs_this_python() -> bool:

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import sys
 
-from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
-
-NAME, DEFAULT_SHARE, WANTS_ORDER, TAKES_FIRST_GPUS = "Toyflow", 0.94, False, False
-HAS_LOGICAL_GPUS = False
+from autogpu.frameworks.base import HookedFramework
+from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 
 
-def find_hooks() -> Hooks:
-    return Hooks("1.0", ("toyflow.take",))
+class Toyflow(HookedFramework):
+    NAME = "Toyflow"
+    DEFAULT_SHARE = 0.94
 
+    @staticmethod
+    def find_hooks() -> Hooks:
+        return Hooks("1.0", ("toyflow.take",))
 
-def install_hooks(allocator, hooks) -> None:
-    toyflow = sys.modules["toyflow"]
-    original = toyflow.take
+    def install_hooks(self, hooks: Hooks) -> None:
+        toyflow = sys.modules["toyflow"]
+        original = toyflow.take
 
-    def take(size, **more):
-        ordinals, limits = None, {}
-        with allocator.guard():
-            allocator.prepare()
-            assigned = allocator.assign(DeviceRequest(toyflow.gpu_count()))
-            ordinals, limits = assigned.ordinals, assigned.caps
-            allocator.on_usage(Usage(ordinals or (), "allocated as needed"))
-        return original(size, ordinals, limits, **more)
+        def take(size, **more):
+            ordinals, limits = None, {}
+            with self.guard():
+                self.prepare()
+                assigned = self.assign(DeviceRequest(toyflow.gpu_count()))
+                ordinals, limits = assigned.ordinals, assigned.caps
+                self.on_usage(Usage(ordinals or (), "allocated as needed"))
+            return original(size, ordinals, limits, **more)
 
-    toyflow.take = take
+        toyflow.take = take
 
+    @staticmethod
+    def peak_bytes() -> int:
+        return 0
 
-def peak_bytes() -> int:
-    return 0
-
-
-def needed_bytes(*, growth: bool) -> int:
-    return 0
-
-
-def out_of_memory(error) -> OutOfMemory | None:
-    return OutOfMemory(1 << 30) if isinstance(error, sys.modules["toyflow"].OutOfMemoryError) else None
+    @staticmethod
+    def out_of_memory(error: BaseException) -> OutOfMemory | None:
+        return OutOfMemory(1 << 30) if isinstance(error, sys.modules["toyflow"].OutOfMemoryError) else None

@@ -17,7 +17,7 @@ def toyflow():
 
     if "toyflow" not in frameworks.FRAMEWORKS:
         _autogpu_hook.frameworks += ("toyflow",)
-        frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow"
+        frameworks.FRAMEWORKS["toyflow"] = "autogpu_toyflow:Toyflow"
     import toyflow
 
     return toyflow

@@ -72,12 +72,12 @@ import ctypes
 import tensorflow
 from autogpu import activation
 from autogpu.frameworks import base
-allocation, allocator = activation.allocation, activation.allocators["tensorflow"]
-allocator.prepare()
+allocation, framework = activation.allocation, activation.imported["tensorflow"]
+framework.prepare()
 cuda = ctypes.CDLL("libcuda.so.1")
 count = ctypes.c_int()
 assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0
-print(allocator.assign(base.DeviceRequest(count.value)).ordinals, len(allocation.lease.claims))
+print(framework.assign(base.DeviceRequest(count.value)).ordinals, len(allocation.lease.claims))
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.frameworks.base import Assignment
+from autogpu.frameworks.model import Assignment
 from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, UserSettings, merge_settings
 from autogpu.frozen import replace
 

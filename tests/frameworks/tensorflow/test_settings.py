@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autogpu.frameworks.base import Assignment
+from autogpu.frameworks.model import Assignment
 from autogpu.frameworks.tensorflow.settings import (
     DevicePlacement,
     UserSettings,

@@ -254,8 +254,8 @@ def test_a_reading_of_memory_may_come_first(run, version, reading, unused, since
 def test_every_hook_is_found(with_autogpu):
     ran = with_autogpu(
         script(
-            "from autogpu.frameworks import tensorflow",
-            "print(dict(tensorflow.find_hooks().missing), len(tensorflow.find_hooks().found))",
+            "from autogpu.frameworks.tensorflow import TensorFlow",
+            "print(dict(TensorFlow.find_hooks().missing), len(TensorFlow.find_hooks().found))",
         )
     )
     assert (ran.stdout, ran.said) == ("{} 7\n", [])
