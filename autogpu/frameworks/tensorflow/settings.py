@@ -169,7 +169,7 @@ def merge_settings(
     else:
         own = _script_limits(settings, ordinals, first.ordinals)
         limits = _limits(own, assignment, ordinals, first)
-        growth = _growth(settings, assignment, ordinals, limits)
+        growth = _growth(settings, assignment, ordinals, own)
         placement = DevicePlacement(ordinals, limits, growth, by_script=bool(own))
     # Logical GPUs that exist have their memory already; in a later session, names that are missing are placed softly.
     if placement.ordinals and not first.ordinals:
@@ -210,15 +210,9 @@ def _limits(own: Limits, assignment: Assignment, ordinals: Sequence[int], first:
     return {ordinal: found[ordinal] for ordinal in ordinals if found.get(ordinal)}
 
 
-def _growth(settings: UserSettings, assignment: Assignment, ordinals: Sequence[int], limits: Limits) -> bool | None:
-    if settings.limits_exclude_growth and settings.limits and all(ordinal in limits for ordinal in ordinals):
-        # A limit on a GPU that the script did not choose in the end does not concern the others.
-        in_force = sum(ordinal in settings.limits for ordinal in ordinals)
-        if not in_force and settings.visible is None:
-            in_force = len(settings.limits)
-        # Beside the policy's own limits growth is for the policy to say.
-        if not assignment.caps or in_force >= len(ordinals):
-            return None
+def _growth(settings: UserSettings, assignment: Assignment, ordinals: Sequence[int], own: Limits) -> bool | None:
+    if settings.limits_exclude_growth and own and all(ordinal in own for ordinal in ordinals):
+        return None
     growth = user_growth(settings.growths, ordinals)
     return assignment.growth if growth is None else growth
 
