@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import partial
 from typing import Any, Callable, Mapping
 
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked
@@ -46,8 +45,8 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
     # Readings of memory by a GPU's name. Each version has some of them.
     **{
-        f"eager.context.Context.{name}": (partial(entry_points.memory_reading, unused=unused), "")
-        for name, unused in entry_points.UNUSED_MEMORY.items()
+        f"eager.context.Context.{name}": (entry_points.memory_reading, "")
+        for name in ("get_memory_info", "get_memory_usage", "get_total_memory_usage", "reset_memory_stats")
     },
 }
 

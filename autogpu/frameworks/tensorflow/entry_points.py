@@ -12,11 +12,11 @@ import os
 import sys
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Iterator
 
 from autogpu.frameworks.base import caller_named
 from autogpu.frameworks.model import GpuListing
-from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE, named_gpu
+from autogpu.frameworks.tensorflow.placement import SCRIPT_CHOSE
 from autogpu.frameworks.tensorflow.settings import (
     DevicePlacement,
     asked_count,
@@ -82,24 +82,10 @@ def soft_device_placement(original: Any, resolver: PlacementResolver, context: A
     original(context, enable or resolver.lacks(resolver.gpu_count - 1))
 
 
-# The answers about the memory of a GPU on which the process has allocated nothing.
-UNUSED_MEMORY: Mapping[str, Callable[[], Any]] = {
-    "get_memory_info": lambda: {"current": 0, "peak": 0},
-    "get_memory_usage": lambda: 0,
-    "get_total_memory_usage": lambda: 0,
-    "reset_memory_stats": lambda: None,
-}
-
-
-def memory_reading(
-    original: Any, resolver: PlacementResolver, context: Any, device: Any, *, unused: Callable[[], Any]
-) -> Any:
-    """Read a GPU's memory by its name; ``unused`` answers for one that this process does not have."""
+def memory_reading(original: Any, resolver: PlacementResolver, context: Any, device: Any) -> Any:
+    """Read a GPU's memory by its name; the first one's for a GPU that this process does not have."""
     context.ensure_initialized()  # as the original does first: only then is it known which GPUs there are
-    number = named_gpu(device)
-    if number is not None and resolver.lacks(number):
-        return unused()
-    return original(context, device)
+    return original(context, resolver.existing(device))
 
 
 def _is_only_a_question(caller: Any, original: Any) -> bool:
