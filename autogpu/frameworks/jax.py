@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Sequence
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
-from autogpu.reporting.text import memory_in_words, numbered, sized
+from autogpu.reporting.text import MIB, memory_in_words, numbered, sized
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -148,12 +148,12 @@ class JAX(HookedFramework):
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
-        least, caps = min((part for part in parts if part is not None), default=0.0), []
+        least, limits = min((part for part in parts if part is not None), default=0.0), []
         if least:
             options["memory_fraction"] = min(least, by_script or 1.0)
         if least and not by_script:
-            caps = [total and int(total * least) for total in map(assignment.totals.get, ordinals)]
-        self.on_usage(Usage(ordinals, _memory(options, caps)))
+            limits = [(total * least / MIB,) if total else () for total in map(assignment.totals.get, ordinals)]
+        self.on_usage(Usage(ordinals, _memory(options, limits)))
         return options
 
     def _may_use_gpus(self) -> bool:
@@ -203,10 +203,10 @@ def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> De
     return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
 
 
-def _memory(options: Mapping[str, Any], caps: Sequence[int | None]) -> str:
-    """How JAX allocates; ``caps`` are the policy's, and without them a fraction is the script's."""
+def _memory(options: Mapping[str, Any], limits_mb: Sequence[tuple[float, ...]]) -> str:
+    """How JAX allocates; the limits are the policy's, and without them a fraction is the script's."""
     fraction = float(options.get("memory_fraction", 0))
-    memory = memory_in_words(caps, 0.0 if caps else fraction, grows=not options.get("preallocate", True))
+    memory = memory_in_words(limits_mb, 0.0 if limits_mb else fraction, grows=not options.get("preallocate", True))
     allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
     if fraction and allocator in _UNLIMITED:
         memory += f" (not enforced with {_ALLOCATOR}={allocator})"

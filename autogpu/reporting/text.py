@@ -59,24 +59,22 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def limits_in_words(limits_mb: Sequence[tuple[float, ...]]) -> str:
-    """`` to 2048 MiB on each``, given the limits of the logical GPUs of each GPU."""
-    each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
-    if len(set(each)) > 1:
-        return ", in this order, to " + ", ".join(each)
-    return f" to {each[0]}" + (" on each" if len(each) > 1 else "")
-
-
-def memory_in_words(caps: Sequence[int | None], fraction: float, *, grows: bool) -> str:
-    """How a framework without logical GPUs allocates, under the policy's ``caps`` on each GPU or a script's fraction.
+def memory_in_words(
+    limits_mb: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
+) -> str:
+    """How a framework allocates, under the limits of the logical GPUs of each GPU, or a script's fraction of each.
 
     Where it does not grow, it allocates as much as it may have, at once.
     """
     when = ", allocated as needed" if grows else ", allocated at once"
     if fraction:
         return f"limited by the script to {fraction:.0%} of each GPU" + when
-    if any(size is not None for size in caps):
-        return "limited" + limits_in_words([() if size is None else (size / MIB,) for size in caps]) + when
+    if any(limits_mb):
+        each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
+        limited = "limited by the script" if by_script else "limited"
+        if len(set(each)) > 1:
+            return f"{limited}, in this order, to {', '.join(each)}{when}"
+        return f"{limited} to {each[0]}{' on each' if len(each) > 1 else ''}{when}"
     return when[2:]
 
 

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple
 
 from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
-from autogpu.reporting.text import MIB, counted, limits_in_words
+from autogpu.reporting.text import MIB, counted, memory_in_words
 
 # By CUDA ordinal, MB of each logical GPU there.
 Limits = Mapping[int, Tuple[float, ...]]
@@ -368,16 +368,9 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     """A finished ConfigProto asks the driver for this: the script's settings and the policy's, merged."""
     limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
-    cap = limits_in_words(limits_mb) if any(limits_mb) else ""
-    if placement.fraction:
-        cap = f" to {placement.fraction:.0%} of each GPU"
+    memory = memory_in_words(limits_mb, placement.fraction, grows=grows, by_script=placement.by_script)
     if placement.is_split_only:
         memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"
-    elif cap:
-        by_script = " by the script" if placement.by_script else ""
-        memory = f"limited{by_script}{cap}" + (", allocated as needed" if grows else "")
-    else:
-        memory = "allocated as needed" if grows else "allocated whole at once"
-    if cap and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
+    if "limited" in memory and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
         memory += f" (not enforced with {_ALLOCATOR}=cuda_malloc_async)"
     return Usage(placement.ordinals, memory)

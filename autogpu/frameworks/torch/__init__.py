@@ -11,7 +11,6 @@ import re
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -20,7 +19,7 @@ from autogpu import process
 from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
-from autogpu.reporting.text import memory_in_words, numbered, sized
+from autogpu.reporting.text import MIB, memory_in_words, numbered, sized
 from autogpu.selection.ranks import worker_of
 from autogpu.variables import WORKER
 
@@ -85,7 +84,7 @@ class PyTorch(HookedFramework):
             return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
         if not getattr(built, "cuda", None):
             return Hooks(version)  # built without CUDA: there is nothing to do
-        if is_launcher(getattr(sys, "argv", []), _process_command()):
+        if is_launcher(getattr(sys, "argv", []), getattr(sys, "orig_argv", [])):  # the second since 3.10
             return Hooks(version)  # its ranks are processes of their own
         core = torch._C
         if not callable(getattr(core, _INIT, None)):
@@ -225,8 +224,8 @@ class PyTorch(HookedFramework):
             if ordinals is None:
                 # A worker whose number is not known uses one of all.
                 ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
-            caps = [assignment.caps.get(ordinal) for ordinal in ordinals]
-            self.on_usage(Usage(ordinals, memory_in_words(caps, self._said.fraction, grows=True)))
+            limits = [(assignment.caps[ordinal] / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals]
+            self.on_usage(Usage(ordinals, memory_in_words(limits, self._said.fraction, grows=True)))
         assigned = self.assignment
         return assigned is None or assigned.ordinals != ()
 
@@ -268,15 +267,6 @@ def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
         following = command[list(command).index(path) + 1 :]
         path = following[0].replace(".", "/") + ".py" if following else ""
     return path.rpartition("/")[2] in _LAUNCHERS or path.endswith(_LAUNCHER_MODULES)
-
-
-def _process_command() -> list[str]:
-    """The words with which this process was started, Python's own included; ``[]`` where the system does not tell."""
-    try:
-        words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-    return [os.fsdecode(word) for word in words[:-1]]
 
 
 def _counted() -> list[dict[str, int]]:

@@ -50,7 +50,7 @@ def test_the_projects_policy_holds_and_is_named_also_where_a_part_of_it_is_bad(r
     assert (ran.contexts, ran.allocated[1] > 20 * GIB) == ([1], True)
     bad, chosen = ran.said
     assert re.search("cuont.*count", bad)
-    assert re.search(r"memory allocated whole at once.*autogpu\.toml", chosen)
+    assert re.search(r"memory allocated at once.*autogpu\.toml", chosen)
 
 
 def test_chosen_hides_the_others_and_index_comes_with_its_order(run):

@@ -211,7 +211,7 @@ def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_grow
             DevicePlacement((2, 0, 1), {0: (4608.0,), 1: (512.0, 512.0)}),
             "limited, in this order, to none, 4608 MiB, 512 + 512 MiB, allocated as needed",
         ),
-        (DevicePlacement((0,), fraction=0.3), "limited to 30% of each GPU, allocated as needed"),
+        (DevicePlacement((0,), fraction=0.3), "limited by the script to 30% of each GPU, allocated as needed"),
     ],
 )
 def test_what_is_taken_in_words(placement, words):
