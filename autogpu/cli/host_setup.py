@@ -71,28 +71,16 @@ class Part(NamedTuple):
 
 
 class Host:
-    """A Linux system below ``root``, which is ``/`` or the top of an image; raises InstallError if it is none."""
+    """This system; for tests one that is below ``root`` and theirs. Raises InstallError where it is no Linux."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self.root = root.resolve()
-        self.is_running = self.root == Path(self.root.anchor)
-        self.program = next((path for path in map(self.root.joinpath, _PROGRAMS) if path.is_file()), None)
+    def __init__(self, root: Path = Path("/"), owner_uid: int = 0) -> None:
+        self.root, self.owner_uid = root, owner_uid
+        self.program = next((path for path in map(root.joinpath, _PROGRAMS) if path.is_file()), None)
         paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
-        self.tmpfiles, self.folder, self.policy = (self.root / path.relative_to(path.anchor) for path in paths)
-        for folder in (self.root / "run", self.root / "etc", self.tmpfiles.parent, self.policy.parent):
-            # An absolute link in the tree of an image means the image's, and would lead to this machine's.
-            if self.root not in (folder.resolve(), *folder.resolve().parents):
-                what = f"{folder} leads out of {self.root}, to {folder.resolve()}"
-                raise InstallError(what, remedy="make it a folder, not a link")
-            if folder.parent == self.root and not folder.is_dir():
-                what = f"{self.root} is not the root of a Linux system: it has no {folder.name} folder"
-                raise InstallError(what, remedy=f"name an image by --root; here jobs coordinate in {FALLBACK_FOLDER}")
-
-    def command(self) -> str:
-        """The full command line for a shell: sudo knows neither this environment nor its PATH."""
-        words = [sys.executable, "-m", "autogpu", "host-setup"]
-        words += [] if self.is_running else ["--root", str(self.root)]
-        return (sudo() if self.is_running or os.geteuid() == 0 else "") + " ".join(map(shlex.quote, words))
+        self.tmpfiles, self.folder, self.policy = (root / path.relative_to(path.anchor) for path in paths)
+        if not self.folder.parent.is_dir():
+            what = f"this is no Linux system: it has no folder {self.folder.parent}"
+            raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
     @property
     def folder_mode(self) -> int:
@@ -111,19 +99,18 @@ class Host:
     def _boot(self) -> Part:
         is_missing = not os.path.lexists(str(self.tmpfiles))
         problem, action = "does not exist" if is_missing else "", "write" if is_missing and self.program else ""
-        if self.program and (not self.is_running or any((self.root / init).is_dir() for init in _INITS)):
+        if self.program and any((self.root / init).is_dir() for init in _INITS):
             return Part(self.tmpfiles, problem, problem and _AT_BOOT, action)
         problem = f"{problem or 'has no effect'}: nothing on this system reads tmpfiles.d at boot"
         consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
         return Part(self.tmpfiles, problem, consequence, action, required=False)
 
     def _shared(self, path: Path, mode: int, if_missing: str) -> Part:
-        """A path that belongs to root, or in an image to its maker, and that all users can use."""
+        """A path that belongs to root, and that all users can use."""
         if not os.path.lexists(str(path)):
             return Part(path, "does not exist", if_missing, "make")
         status = path.lstat()
-        is_owned = status.st_uid == 0 or (not self.is_running and status.st_uid == os.geteuid())
-        is_ours = is_owned and stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
+        is_ours = status.st_uid == self.owner_uid and stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
         if is_ours and status.st_mode & mode == mode:
             return Part(path)
         problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {stat.filemode(mode)} of root"
@@ -138,16 +125,21 @@ class Host:
         return Part(self.policy, "is not in force as it is written" if mistakes else "", mistakes)
 
 
+def command() -> str:
+    """The full command line for a shell: sudo knows neither this environment nor its PATH."""
+    return sudo() + shlex.quote(sys.executable) + " -m autogpu host-setup"
+
+
 def setup(host: Host) -> list[Part]:
     """Write, make and repair what is not in place; returns that, with what is to be known of it as its consequence.
 
     An InstallError says that it may not, and has changed nothing.
     """
-    if host.is_running and os.geteuid() != 0:
-        raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=host.command())
+    if os.geteuid() != host.owner_uid:
+        raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=command())
     boot, folder, mutex, policy = host.parts()
     if folder.action == "refuse":
-        raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {host.command()}")
+        raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {command()}")
     if boot.action:
         _write(boot.path, TMPFILES)
     # The mutex comes with the folder.
@@ -168,11 +160,11 @@ def _write(path: Path, content: bytes) -> None:
 def _make_folder(host: Host) -> str:
     """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and do by hand what it left."""
     why = ""
-    if host.program and host.is_running:
-        command = [str(host.program), "--create", str(host.tmpfiles)]
-        why = f"would be missing after the next boot: `{' '.join(command)}` did not work"
+    if host.program:
+        create = [str(host.program), "--create", str(host.tmpfiles)]
+        why = f"would be missing after the next boot: `{' '.join(create)}` did not work"
         with suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=True)
+            subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
     if not host.folder.exists():
         # The code that makes it for a user who names it makes it complete before it is seen.
@@ -203,8 +195,7 @@ Examples:
     help="Change nothing, which needs no root; exit status 0 if all is in place, else 1.",
 )
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
-@click.option("--root", type=click.Path(path_type=Path), default="/", metavar="DIR", help="The top of an image.")
-def host_setup(is_check: bool, is_print: bool, root: Path) -> int:
+def host_setup(is_check: bool, is_print: bool) -> int:
     """Give all users of this host one folder to coordinate in. For its administrator.
 
     Writes a file for tmpfiles.d, from which /run/autogpu is made at every boot, makes that folder now, and
@@ -213,7 +204,7 @@ def host_setup(is_check: bool, is_print: bool, root: Path) -> int:
     """
     if is_check and is_print:
         raise click.UsageError("--check and --print exclude each other")
-    host = Host(root)
+    host = Host()
     if is_print:
         for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
             click.echo(f"# {path}\n{content.decode()}")
@@ -223,17 +214,17 @@ def host_setup(is_check: bool, is_print: bool, root: Path) -> int:
     parts = host.parts()
     for part in done:
         click.echo(f"{_DONE[part.action]} {part.path}{part.consequence and f', which {part.consequence}'}")
-    click.echo("\n".join(_state(host, parts, is_check)))
+    click.echo("\n".join(_state(parts, is_check)))
     return int(is_check and any(part.problem and part.required for part in parts))
 
 
-def _state(host: Host, parts: Sequence[Part], is_check: bool) -> list[str]:
+def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
     lines = []
     for part in parts:
         lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
         lines += [f"  {part.consequence}"] if part.consequence else []
     if any(part.action and part.required for part in parts):
-        return [*lines, f"To set it up: {host.command()}"]
+        return [*lines, f"To set it up: {command()}"]
     required = [part.required for part in parts if part.problem]
     if not any(required):
         lines.append("All that is required is in place." if required else "All is in place.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.cli import host_setup as hosts
 from autogpu.cli import main as frame
 from tests.support import host_image
 from tests.support.host_image import tree
@@ -16,10 +17,12 @@ image = host_image.image
 
 @pytest.fixture
 def run(image: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.geteuid", lambda: image.stat().st_uid)
+    host = host_image.host(image)
+    monkeypatch.setattr(hosts, "Host", lambda: host)
+    monkeypatch.setattr(hosts, "sudo", lambda: "")
 
     def run(*options: str) -> tuple:
-        status = frame.run(["host-setup", "--root", str(image), *options])
+        status = frame.run(["host-setup", *options])
         said = capsys.readouterr()
         assert said.err == ""
         return status, said.out
@@ -51,7 +54,7 @@ def test_check_tells_each_part_and_the_way_out(run, image: Path) -> None:
         f"{image}/run/autogpu/mutex does not exist.",
         f"{image}/etc/autogpu/autogpu.toml does not exist.",
         "  The defaults are used, and there is no cap on the GPUs of one user.",
-        f"To set it up: {sys.executable} -m autogpu host-setup --root {image}",
+        f"To set it up: {sys.executable} -m autogpu host-setup",
     ]
     run()
     status, said = run("--check")

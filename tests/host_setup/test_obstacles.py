@@ -107,20 +107,8 @@ def test_nothing_waits_for_a_pipe_in_the_place_of_a_file(image: Path, paths) -> 
     assert paths.policy.is_fifo()
 
 
-@pytest.mark.parametrize("name", ["etc/autogpu", "run"])
-def test_link_that_leads_out_of_the_image_is_not_followed(image: Path, tmp_path: Path, name: str) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    if (image / name).exists():
-        (image / name).rmdir()
-    (image / name).symlink_to(outside)
-    with pytest.raises(InstallError, match="leads out of"):
-        host_image.setup(image)
-    assert list(outside.iterdir()) == []
-
-
-def test_folder_that_is_no_system_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match="is not the root of a Linux system: it has no run folder"):
+def test_a_system_without_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match="this is no Linux system: it has no folder .*/run"):
         hosts.Host(tmp_path)
 
 
@@ -144,4 +132,4 @@ def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sud
     monkeypatch.delenv("SUDO_USER", raising=False)
     if by_sudo:
         monkeypatch.setenv("SUDO_USER", "ann")
-    assert hosts.Host().command() == f"{begin}-m autogpu host-setup"
+    assert hosts.command() == f"{begin}-m autogpu host-setup"

@@ -1,4 +1,4 @@
-"""A host prepared, checked and taken back: in an image below ``tmp_path``, and once on the real machine."""
+"""A host prepared and checked: one below ``tmp_path``, and once the real machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, pat
     shutil.rmtree(str(image / "usr"))
     paths.tmpfiles.parent.rmdir()
     assert host_image.setup(image) == [("make", paths.folder), ("write", paths.policy)]
-    boot = hosts.Host(image).parts()[0]
+    boot = host_image.host(image).parts()[0]
     assert not boot.required
     assert boot.problem == "does not exist: nothing on this system reads tmpfiles.d at boot"
     assert "/etc/rc.local" in boot.consequence
@@ -66,23 +66,14 @@ def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, pat
     assert set(problems(image)) == {"boot"}
 
 
-@pytest.fixture
-def running(image: Path, monkeypatch: pytest.MonkeyPatch) -> hosts.Host:
-    """The image as if it were the running system."""
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    host = hosts.Host(image)
-    host.is_running = True
-    return host
-
-
 @pytest.mark.parametrize("init", [None, "run/systemd/system", "run/openrc"])
-def test_on_a_host_only_a_running_init_makes_the_folder_at_boot(running: hosts.Host, init) -> None:
+def test_only_a_running_init_makes_the_folder_at_boot(image: Path, init) -> None:
+    shutil.rmtree(str(image / "run/systemd"))
     if init:
-        (running.root / init).mkdir(parents=True)
-    assert running.parts()[0].required is bool(init)
+        (image / init).mkdir(parents=True)
+    assert host_image.host(image).parts()[0].required is bool(init)
 
 
-@needs_root
 @pytest.mark.parametrize(
     ("text", "is_said"),
     [
@@ -93,14 +84,13 @@ def test_on_a_host_only_a_running_init_makes_the_folder_at_boot(running: hosts.H
     ],
     ids=["works", "complains", "silent", "can-not-be-run"],
 )
-def test_the_folder_is_complete_whatever_the_program_does(running: hosts.Host, paths, text: str, is_said: bool) -> None:
-    program = running.root / "usr/bin/systemd-tmpfiles"
+def test_the_folder_is_complete_whatever_the_program_does(image: Path, paths, text: str, is_said: bool) -> None:
+    program = image / "usr/bin/systemd-tmpfiles"
     program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(paths)}\n")
-    program.chmod(0o755)
-    why = {part.path: part.consequence for part in hosts.setup(running)}[paths.folder]
+    why = {part.path: part.consequence for part in hosts.setup(host_image.host(image))}[paths.folder]
     said = f"would be missing after the next boot: `{program} --create {paths.tmpfiles}` did not work"
     assert why == (said if is_said else "")
-    assert problems(running.root) == {}
+    assert problems(image) == {}
 
 
 # The real machine
