@@ -18,7 +18,7 @@ import click
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.lease import Folder, find_folder
+from autogpu.lease import find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import sudo, user_name
@@ -45,8 +45,6 @@ _POLICY_HEAD = b"""\
 # without it every value here is only a default. `autogpu config` shows the values in use and where they come from.
 """
 
-_DONE = {"write": "wrote", "make": "made", "repair": "repaired"}
-
 _AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
 _WITHOUT_FOLDER = (
     f"Jobs coordinate in {FALLBACK_FOLDER}, which trusts its first user, who owns it and may remove the leases of "
@@ -61,7 +59,7 @@ def policy_text() -> bytes:
 
 
 class Part(NamedTuple):
-    """One of the four things that host-setup cares for; ``action`` is "refuse" where the path is not ours to change."""
+    """One of the four things that host-setup cares for; ``action`` says how a missing one came to be."""
 
     path: Path
     problem: str = ""
@@ -98,7 +96,7 @@ class Host:
 
     def _boot(self) -> Part:
         is_missing = not os.path.lexists(str(self.tmpfiles))
-        problem, action = "does not exist" if is_missing else "", "write" if is_missing and self.program else ""
+        problem, action = "does not exist" if is_missing else "", "wrote" if is_missing and self.program else ""
         if self.program and any((self.root / init).is_dir() for init in _INITS):
             return Part(self.tmpfiles, problem, problem and _AT_BOOT, action)
         problem = f"{problem or 'has no effect'}: nothing on this system reads tmpfiles.d at boot"
@@ -108,19 +106,18 @@ class Host:
     def _shared(self, path: Path, mode: int, if_missing: str) -> Part:
         """A path that belongs to root, and that all users can use."""
         if not os.path.lexists(str(path)):
-            return Part(path, "does not exist", if_missing, "make")
+            return Part(path, "does not exist", if_missing, "made")
         status = path.lstat()
-        is_ours = status.st_uid == self.owner_uid and stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
-        if is_ours and status.st_mode & mode == mode:
+        is_of_kind = stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
+        if status.st_uid == self.owner_uid and is_of_kind and status.st_mode & mode == mode:
             return Part(path)
         problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {stat.filemode(mode)} of root"
-        unusable = "Jobs can't rely on it, and they use no other as long as it is there."
-        return Part(path, problem, unusable, "repair" if is_ours or path.name == MUTEX else "refuse")
+        return Part(path, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
 
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # which is a choice
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
-            return Part(self.policy, "does not exist", nothing, "write", required=False)
+            return Part(self.policy, "does not exist", nothing, "wrote", required=False)
         mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
         return Part(self.policy, "is not in force as it is written" if mistakes else "", mistakes)
 
@@ -131,15 +128,17 @@ def command() -> str:
 
 
 def setup(host: Host) -> list[Part]:
-    """Write, make and repair what is not in place; returns that, with what is to be known of it as its consequence.
+    """Write and make what is missing; returns that, with what is to be known of it as its consequence.
 
-    An InstallError says that it may not, and has changed nothing.
+    An InstallError says that it may not, or what is there and wrong, and has changed nothing.
     """
     if os.geteuid() != host.owner_uid:
         raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=command())
     boot, folder, mutex, policy = host.parts()
-    if folder.action == "refuse":
-        raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {command()}")
+    for part in (folder, mutex):
+        if part.problem and not part.action:
+            remedy = f"correct that or move it away, and run {command()}"
+            raise InstallError(f"{part.path} {part.problem}", remedy=remedy)
     if boot.action:
         _write(boot.path, TMPFILES)
     # The mutex comes with the folder.
@@ -158,7 +157,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _make_folder(host: Host) -> str:
-    """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and do by hand what it left."""
+    """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and make what it left."""
     why = ""
     if host.program:
         create = [str(host.program), "--create", str(host.tmpfiles)]
@@ -166,18 +165,9 @@ def _make_folder(host: Host) -> str:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
-    if not host.folder.exists():
-        # The code that makes it for a user who names it makes it complete before it is seen.
-        find_folder({LEASE_DIR: str(host.folder)})
-    _, folder, mutex, _ = host.parts()
-    if folder.action:
-        folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode | host.folder_mode))
-    if mutex.action:
-        # Made anew, since a user may have put there what it is. Jobs that wait for it see that it was replaced.
-        with Folder(host.folder, "host", 0).locked() as (descriptor, _):
-            if os.path.lexists(str(mutex.path)):
-                os.unlink(MUTEX, dir_fd=descriptor)
-            make_mutex(descriptor)
+    # As for a user who names a folder: complete before it is seen.
+    with find_folder({LEASE_DIR: str(host.folder)}).opened() as descriptor:
+        make_mutex(descriptor)
     return why
 
 
@@ -213,7 +203,7 @@ def host_setup(is_check: bool, is_print: bool) -> int:
     done = [] if is_check else setup(host)
     parts = host.parts()
     for part in done:
-        click.echo(f"{_DONE[part.action]} {part.path}{part.consequence and f', which {part.consequence}'}")
+        click.echo(f"{part.action} {part.path}{part.consequence and f', which {part.consequence}'}")
     click.echo("\n".join(_state(parts, is_check)))
     return int(is_check and any(part.problem and part.required for part in parts))
 

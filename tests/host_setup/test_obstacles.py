@@ -23,13 +23,15 @@ image, paths = host_image.image, host_image.paths
     [
         (lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx of "),
         (lambda path: path.touch(mode=0o644), "is -rw-r--r-- of "),
+        (lambda path: path.mkdir(mode=0o755), "is drwxr-xr-x of "),
+        (lambda path: (path.mkdir(), path.chmod(0o777)), "is drwxrwxrwx of "),
         pytest.param(
             lambda path: (path.mkdir(), path.chmod(0o1777), os.chown(str(path), ALICE, ALICE)),
             f"is drwxrwxrwt of uid {ALICE}, not drwxrwxrwt of root",
             marks=needs_root,
         ),
     ],
-    ids=["link", "file", "another-users"],
+    ids=["link", "file", "closed", "not-sticky", "another-users"],
 )
 def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, paths, make, said: str) -> None:
     make(paths.folder)
@@ -37,7 +39,7 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, pa
     with pytest.raises(InstallError) as refused:
         host_image.setup(image)
     assert str(refused.value).startswith(f"{paths.folder} {said}")
-    assert refused.value.remedy
+    assert refused.value.remedy.startswith("correct that or move it away, and run ")
     assert problems(image)["folder"].startswith(said)
     assert tree(image) == before
 
@@ -54,46 +56,29 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, pa
     ids=["link", "pipe", "hard-link", "closed", "another-users"],
 )
 @pytest.mark.timeout(20)
-def test_mutex_that_is_not_right_is_made_anew_and_no_job_is_disturbed(image: Path, paths, make) -> None:
+def test_mutex_that_is_not_right_is_named_and_made_once_it_is_moved_away(image: Path, paths, make) -> None:
     (image / "secret").touch(mode=0o600)
     host_image.setup(image)
     lease = lease_in(paths.folder)
     paths.mutex.unlink()
     make(paths.mutex)
+    before = tree(image)
     assert list(problems(image)) == ["mutex"]
-    assert host_image.setup(image) == [("repair", paths.mutex)]
-    status = paths.mutex.lstat()
-    assert (stat.S_IFMT(status.st_mode), status.st_mode & 0o777, status.st_uid) == (stat.S_IFREG, 0o444, os.geteuid())
-    assert stat.S_IMODE((image / "secret").stat().st_mode) == 0o600
-    assert (paths.folder / lease.name).exists()
-    lease.release()
-
-
-@pytest.mark.parametrize(("mode", "said"), [(0o755, "drwxr-xr-x"), (0o777, "drwxrwxrwx")], ids=["closed", "not-sticky"])
-def test_folder_with_a_wrong_mode_is_repaired_in_place(image: Path, paths, mode: int, said: str) -> None:
-    host_image.setup(image)
-    lease = lease_in(paths.folder)
-    before = paths.folder.stat()
-    paths.folder.chmod(mode)
-    assert problems(image)["folder"].startswith(f"is {said} of ")
-    assert host_image.setup(image) == [("repair", paths.folder)]
-    after = paths.folder.stat()
-    assert (after.st_ino, after.st_uid, after.st_mode) == (before.st_ino, os.geteuid(), before.st_mode)
+    with pytest.raises(InstallError) as refused:
+        host_image.setup(image)
+    assert str(refused.value).startswith(f"{paths.mutex} is ")
+    assert tree(image) == before
+    paths.mutex.unlink()
+    assert host_image.setup(image) == [("made", paths.mutex)]
+    assert problems(image) == {}
     assert (paths.folder / lease.name).exists(), "no job is disturbed"
     lease.release()
-
-
-def test_a_mutex_that_is_missing_is_made_anew(image: Path, paths) -> None:
-    host_image.setup(image)
-    paths.mutex.unlink()
-    assert host_image.setup(image) == [("make", paths.mutex)]
-    assert problems(image) == {}
 
 
 def test_administrators_own_tmpfiles_file_rules(image: Path, paths) -> None:
     paths.tmpfiles.write_text("# for the group of the lab\nd /run/autogpu 3770 root gpu -\n")
     paths.folder.mkdir()
-    paths.folder.chmod(0o2770)
+    paths.folder.chmod(0o3770)
     host_image.setup(image)
     assert problems(image) == {}
     assert stat.S_IMODE(paths.folder.stat().st_mode) == 0o3770

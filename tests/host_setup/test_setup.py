@@ -13,7 +13,7 @@ import pytest
 
 from autogpu.cli import host_setup as hosts
 from autogpu.lease import Lease, acquire_lease, find_folder
-from tests.lease.conftest import ALICE, needs_root
+from tests.lease.conftest import ALICE
 from tests.support import host_image
 from tests.support.environments import ROOT
 from tests.support.host_image import problems, tree
@@ -51,7 +51,7 @@ def test_twice_changes_nothing(image: Path) -> None:
 def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, paths) -> None:
     shutil.rmtree(str(image / "usr"))
     paths.tmpfiles.parent.rmdir()
-    assert host_image.setup(image) == [("make", paths.folder), ("write", paths.policy)]
+    assert host_image.setup(image) == [("made", paths.folder), ("wrote", paths.policy)]
     boot = host_image.host(image).parts()[0]
     assert not boot.required
     assert boot.problem == "does not exist: nothing on this system reads tmpfiles.d at boot"
@@ -77,7 +77,7 @@ def test_only_a_running_init_makes_the_folder_at_boot(image: Path, init) -> None
 @pytest.mark.parametrize(
     ("text", "is_said"),
     [
-        ('test "$*" = "--create {0.tmpfiles}" && mkdir -m 700 {0.folder}', False),
+        ('test "$*" = "--create {0.tmpfiles}" && mkdir -m 700 {0.folder} && chmod 1777 {0.folder}', False),
         ("echo Bad line >&2; exit 65", True),
         ("exit 1", True),
         ("#!/no/such/program", True),
