@@ -80,19 +80,13 @@ class Host:
             what = f"this is no Linux system: it has no folder {self.folder.parent}"
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
-    @property
-    def folder_mode(self) -> int:
-        """For all users, but where the administrator wrote the tmpfiles.d file, who may want it for one group only."""
-        # Not read where it is a pipe, or a link to /dev/null, which masks it.
-        is_read = self.tmpfiles.is_file() and os.access(str(self.tmpfiles), os.R_OK)
-        is_ours = is_read and self.tmpfiles.read_bytes() == TMPFILES
-        return 0o041000 if os.path.lexists(str(self.tmpfiles)) and not is_ours else 0o041777
-
     def parts(self) -> tuple[Part, Part, Part, Part]:
         """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
         no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
-        folder = self._shared(self.folder, self.folder_mode, _WITHOUT_FOLDER)
-        return (self._boot(), folder, self._shared(self.folder / MUTEX, 0o100444, no_mutex), self._policy())
+        # Who may enter it is the administrator's choice.
+        folder = self._shared(self.folder, 0o041000, "a sticky folder", _WITHOUT_FOLDER)
+        mutex = self._shared(self.folder / MUTEX, 0o100444, "a file that all users can read", no_mutex)
+        return (self._boot(), folder, mutex, self._policy())
 
     def _boot(self) -> Part:
         is_missing = not os.path.lexists(str(self.tmpfiles))
@@ -103,15 +97,14 @@ class Host:
         consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
         return Part(self.tmpfiles, problem, consequence, action, required=False)
 
-    def _shared(self, path: Path, mode: int, if_missing: str) -> Part:
-        """A path that belongs to root, and that all users can use."""
+    def _shared(self, path: Path, mode: int, wanted: str, if_missing: str) -> Part:
         if not os.path.lexists(str(path)):
             return Part(path, "does not exist", if_missing, "made")
         status = path.lstat()
         is_of_kind = stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
         if status.st_uid == self.owner_uid and is_of_kind and status.st_mode & mode == mode:
             return Part(path)
-        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {stat.filemode(mode)} of root"
+        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {wanted} of root"
         return Part(path, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
 
     def _policy(self) -> Part:
