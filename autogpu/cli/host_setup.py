@@ -27,9 +27,6 @@ from autogpu.variables import LEASE_DIR
 # Not by PATH: this runs as root, and there PATH may still be a user's.
 _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 
-# Show that an init is running which reads tmpfiles.d at boot. Source: sd_booted(3), and Gentoo's OpenRC.
-_INITS = ("run/systemd/system", "run/openrc")
-
 # For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
 BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST_FOLDER / MUTEX}"
 
@@ -72,8 +69,10 @@ class Host:
     """This system; for tests one that is below ``root`` and theirs. Raises InstallError where it is no Linux."""
 
     def __init__(self, root: Path = Path("/"), owner_uid: int = 0) -> None:
-        self.root, self.owner_uid = root, owner_uid
-        self.program = next((path for path in map(root.joinpath, _PROGRAMS) if path.is_file()), None)
+        self.owner_uid = owner_uid
+        programs = [path for path in map(root.joinpath, _PROGRAMS) if path.is_file()]
+        # systemd-tmpfiles, where systemd is what has booted. Source: sd_booted(3).
+        self.program = programs[0] if programs and (root / "run/systemd/system").is_dir() else None
         paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
         self.tmpfiles, self.folder, self.policy = (root / path.relative_to(path.anchor) for path in paths)
         if not self.folder.parent.is_dir():
@@ -89,13 +88,13 @@ class Host:
         return (self._boot(), folder, mutex, self._policy())
 
     def _boot(self) -> Part:
-        is_missing = not os.path.lexists(str(self.tmpfiles))
-        problem, action = "does not exist" if is_missing else "", "wrote" if is_missing and self.program else ""
-        if self.program and any((self.root / init).is_dir() for init in _INITS):
-            return Part(self.tmpfiles, problem, problem and _AT_BOOT, action)
-        problem = f"{problem or 'has no effect'}: nothing on this system reads tmpfiles.d at boot"
-        consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
-        return Part(self.tmpfiles, problem, consequence, action, required=False)
+        if self.program is None:
+            problem = "has no effect: nothing on this system reads tmpfiles.d at boot"
+            consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
+            return Part(self.tmpfiles, problem, consequence, required=False)
+        if not os.path.lexists(str(self.tmpfiles)):
+            return Part(self.tmpfiles, "does not exist", _AT_BOOT, "wrote")
+        return Part(self.tmpfiles)
 
     def _shared(self, path: Path, mode: int, wanted: str, if_missing: str) -> Part:
         if not os.path.lexists(str(path)):

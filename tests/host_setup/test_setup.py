@@ -48,13 +48,13 @@ def test_twice_changes_nothing(image: Path) -> None:
 # Where systemd is missing, and where it complains
 
 
-def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, paths) -> None:
-    shutil.rmtree(str(image / "usr"))
-    paths.tmpfiles.parent.rmdir()
+@pytest.mark.parametrize("missing", ["usr/bin", "run/systemd"], ids=["not-installed", "not-running"])
+def test_without_systemd_the_line_to_run_at_boot_does_the_same(image: Path, paths, missing: str) -> None:
+    shutil.rmtree(str(image / missing))
     assert host_image.setup(image) == [("made", paths.folder), ("wrote", paths.policy)]
     boot = host_image.host(image).parts()[0]
     assert not boot.required
-    assert boot.problem == "does not exist: nothing on this system reads tmpfiles.d at boot"
+    assert boot.problem == "has no effect: nothing on this system reads tmpfiles.d at boot"
     assert "/etc/rc.local" in boot.consequence
     assert boot.consequence.endswith(f"\n    {hosts.BOOT_LINE}"), "it stands alone, to be copied"
 
@@ -64,14 +64,6 @@ def test_without_tmpfiles_the_line_to_run_at_boot_does_the_same(image: Path, pat
     subprocess.run(["sh", "-c", line], timeout=30, check=True)
     assert paths.folder.stat().st_mode == expected
     assert set(problems(image)) == {"boot"}
-
-
-@pytest.mark.parametrize("init", [None, "run/systemd/system", "run/openrc"])
-def test_only_a_running_init_makes_the_folder_at_boot(image: Path, init) -> None:
-    shutil.rmtree(str(image / "run/systemd"))
-    if init:
-        (image / init).mkdir(parents=True)
-    assert host_image.host(image).parts()[0].required is bool(init)
 
 
 @pytest.mark.parametrize(
