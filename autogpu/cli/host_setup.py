@@ -56,13 +56,13 @@ def policy_text() -> bytes:
 
 
 class Part(NamedTuple):
-    """One of the four things that host-setup cares for; ``action`` says how a missing one came to be."""
+    """One of the things that host-setup cares for, what is wrong with it, and whether it will be made."""
 
     path: Path
     problem: str = ""
     consequence: str = ""
-    action: str = ""
-    required: bool = True
+    will_be_made: bool = False
+    is_required: bool = True
 
 
 class Host:
@@ -79,26 +79,28 @@ class Host:
             what = f"this is no Linux system: it has no folder {self.folder.parent}"
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
-    def parts(self) -> tuple[Part, Part, Part, Part]:
-        """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
-        no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
+    def parts(self) -> tuple[Part, Part, Part]:
+        """The file that makes the lease folder at boot, that folder or else the mutex in it, and the policy."""
         # Who may enter it is the administrator's choice.
         folder = self._shared(self.folder, 0o041000, "a sticky folder", _WITHOUT_FOLDER)
-        mutex = self._shared(self.folder / MUTEX, 0o100444, "a file that all users can read", no_mutex)
-        return (self._boot(), folder, mutex, self._policy())
+        if not folder.problem:
+            no_mutex = "A user may own it then, and keep all others from choosing."
+            mutex = self._shared(self.folder / MUTEX, 0o100444, "a file that all users can read", no_mutex)
+            folder = mutex if mutex.problem else folder
+        return (self._boot(), folder, self._policy())
 
     def _boot(self) -> Part:
         if self.program is None:
             problem = "has no effect: nothing on this system reads tmpfiles.d at boot"
             consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
-            return Part(self.tmpfiles, problem, consequence, required=False)
+            return Part(self.tmpfiles, problem, consequence, is_required=False)
         if not os.path.lexists(str(self.tmpfiles)):
-            return Part(self.tmpfiles, "does not exist", _AT_BOOT, "wrote")
+            return Part(self.tmpfiles, "does not exist", _AT_BOOT, will_be_made=True)
         return Part(self.tmpfiles)
 
     def _shared(self, path: Path, mode: int, wanted: str, if_missing: str) -> Part:
         if not os.path.lexists(str(path)):
-            return Part(path, "does not exist", if_missing, "made")
+            return Part(path, "does not exist", if_missing, will_be_made=True)
         status = path.lstat()
         is_of_kind = stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
         if status.st_uid == self.owner_uid and is_of_kind and status.st_mode & mode == mode:
@@ -109,7 +111,7 @@ class Host:
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # which is a choice
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
-            return Part(self.policy, "does not exist", nothing, "wrote", required=False)
+            return Part(self.policy, "does not exist", nothing, will_be_made=True, is_required=False)
         mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
         return Part(self.policy, "is not in force as it is written" if mistakes else "", mistakes)
 
@@ -119,33 +121,33 @@ def command() -> str:
     return sudo() + shlex.quote(sys.executable) + " -m autogpu host-setup"
 
 
-def setup(host: Host) -> list[Part]:
-    """Write and make what is missing; returns that, with what is to be known of it as its consequence.
+def setup(host: Host) -> list[str]:
+    """Write and make what is missing; returns a line for each.
 
     An InstallError says that it may not, or what is there and wrong, and has changed nothing.
     """
     if os.geteuid() != host.owner_uid:
         raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=command())
-    boot, folder, mutex, policy = host.parts()
-    for part in (folder, mutex):
-        if part.problem and not part.action:
-            remedy = f"correct that or move it away, and run {command()}"
-            raise InstallError(f"{part.path} {part.problem}", remedy=remedy)
-    if boot.action:
-        _write(boot.path, TMPFILES)
-    # The mutex comes with the folder.
-    made = folder if folder.action else mutex
-    why = _make_folder(host) if made.action else ""
-    if policy.action:
-        _write(policy.path, policy_text())
-    return [part._replace(consequence=why if part is made else "") for part in (boot, made, policy) if part.action]
+    boot, folder, policy = host.parts()
+    if folder.problem and not folder.will_be_made:
+        remedy = f"correct that or move it away, and run {command()}"
+        raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
+    done = []
+    if boot.will_be_made:
+        done.append(_write(boot.path, TMPFILES))
+    if folder.will_be_made:
+        done.append(f"made {folder.path}{_make_folder(host)}")
+    if policy.will_be_made:
+        done.append(_write(policy.path, policy_text()))
+    return done
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> str:
     if not path.parent.is_dir():
         path.parent.mkdir()
         path.parent.chmod(0o755)  # under sudo the umask may be strict
     write_file(path, content, 0o644)
+    return f"wrote {path}"
 
 
 def _make_folder(host: Host) -> str:
@@ -153,7 +155,7 @@ def _make_folder(host: Host) -> str:
     why = ""
     if host.program:
         create = [str(host.program), "--create", str(host.tmpfiles)]
-        why = f"would be missing after the next boot: `{' '.join(create)}` did not work"
+        why = f", which would be missing after the next boot: `{' '.join(create)}` did not work"
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
@@ -194,10 +196,8 @@ def host_setup(is_check: bool, is_print: bool) -> int:
         return 0
     done = [] if is_check else setup(host)
     parts = host.parts()
-    for part in done:
-        click.echo(f"{part.action} {part.path}{part.consequence and f', which {part.consequence}'}")
-    click.echo("\n".join(_state(parts, is_check)))
-    return int(is_check and any(part.problem and part.required for part in parts))
+    click.echo("\n".join((*done, *_state(parts, is_check))))
+    return int(is_check and any(part.problem and part.is_required for part in parts))
 
 
 def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
@@ -205,9 +205,8 @@ def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
     for part in parts:
         lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
         lines += [f"  {part.consequence}"] if part.consequence else []
-    if any(part.action and part.required for part in parts):
+    if any(part.will_be_made and part.is_required for part in parts):
         return [*lines, f"To set it up: {command()}"]
-    required = [part.required for part in parts if part.problem]
-    if not any(required):
-        lines.append("All that is required is in place." if required else "All is in place.")
+    if not any(part.problem and part.is_required for part in parts):
+        lines.append("All that is required is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

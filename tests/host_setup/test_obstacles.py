@@ -40,7 +40,7 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, pa
         host_image.setup(image)
     assert str(refused.value).startswith(f"{paths.folder} {said}")
     assert refused.value.remedy.startswith("correct that or move it away, and run ")
-    assert problems(image)["folder"].startswith(said)
+    assert problems(image)[paths.folder].startswith(said)
     assert tree(image) == before
 
 
@@ -63,13 +63,13 @@ def test_mutex_that_is_not_right_is_named_and_made_once_it_is_moved_away(image: 
     paths.mutex.unlink()
     make(paths.mutex)
     before = tree(image)
-    assert list(problems(image)) == ["mutex"]
+    assert list(problems(image)) == [paths.mutex]
     with pytest.raises(InstallError) as refused:
         host_image.setup(image)
     assert str(refused.value).startswith(f"{paths.mutex} is ")
     assert tree(image) == before
     paths.mutex.unlink()
-    assert host_image.setup(image) == [("made", paths.mutex)]
+    assert host_image.setup(image) == [f"made {paths.mutex}"]
     assert problems(image) == {}
     assert (paths.folder / lease.name).exists(), "no job is disturbed"
     lease.release()

@@ -60,6 +60,6 @@ def test_policy_that_is_not_in_force_is_a_problem_that_counts(image: Path, paths
     host_image.setup(image)
     paths.policy.write_text(text)
     part = host_image.host(image).parts()[-1]
-    assert (part.problem, part.required) == ("is not in force as it is written", True)
+    assert (part.problem, part.is_required) == ("is not in force as it is written", True)
     assert said in part.consequence
     assert host_image.setup(image) == []

@@ -32,13 +32,11 @@ def host(image: Path) -> hosts.Host:
 
 
 def problems(image: Path) -> dict:
-    named = zip(("boot", "folder", "mutex", "policy"), host(image).parts())
-    return {name: part.problem for name, part in named if part.problem}
+    return {part.path: part.problem for part in host(image).parts() if part.problem}
 
 
 def setup(image: Path) -> list:
-    """What was done, as (action, path)."""
-    return [(part.action, part.path) for part in hosts.setup(host(image))]
+    return hosts.setup(host(image))
 
 
 # Fixtures. A file of tests takes those it needs by assignment: `image = host_image.image`.
