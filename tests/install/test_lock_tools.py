@@ -159,49 +159,24 @@ def test_pip_sync_keeps_what_the_lock_names(index: Path, tools: Path, tmp_path: 
 
 
 def test_the_lock_of_the_project_in_which_install_is_typed_is_named(
-    index: Path, tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For an environment that is elsewhere, as conda's and pyenv's are, and what UV_PROJECT_ENVIRONMENT names."""
+    """For an environment that is elsewhere, as conda's and pyenv's are."""
     python = virtual_environment(tmp_path / "elsewhere", index)
     local = ("--quiet", "--no-index", "--find-links", str(index))
     project = tmp_path / "project"
-    (project / "requirements").mkdir(parents=True)
-    (project / "requirements.in").write_text("autogpu")
+    project.mkdir()
     monkeypatch.chdir(project)
-
-    def assert_named(lock: Path, command: str, *sync: str, **environ: str) -> None:
-        said = ended([str(python), "-m", "autogpu", "install"], **environ).stderr
-        assert f"autogpu: {lock} does not name these files, so `{command}` will remove them; " in said
-        assert loads_the_hook(python)
-        ended([*sync], **environ)
-        assert not loads_the_hook(python)
-
-    lock = project / "requirements-dev.txt"
-    ended([str(tools / "pip-compile"), *local, "--no-emit-find-links", "--output-file", lock.name, "requirements.in"])
-    pip_sync = [
-        str(tools / "pip-sync"),
-        *local,
-        "--pip-args=--no-compile",
-        "--python-executable",
-        str(python),
-        lock.name,
-    ]
-    ended(pip_sync)
-    assert_named(lock, "pip-sync", *pip_sync)
-    lock.unlink()
-
-    lock = project / "requirements" / "gpu.txt"
-    ended([UV, "pip", "compile", *local, "requirements.in", "--output-file", "requirements/gpu.txt"])
-    assert_named(lock, "uv pip sync", UV, "pip", "sync", *local, "--python", str(python), "requirements/gpu.txt")
-    lock.unlink()
-
-    (project / "pyproject.toml").write_text(
-        f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\ndependencies = ["autogpu"]\n'
-        f'[tool.uv]\nno-index = true\nfind-links = ["{index}"]\n'
-    )
-    there = {"UV_PROJECT_ENVIRONMENT": str(python.parents[1])}
-    ended([UV, "sync", "--quiet"], **there)
-    assert_named(project / "uv.lock", "uv sync", UV, "sync", "--quiet", **there)
+    lock = project / "requirements.txt"
+    (project / "requirements.in").write_text("autogpu")
+    ended([UV, "pip", "compile", *local, "requirements.in", "--output-file", lock.name])
+    sync = [UV, "pip", "sync", *local, "--python", str(python), lock.name]
+    ended(sync)
+    said = ended([str(python), "-m", "autogpu", "install"]).stderr
+    assert f"autogpu: {lock} does not name these files, so `pip-sync` will remove them; " in said
+    assert loads_the_hook(python)
+    ended(sync)
+    assert not loads_the_hook(python)
 
 
 def test_pipx_injects_it_beside_an_application(index: Path, tools: Path, tmp_path: Path) -> None:
