@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import shlex
 import site
@@ -17,7 +16,6 @@ import sysconfig
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
@@ -136,8 +134,7 @@ def _changing(folder: Path, verb: str) -> Iterator[None]:
                 locks.exclusive(opened.number)
             yield
     except OSError as error:
-        new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
-        remedy = f"run this as the owner of the environment, or make one of your own: {new}"
+        remedy = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
         raise InstallError(f"can't {verb} {error.filename or folder}: {error.strerror}", remedy=remedy) from error
 
 
@@ -295,28 +292,3 @@ def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
     found, error, said = ask(executable, _QUESTION, environ)
     hook, sitecustomize = (path and Path(path) for path in found or (None, None))
     return FreshStart(hook, sitecustomize, error or said)
-
-
-def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
-    """``action``, such as ``install numpy``, for the environment of a Python; those that uv makes have no pip."""
-    program = shlex.quote(executable)
-    return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
-
-
-def pip_source() -> str:
-    """Name the same autogpu for ``pip install``, as a shell writes it: a folder, an address or the name.
-
-    Source: ``direct_url.json`` (PEP 610), which pip writes for whatever does not come from an index.
-    """
-    try:
-        from importlib.metadata import distribution  # Python 3.8
-
-        told = json.loads(distribution("autogpu").read_text("direct_url.json") or "{}")
-        url = str(told["url"])
-        if "vcs_info" in told:
-            url = f"{told['vcs_info']['vcs']}+{url}"
-        elif url.startswith("file:"):
-            url = unquote(urlsplit(url).path)
-        return shlex.quote(url)
-    except (ImportError, ValueError, KeyError, TypeError, AttributeError):
-        return "autogpu"

@@ -15,15 +15,10 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
-from autogpu.install import HOOK, STARTERS, pip_command, pip_source
+from autogpu.install import HOOK, STARTERS
 from autogpu.policy.sources import working_directory
 from autogpu.process import ask
 from autogpu.reporting.text import printable
-
-_LOOK = """
-import importlib.util, json
-print(json.dumps([bool(importlib.util.find_spec(name)) for name in ("autogpu", "pip")]))
-"""
 
 AUTOLOAD = "autogpu-autoload"
 
@@ -114,13 +109,10 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    found, error, _ = ask(executable, _LOOK, os.environ)
+    _, error, _ = ask(executable, "import autogpu; print(1)", os.environ)
     if error:
-        raise InstallError(f"{executable} can't be started: {error}", remedy="name a Python by --python")
-    has_autogpu, has_pip = found
-    if not has_autogpu:
-        remedy = pip_command(executable, f"install {pip_source()}", has_pip=has_pip) + ", and this again"
-        raise InstallError(f"{executable} has no autogpu, which the hook would import", remedy=remedy)
+        remedy = "install autogpu for that Python as it is for this one, or name another by --python"
+        raise InstallError(f"{executable} can't import autogpu: {error}", remedy=remedy)
     command = [executable, "-m", "autogpu", verb, *options]
     command += ["--target", str(_folder(target))] if target else []
     return subprocess.run(command, cwd=os.path.dirname(executable), check=False).returncode  # noqa: PTH120

@@ -20,7 +20,7 @@ from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.frameworks.diagnosis import JUDGES, QUESTIONS
-from autogpu.install import HOOK, STEPS, fresh_start, pip_source, template_folder
+from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
@@ -80,7 +80,6 @@ def gather(environ: Mapping[str, str]) -> Facts:
     return Facts(
         environ=dict(environ),
         executable=sys.executable,
-        source=pip_source(),
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
@@ -164,7 +163,7 @@ def examine(facts: Facts) -> dict[str, Finding]:
 
 
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
-    framework, newer = frameworks.load(module), facts.pip(f"install --upgrade {facts.source}")
+    framework, newer = frameworks.load(module), "upgrade autogpu: a later one may know this version"
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error.startswith(TIMED_OUT):
         what = f"to import {framework.NAME} {error}: the machine may only be busy"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
-from autogpu.install import FreshStart, pip_command
+from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
@@ -52,7 +53,6 @@ class Facts:
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
-        source: What pip installs this autogpu from.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
         folder_error: Why this user's jobs can't coordinate.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
@@ -60,7 +60,6 @@ class Facts:
 
     environ: Mapping[str, str]
     executable: str
-    source: str
     start: FreshStart
     pythons: Mapping[str, str]
     inventory: Inventory
@@ -82,5 +81,6 @@ class Facts:
         return value is not None and named_uuids(value, self.inventory, order) == ()
 
     def pip(self, action: str) -> str:
-        """The command that installs or removes packages of this environment."""
-        return pip_command(self.executable, action, has_pip=self.has_pip)
+        """The command that installs or removes packages of this environment; those that uv makes have no pip."""
+        program = shlex.quote(self.executable)
+        return f"{program} -m pip {action}" if self.has_pip else f"uv pip {action} --python {program}"

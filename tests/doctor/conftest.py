@@ -38,7 +38,6 @@ def healthy(tmp_path):
     return Facts(
         environ={},
         executable="/env/bin/python",
-        source="autogpu",
         start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
