@@ -275,17 +275,12 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
         fresh.pop("PYTHONPATH", None)
     loads, runs, complaint = fresh_start(executable, fresh)
-    hook, sitecustomize = folder / HOOK, folder / SITECUSTOMIZE
-    if method == "sitecustomize" and runs and runs.resolve() != sitecustomize.resolve():
-        what = f"{NAME} runs {runs} and so never {sitecustomize}"
-        raise InstallError(what, remedy="use --method pth, which nothing hides")
-    if loads is None:
-        seen = f": {complaint.splitlines()[-1]}" if complaint else ""
-        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
-        raise InstallError(f"a fresh {NAME} did not load {hook}{seen}", remedy=remedy)
-    if loads.resolve() != hook.resolve():
-        remedy = f"remove that one first: autogpu uninstall --target {loads.parent}"
-        raise InstallError(f"{NAME} loads {loads} instead of {hook}", remedy=remedy)
+    hook = folder / HOOK
+    if loads is None or loads.resolve() != hook.resolve():
+        first = loads or (runs if method == "sitecustomize" else None)
+        seen = complaint.rpartition("\n")[2] or (first and f"{first} comes first")
+        remedy = f"leave out --method, or remove what comes first; this tells it: {executable} -v -c pass"
+        raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
