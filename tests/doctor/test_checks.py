@@ -117,11 +117,6 @@ WRONG = {
         (answer(None, "it ended by signal 11"), "can't be used: it ended by signal 11", "repair"),
         (answer({"error": "ImportError: numpy"}), "can't be used: ImportError: numpy", "repair"),
         (tensorflow(has_cuda=False), "built without CUDA", "pip install 'tensorflow[and-cuda]'"),
-        (
-            tensorflow(has_cuda=False, is_cpu_package=True),
-            "built without CUDA",
-            "pip uninstall tensorflow-cpu && /env/bin/python -m pip install 'tensorflow[and-cuda]'",
-        ),
         (tensorflow(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
         (tensorflow(gpus=0), "TensorFlow 2.21.0 lists no GPU of 2", "'tensorflow[and-cuda]==2.21.0'"),
     ],
