@@ -19,7 +19,7 @@ from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
-from autogpu.frameworks.diagnosis import JUDGES, QUESTIONS
+from autogpu.frameworks.diagnosis import QUESTIONS, judge
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
@@ -173,9 +173,9 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
     if obstacle:
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
-    build = JUDGES[module](found, facts)
+    build = judge(module, framework.NAME, found, facts)
     hooks = passed("autogpu finds all that it hooks into")
-    if not found["uses_gpus"]:
+    if not found["build"]:
         hooks = not_applicable("nothing to hook into")
     elif found["missing"]:
         lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())

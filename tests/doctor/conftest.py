@@ -14,9 +14,9 @@ from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
 HOOKED = {"missing": {}, "obstacle": ""}
-TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "gpus": 2, "uses_gpus": True, **HOOKED}
-TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "uses_gpus": True, **HOOKED}
-JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "uses_gpus": True, **HOOKED}
+TENSORFLOW = {"version": "2.21.0", "build": "built with CUDA", "gpus": 2, **HOOKED}
+TORCH = {"version": "2.15.0", "build": "built for CUDA 13.2", "gpus": 2, **HOOKED}
+JAX = {"version": "0.10.2", "build": "plug-in xla_cuda12", "gpus": None, **HOOKED}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
 
 

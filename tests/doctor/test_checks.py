@@ -116,9 +116,13 @@ WRONG = {
     "tensorflow": [
         (answer(None, "it ended by signal 11"), "can't be used: it ended by signal 11", "repair"),
         (answer({"error": "ImportError: numpy"}), "can't be used: ImportError: numpy", "repair"),
-        (tensorflow(has_cuda=False), "built without CUDA", "pip install 'tensorflow[and-cuda]'"),
+        (tensorflow(build="", gpus=0), "built without CUDA", "pip install 'tensorflow[and-cuda]==2.21.0'"),
         (tensorflow(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
-        (tensorflow(gpus=0), "TensorFlow 2.21.0 lists no GPU of 2", "'tensorflow[and-cuda]==2.21.0'"),
+        (
+            tensorflow(gpus=0),
+            "built with CUDA, lists no GPU of 2: it finds no",
+            "'tensorflow[and-cuda]==2.21.0'; TF_CPP",
+        ),
     ],
     "tensorflow-hooks": [
         (
@@ -129,15 +133,15 @@ WRONG = {
     ],
     "frameworks": [(answer(None), "has none of tensorflow", "pip install 'tensorflow[and-cuda]'")],
     "torch": [
-        (torch(cuda=None), "built without CUDA and uses no GPU", "pytorch.org"),
-        (torch(is_available=False, gpus=0), "finds no GPU of 2: is the driver too old for CUDA 13.2?", "cuda.init()"),
+        (torch(build="", gpus=0), "built without CUDA and uses no GPU", "pytorch.org"),
+        (torch(gpus=0), "built for CUDA 13.2, lists no GPU of 2: it finds no", "cuda.init()' says why"),
         (torch(error="ImportError: libc10"), "can't be used: ImportError: libc10", "repair"),
         (torch(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
         (torch(obstacle="no torch._C.x"), "no torch._C.x", "upgrade autogpu"),
     ],
     "torch-hooks": [(torch(missing={"torch._C.x": "limit"}), "lacks torch._C.x: limit", "upgrade")],
     "jax": [
-        (jax(plugins=[]), "no plug-in for CUDA and uses no GPU", "pip install 'jax[cuda12]==0.10.2'"),
+        (jax(build=""), "built without CUDA and uses no GPU", "pip install 'jax[cuda12]==0.10.2'"),
         (jax(error="ImportError: jaxlib"), "can't be used: ImportError: jaxlib", "repair"),
     ],
     "jax-hooks": [(jax(missing={"xla_bridge.backends": "x"}), "lacks xla_bridge.backends: x", "upgrade")],
@@ -196,9 +200,9 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, check, environ, s
     "found",
     [
         tensorflow(gpus=0),
-        tensorflow(has_cuda=False, gpus=0),
-        torch(cuda=None, is_available=False, gpus=0),
-        jax(plugins=[]),
+        tensorflow(build="", gpus=0),
+        torch(build="", gpus=0),
+        jax(build=""),
     ],
     ids=["tensorflow", "tensorflow-for-cpu", "torch-for-cpu", "jax-for-cpu"],
 )
