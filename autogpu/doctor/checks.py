@@ -18,7 +18,7 @@ from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
-from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
 from autogpu.frameworks.diagnosis import QUESTIONS, judge
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
@@ -59,16 +59,6 @@ _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))
 
 _WHEN_LESS_BUSY = "run `autogpu doctor` again when the machine is less busy"
 
-# CUresult of the CUDA driver API.
-_CUDA_ERRORS = {
-    3: "the driver is not initialised",
-    100: "there is no GPU that CUDA can use",
-    802: "the system is not ready: is nvidia-fabricmanager running?",
-    803: "the driver and its library are of different versions",
-    804: "the compatibility package does not fit this GPU",
-    999: "unknown error",
-}
-
 
 def gather(environ: Mapping[str, str]) -> Facts:
     """Look at everything; takes some seconds, most of them to import the frameworks."""
@@ -76,6 +66,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
+    cuda_count, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, folder_error = try_folder(environ)
     return Facts(
         environ=dict(environ),
@@ -83,7 +74,8 @@ def gather(environ: Mapping[str, str]) -> Facts:
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda=Cuda(**_answer(START, all_gpus, START_DEADLINE_S)),
+        cuda_count=cuda_count,
+        cuda_error=cuda_error,
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
@@ -96,15 +88,12 @@ def gather(environ: Mapping[str, str]) -> Facts:
     )
 
 
-def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
-    found, error, _ = ask(sys.executable, program, environ, deadline_s)
-    return {"error": error} if error else found
-
-
 def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
+    program = _FRAMEWORK.format(module=module, questions=questions)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    return _answer(_FRAMEWORK.format(module=module, questions=questions), {**environ, SWITCH: "0"}, _DEADLINE_S)
+    found, error, _ = ask(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return {"error": error} if error else found
 
 
 def _is_current(hook: Path) -> bool:
@@ -224,7 +213,7 @@ def driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
         return not_applicable("it can't be read without pynvml")
-    if inventory.has_no_driver and facts.cuda.count:
+    if inventory.has_no_driver and facts.cuda_count:
         what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
         remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return failed(what, remedy)
@@ -278,20 +267,16 @@ def cuda(facts: Facts) -> Finding:
         return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
         return not_applicable("no GPU is granted to this process")
-    cuda = facts.cuda
-    if cuda.error.startswith(TIMED_OUT):
-        return warned(f"libcuda.so.1 {cuda.error}: the driver may only be busy", _WHEN_LESS_BUSY)
-    if cuda.error:
-        remedy = "install the driver's libcuda, or give the container the GPUs: docker run --gpus all"
-        return failed(f"libcuda.so.1: {printable(cuda.error)}", remedy)
-    if cuda.code:
-        why = _CUDA_ERRORS.get(cuda.code, "see CUresult in the CUDA driver API")
-        return failed(f"cuInit fails with {cuda.code}: {why}", f"{facts.sudo}reboot, or install the driver again")
+    if facts.cuda_error.startswith(TIMED_OUT):
+        return warned(f"libcuda.so.1 {facts.cuda_error}: the driver may only be busy", _WHEN_LESS_BUSY)
+    if facts.cuda_count is None:
+        remedy = f"{facts.sudo}reboot, or install the driver again; a container is given the GPUs by --gpus all"
+        return failed(f"CUDA does not start: {printable(facts.cuda_error)}", remedy)
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
-    if readable and cuda.count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
-        what = f"CUDA sees {counted(cuda.count, 'GPU')} and NVML {readable}"
+    if readable and facts.cuda_count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
+        what = f"CUDA sees {counted(facts.cuda_count, 'GPU')} and NVML {readable}"
         return failed(what, "give the container all of /dev/nvidia*, or as many GPUs to both")
-    return passed(f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
+    return passed(f"CUDA sees {facts.cuda_count} of them")
 
 
 def visible(facts: Facts) -> Finding:

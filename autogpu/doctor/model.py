@@ -35,24 +35,12 @@ warned = partial(Finding, WARNING)
 
 
 @dataclass(frozen=True)
-class Cuda:
-    """The answers of ``libcuda`` to a fresh process that sees every GPU, or why there are none.
-
-    ``code`` is that of ``cuInit``; ``version`` the newest CUDA that the driver speaks, as 12040 for 12.4.
-    """
-
-    error: str = ""
-    code: int = 0
-    count: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True)
 class Facts:
     """All that the checks judge.
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
+        cuda_count: How many GPUs CUDA has in a fresh process that sees all; ``None`` where it does not start.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
         folder_error: Why this user's jobs can't coordinate.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
@@ -63,7 +51,8 @@ class Facts:
     start: FreshStart
     pythons: Mapping[str, str]
     inventory: Inventory
-    cuda: Cuda
+    cuda_count: int | None
+    cuda_error: str
     frameworks: Mapping[str, Any]
     folder: Folder | None
     folder_error: LeaseUnavailable | None

@@ -85,6 +85,13 @@ def test_nvml_that_is_missing_beside_cuda_is_found(server, tmp_path):
     assert not (tmp_path / "nowhere").exists(), "asking makes no lease folder"
 
 
+def test_cuda_that_does_not_start_is_found_in_the_drivers_words(tmp_path):
+    with Server([Gpu()], folder=tmp_path, cuda_init="NO_DEVICE") as server:
+        failed, said = findings(server.environ)
+    assert ("cuda" in failed, "driver" in failed) == (True, False)
+    assert said["cuda"] == "CUDA does not start: cuInit fails with 100: no CUDA-capable device is detected"
+
+
 @pytest.mark.xdist_group("without-pynvml")
 def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory
-from autogpu.doctor.model import Cuda, Facts
+from autogpu.doctor.model import Facts
 from autogpu.install import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
@@ -41,7 +41,8 @@ def healthy(tmp_path):
         start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
-        cuda=Cuda(count=2, version=12040),
+        cuda_count=2,
+        cuda_error="",
         **tensorflow(),
         folder=Folder(Path("/run/autogpu"), "host", 0),
         folder_error=None,

@@ -10,7 +10,7 @@ import pytest
 from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
-from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Cuda
+from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import resolve
@@ -40,6 +40,10 @@ def gpus(*devices, **fields):
 
 def start(hook=None, sitecustomize=None, complaint=""):
     return {"start": FreshStart(hook, sitecustomize, complaint)}
+
+
+def no_cuda(error="no such file"):
+    return {"cuda_count": None, "cuda_error": error}
 
 
 def answer(said, error=""):
@@ -101,9 +105,8 @@ WRONG = {
         ),
     ],
     "cuda": [
-        ({"cuda": Cuda(error="no such file")}, "libcuda.so.1: no such file", "--gpus all"),
-        ({"cuda": Cuda(code=803)}, "of different versions", "reboot"),
-        ({"cuda": Cuda(count=1)}, "CUDA sees 1 GPU and NVML 2", "/dev/nvidia"),
+        (no_cuda("no such file"), "CUDA does not start: no such file", "--gpus all"),
+        ({"cuda_count": 1}, "CUDA sees 1 GPU and NVML 2", "/dev/nvidia"),
     ],
     "visible": [
         (
@@ -207,7 +210,7 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, check, environ, s
     ids=["tensorflow", "tensorflow-for-cpu", "torch-for-cpu", "jax-for-cpu"],
 )
 def test_a_machine_without_a_driver_is_not_ill(healthy, found):
-    facts = replace(healthy, inventory=NO_DRIVER, cuda=Cuda(error="no library"), **found)
+    facts = replace(healthy, inventory=NO_DRIVER, **no_cuda("no library"), **found)
     assert not [finding for finding in examine(facts).values() if finding.state == FAILED]
 
 
@@ -232,7 +235,7 @@ def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
 
 def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
     inside, outside = (
-        found(healthy, "driver", inventory=NO_DRIVER, cuda=Cuda(), is_in_container=is_inside).what
+        found(healthy, "driver", inventory=NO_DRIVER, **no_cuda(), is_in_container=is_inside).what
         for is_inside in (True, False)
     )
     assert inside == outside + "; if the host has one, start the container with --gpus all"
@@ -240,7 +243,7 @@ def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
 
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     hidden = {"environ": {CUDA_VISIBLE_DEVICES: "0"}}
-    finding = found(healthy, "visible", inventory=NO_DRIVER, cuda=Cuda(), **hidden)
+    finding = found(healthy, "visible", inventory=NO_DRIVER, **no_cuda(), **hidden)
     assert (finding.state, finding.what) == (NOT_APPLICABLE, "no GPU to hide")
 
 
@@ -278,7 +281,7 @@ def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
     [
         ("driver", gpus(unreadable=(UnreadableDevice(1, NO_ANSWER),)), "GPU 1: it does not answer: the driver may"),
         ("driver", driver("NVML timed out after 15 s", "driver"), "NVML timed out after 15 s: the driver may only be"),
-        ("cuda", {"cuda": Cuda(error="timed out after 20 s")}, "libcuda.so.1 timed out after 20 s"),
+        ("cuda", no_cuda("timed out after 20 s"), "libcuda.so.1 timed out after 20 s"),
         ("hook", start(complaint="timed out after 60 s"), "a fresh /env/bin/python timed out after 60 s"),
         ("tensorflow", answer(None, "timed out after 180 s"), "to import TensorFlow timed out after 180 s"),
     ],
