@@ -18,14 +18,15 @@ from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
-from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed, warned
+from autogpu.devices.nvml import NO_ANSWER
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed
 from autogpu.frameworks.diagnosis import QUESTIONS, judge
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
-from autogpu.process import TIMED_OUT, ask
+from autogpu.process import ask
 from autogpu.reporting.text import counted, host_setup_command, listed, printable, sudo
 from autogpu.selection import explain
 from autogpu.selection.grants import settled
@@ -56,8 +57,6 @@ print(json.dumps(found))
 """
 
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
-
-_WHEN_LESS_BUSY = "run `autogpu doctor` again when the machine is less busy"
 
 
 def gather(environ: Mapping[str, str]) -> Facts:
@@ -154,9 +153,6 @@ def examine(facts: Facts) -> dict[str, Finding]:
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
     framework, newer = frameworks.load(module), "upgrade autogpu: a later one may know this version"
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
-    if error.startswith(TIMED_OUT):
-        what = f"to import {framework.NAME} {error}: the machine may only be busy"
-        return {module: warned(what, _WHEN_LESS_BUSY)}
     if error:
         return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
     if obstacle:
@@ -186,8 +182,6 @@ def hook(facts: Facts) -> Finding:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
-    if TIMED_OUT in start.complaint:
-        return warned(f"a fresh {facts.executable} {printable(start.complaint)}", _WHEN_LESS_BUSY)
     if start.complaint:
         return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
@@ -222,18 +216,16 @@ def driver(facts: Facts) -> Finding:
         # Most often that is how the container was started, and nothing in it can tell.
         what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
         return not_applicable(what)
-    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
-    xid = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-    if inventory.may_be_busy:
-        what = f"{printable(inventory.failure or lost)}: the driver may only be busy"
-        return warned(what, f"{_WHEN_LESS_BUSY}, and if it stays so: {xid}")
+    unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
+    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
         remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
         if "ersion" in inventory.failure:
             remedy = f"the driver was updated while its old module is loaded: {facts.sudo}reboot"
         return failed(printable(inventory.failure), remedy)
     if lost:
-        return failed(f"not every GPU can be read: {lost}", xid)
+        remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
+        return failed(f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
@@ -267,8 +259,6 @@ def cuda(facts: Facts) -> Finding:
         return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
         return not_applicable("no GPU is granted to this process")
-    if facts.cuda_error.startswith(TIMED_OUT):
-        return warned(f"libcuda.so.1 {facts.cuda_error}: the driver may only be busy", _WHEN_LESS_BUSY)
     if facts.cuda_count is None:
         remedy = f"{facts.sudo}reboot, or install the driver again; a container is given the GPUs by --gpus all"
         return failed(f"CUDA does not start: {printable(facts.cuda_error)}", remedy)

@@ -9,9 +9,11 @@ from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
+from autogpu.devices.nvml import NO_ANSWER
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
+from autogpu.process import TIMED_OUT
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
@@ -27,11 +29,15 @@ class Finding(NamedTuple):
 
 
 passed = partial(Finding, PASSED)
-failed = partial(Finding, FAILED)
 not_applicable = partial(Finding, NOT_APPLICABLE)
 
-# It may be well: it could not be seen in time, say.
-warned = partial(Finding, WARNING)
+
+def failed(what: str, remedy: str) -> Finding:
+    """A fault, or a warning of what did not answer in time: slowness is no fault."""
+    if TIMED_OUT in what or NO_ANSWER in what:
+        later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
+        return Finding(WARNING, what, f"{later}: {remedy}")
+    return Finding(FAILED, what, remedy)
 
 
 @dataclass(frozen=True)
