@@ -196,17 +196,11 @@ def environment(facts: Facts) -> Finding:
     return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 
-def pynvml(facts: Facts) -> Finding:
-    inventory, pip = facts.inventory, facts.pip("install --upgrade nvidia-ml-py")
-    if inventory.failure_cause == "pynvml":
-        return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
-    return passed("pynvml can be used")
-
-
 def driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
-        return not_applicable("it can't be read without pynvml")
+        what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
+        return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
     if inventory.has_no_driver and facts.cuda_count:
         what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
         remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -271,12 +265,10 @@ def cuda(facts: Facts) -> Finding:
 
 def visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
-    if facts.inventory.has_no_driver:
-        return not_applicable("no GPU to hide")
     if facts.grant.is_none:
         return not_applicable(f"{facts.grant.why}; {facts.grant.remedy}")
-    if value is None:
-        return not_applicable(f"{CUDA_VISIBLE_DEVICES} is not set: every GPU may be used")
+    if facts.inventory.has_no_driver or value is None:
+        return not_applicable(f"{CUDA_VISIBLE_DEVICES} hides no GPU")
     if facts.hides_all_gpus:
         what = f'{CUDA_VISIBLE_DEVICES}="{printable(value)}" hides every GPU from this shell'
         return failed(what, f"unset {CUDA_VISIBLE_DEVICES}")
@@ -313,4 +305,4 @@ def policy(facts: Facts) -> Finding:
 
 
 # In the order in which one thing rests on another.
-CHECKS = (switch, hook, environment, policy, pynvml, driver, health, cuda, visible, leases)
+CHECKS = (switch, hook, environment, policy, driver, health, cuda, visible, leases)

@@ -97,8 +97,8 @@ def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     environments.remove(python, "nvidia-ml-py")
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
-    assert failed == {"pynvml", "frameworks"}
-    assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
+    assert failed == {"driver", "frameworks"}
+    assert said["driver"].startswith("pynvml (nvidia-ml-py) is not installed")
     pick = subprocess.run(
         [str(python), "-m", "autogpu", "pick"],
         env={**os.environ, **server.environ},

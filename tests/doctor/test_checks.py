@@ -85,8 +85,6 @@ WRONG = {
             "GPU 1: GPU is lost",
             "sudo dmesg | grep -i xid; a lost",
         ),
-    ],
-    "pynvml": [
         (
             driver("pynvml (nvidia-ml-py) is not installed", "pynvml"),
             "is not installed: autogpu can't tell which GPU is idle",
@@ -244,13 +242,13 @@ def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     hidden = {"environ": {CUDA_VISIBLE_DEVICES: "0"}}
     finding = found(healthy, "visible", inventory=NO_DRIVER, **no_cuda(), **hidden)
-    assert (finding.state, finding.what) == (NOT_APPLICABLE, "no GPU to hide")
+    assert (finding.state, finding.what) == (NOT_APPLICABLE, "CUDA_VISIBLE_DEVICES hides no GPU")
 
 
 @pytest.mark.parametrize(
     ("check", "changes", "remedy"),
     [
-        ("pynvml", driver("pynvml (nvidia-ml-py) is not installed", "pynvml"), "install --upgrade nvidia-ml-py"),
+        ("driver", driver("pynvml (nvidia-ml-py) is not installed", "pynvml"), "install --upgrade nvidia-ml-py"),
         ("frameworks", answer(None), "install 'tensorflow[and-cuda]'"),
     ],
 )
