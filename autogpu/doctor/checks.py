@@ -168,14 +168,6 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
     return {module: build, f"{module}-hooks": hooks}
 
 
-def switch(facts: Facts) -> Finding:
-    if facts.resolved.policy.enabled:
-        return passed("autogpu is switched on")
-    origin = facts.resolved.settings["enabled"].origin
-    remedy = f"unset {SWITCH}" if origin.place == SWITCH else f"set enabled = true there ({origin})"
-    return failed(f"autogpu is switched off by {origin}", remedy)
-
-
 def hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
     if start.hook is not None and not facts.hook_is_current:
@@ -298,6 +290,8 @@ def policy(facts: Facts) -> Finding:
     resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
+    if not resolved.policy.enabled:
+        problems.append(f"autogpu is switched off by {resolved.settings['enabled'].origin}")
     if not problems:
         files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
         return passed(f"read without a problem ({files})")
@@ -305,4 +299,4 @@ def policy(facts: Facts) -> Finding:
 
 
 # In the order in which one thing rests on another.
-CHECKS = (switch, hook, environment, policy, driver, health, cuda, visible, leases)
+CHECKS = (hook, environment, policy, driver, health, cuda, visible, leases)

@@ -178,23 +178,22 @@ def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):
 
 
 @pytest.mark.parametrize(
-    ("check", "environ", "system", "project", "what", "remedy"),
+    ("environ", "system", "project", "what"),
     [
         # Of a later version: a problem for the doctor alone.
-        pytest.param("policy", {}, "[select]\nmood = 'calm'\n", "", "select.mood", "", id="unknown-key"),
-        pytest.param("policy", {}, "", "[select]\ncount = 2\n", "does not count as a project file", "", id="of-others"),
-        pytest.param("policy", {"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", "", id="no-such-gpu"),
-        pytest.param("switch", {"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", "unset AUTOGPU", id="switched-off"),
+        pytest.param({}, "[select]\nmood = 'calm'\n", "", "select.mood", id="unknown-key"),
+        pytest.param({}, "", "[select]\ncount = 2\n", "does not count as a project file", id="of-others"),
+        pytest.param({"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", id="no-such-gpu"),
+        pytest.param({"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", id="switched-off"),
     ],
 )
-def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, check, environ, system, project, what, remedy):
+def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, project, what):
     (tmp_path / "system.toml").write_text(system)
     (tmp_path / "autogpu.toml").write_text(project)
     (tmp_path / "autogpu.toml").chmod(0o666 if project else 0o644)
     resolved = resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "system.toml")
-    finding = found(healthy, check, resolved=resolved)
+    finding = found(healthy, "policy", resolved=resolved)
     assert (finding.state, what in finding.what) == (FAILED, True), finding.what
-    assert remedy in ("", finding.remedy)
 
 
 @pytest.mark.parametrize(
