@@ -231,12 +231,8 @@ def health(facts: Facts) -> Finding:
         remedies.append("see to the cooling")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
-        bad.append(
-            f"{explain.gpu_names(uncut)}: in MIG mode, and no instance can be read here, so that no job can use it"
-        )
-        smi, each = f"{facts.sudo}nvidia-smi", ",".join(uncut)
-        remedies.append(f"to use it whole: {smi} -i {each} -mig 0; to cut it: {smi} mig -i {each} -lgip")
-        remedies.append("a container is started with an instance by its UUID: --gpus device=UUID")
+        bad.append(f"{explain.gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")
+        remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or give it instances")
     return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
 

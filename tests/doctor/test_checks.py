@@ -98,7 +98,7 @@ WRONG = {
         (gpus(gpu(1, is_too_hot=True)), "GPU 1: slowed down by heat", "see to the cooling"),
         (
             {"inventory": inventory(*cut(0, 5), *cut(1))},
-            "GPU 1: in MIG mode, and no instance can be read here",
+            "GPU 1: in MIG mode without an instance",
             "sudo nvidia-smi -i 1 -mig 0",
         ),
     ],
