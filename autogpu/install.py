@@ -219,18 +219,12 @@ def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
     for info in distributions(folder):
         owner = _installer(info)
         if owner != OURS:
-            # An environment that uv has made has no pip.
-            pip = "uv pip" if owner == "uv" else "pip"
-            raise InstallError(
-                f"the start-up files in {folder} belong to {owner} ({info.name})",
-                remedy=f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload",
-            )
+            what = f"the start-up files in {folder} belong to {owner} ({info.name})"
+            raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not is_ours(path):
-            remedy = "move it away and run autogpu install again"
-            if path.name == SITECUSTOMIZE:
-                remedy = "move it away, or choose another way with --method"
-            raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
+            what = f"{path} exists and was not written by autogpu"
+            raise InstallError(what, remedy="move it away, or choose another way with --method")
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:

@@ -68,9 +68,8 @@ def install(method: str, target: Path | None, python: str | None) -> int:
         return _run_by(python, "install", target, "--method", method)
     folder = _folder(target)
     written = installing.install(folder, method)
-    # As this was typed: where the command is not on PATH, or is another environment's, it is of no use.
-    program = f"{shlex.quote(sys.executable)} -m autogpu" if Path(sys.argv[0]).name == "__main__.py" else "autogpu"
-    undo = f"{program} uninstall" + (f" --target {folder}" if target else "")
+    # Not by the command, which may be another environment's.
+    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall" + (f" --target {folder}" if target else "")
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
