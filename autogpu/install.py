@@ -142,13 +142,7 @@ def template_folder() -> Path:
     """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     inside = package / "sitecustomize_template"
-    for folder in (inside, package.parent / inside.name):
-        if folder.is_dir():
-            return folder
-    raise InstallError(
-        f"{package} has no sitecustomize_template folder, so there is nothing to install from",
-        remedy="install autogpu again: python -m pip install --force-reinstall autogpu",
-    )
+    return inside if inside.is_dir() else package.parent / inside.name
 
 
 def template(templates: Path, name: str) -> Path:
