@@ -6,10 +6,8 @@ One lease folder that root owns, made anew at every boot, and a system policy.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Sequence
@@ -21,7 +19,7 @@ from autogpu.errors import InstallError
 from autogpu.lease import find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
-from autogpu.reporting.text import sudo, user_name
+from autogpu.reporting.text import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
 # Not by PATH: this runs as root, and there PATH may still be a user's.
@@ -116,21 +114,17 @@ class Host:
         return Part(self.policy, "is not in force as it is written" if mistakes else "", mistakes)
 
 
-def command() -> str:
-    """The full command line for a shell: sudo knows neither this environment nor its PATH."""
-    return sudo() + shlex.quote(sys.executable) + " -m autogpu host-setup"
-
-
 def setup(host: Host) -> list[str]:
     """Write and make what is missing; returns a line for each.
 
     An InstallError says that it may not, or what is there and wrong, and has changed nothing.
     """
     if os.geteuid() != host.owner_uid:
-        raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=command())
+        what = "host-setup writes below /etc and /run, which only root may"
+        raise InstallError(what, remedy=host_setup_command("sudo "))
     boot, folder, policy = host.parts()
     if folder.problem and not folder.will_be_made:
-        remedy = f"correct that or move it away, and run {command()}"
+        remedy = f"correct that or move it away, and run {host_setup_command(sudo())}"
         raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
     done = []
     if boot.will_be_made:
@@ -206,7 +200,7 @@ def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
         lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
         lines += [f"  {part.consequence}"] if part.consequence else []
     if any(part.will_be_made and part.is_required for part in parts):
-        return [*lines, f"To set it up: {command()}"]
+        return [*lines, f"To set it up: {host_setup_command(sudo())}"]
     if not any(part.problem and part.is_required for part in parts):
         lines.append("All that is required is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 
 from autogpu.cli import host_setup as hosts
 from autogpu.errors import InstallError
+from autogpu.reporting.text import host_setup_command, sudo
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
 from tests.support.host_image import lease_in, problems, tree
@@ -104,17 +104,17 @@ def test_what_can_not_be_written_is_named(image: Path, paths) -> None:
     assert refused.value.filename == str(paths.policy.parent)
 
 
-def test_only_root_may_change_the_host_and_is_told_the_full_command(monkeypatch) -> None:
+def test_only_root_may_change_the_host(monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InstallError, match="only root may") as refused:
         hosts.setup(hosts.Host())
-    assert refused.value.remedy == f"sudo {sys.executable} -m autogpu host-setup"
+    assert refused.value.remedy == "sudo $(command -v autogpu) host-setup"
 
 
-@pytest.mark.parametrize(("by_sudo", "begin"), [(True, f"sudo {sys.executable} "), (False, f"{sys.executable} ")])
+@pytest.mark.parametrize(("by_sudo", "begin"), [(True, "sudo $(command -v autogpu) "), (False, "autogpu ")])
 def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sudo: bool, begin: str) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.delenv("SUDO_USER", raising=False)
     if by_sudo:
         monkeypatch.setenv("SUDO_USER", "ann")
-    assert hosts.command() == f"{begin}-m autogpu host-setup"
+    assert host_setup_command(sudo()) == f"{begin}host-setup"
