@@ -199,15 +199,11 @@ def driver(facts: Facts) -> Finding:
         return failed(what, remedy)
     if inventory.has_no_driver:
         what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
-        # Most often that is how the container was started, and nothing in it can tell.
-        what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
-        return not_applicable(what)
+        return not_applicable(f"{what}; a container has the host's by docker run --gpus all")
     unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
-        remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
-        if "ersion" in inventory.failure:
-            remedy = f"the driver was updated while its old module is loaded: {facts.sudo}reboot"
+        remedy = f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot"
         return failed(printable(inventory.failure), remedy)
     if lost:
         remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
