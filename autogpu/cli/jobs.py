@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 import time
-from contextlib import contextmanager, suppress
-from typing import Callable, Iterable, Iterator, Mapping, Sequence
-
-import click
+from contextlib import suppress
+from typing import Callable, Iterable, Sequence
 
 from autogpu import lease
 from autogpu.devices.model import Device, Inventory
@@ -41,11 +38,6 @@ def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
     names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
     more = len(names) - _MOST_NAMED
     return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
-
-
-def _values_of(job: Job) -> Mapping[str, object]:
-    user = {"user": user_name(job.uid), "uid": job.uid}
-    return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
 
 
 def described(job: Job, inventory: Inventory) -> str:
@@ -155,43 +147,23 @@ def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
         yield record.uid, record.pid_namespace, record.pid, record.start_time
 
 
-@contextmanager
-def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dict[str, object]]:
-    """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
-    values: dict[str, object] = {"version": 1, "verdict": verdict, **told, "why": ""}
-    begun_s = monotonic_s()
-    try:
-        yield values
-    except AutoGpuError as error:
-        values["why"] = values["why"] or error.what
-        raise
-    finally:
-        if as_json:
-            values["waited_s"] = round(monotonic_s() - begun_s, 1)
-            click.echo(json.dumps(values, indent=2, default=_values_of))
-
-
-def wait_for_jobs(names: Sequence[str], within_s: float, *, as_json: bool) -> int:
+def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
     """Wait for the end of the jobs of these names, which the locks of their leases tell; without any, of all jobs of
     this user.
     """
     until_s = monotonic_s() + within_s
-    with told_in_json("no_such_job", as_json=as_json, jobs=()) as told:
-        jobs = left = _jobs_to_wait_for(names)
-        told.update(verdict="running", jobs=jobs)
-        if jobs and is_terminal():
-            say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
-        while left:
-            if not _end_before(until_s, left):
-                still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-                remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
-                raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
-            # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
-            left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
-        ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
-        why = ended if jobs else "you have no other job here that holds a GPU or waits for one"
-        told.update(verdict="ended", why=why)
-    say(why)
+    jobs = left = _jobs_to_wait_for(names)
+    if jobs and is_terminal():
+        say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
+    while left:
+        if not _end_before(until_s, left):
+            still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
+            remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
+            raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
+        # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
+        left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
+    ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
+    say(ended if jobs else "you have no other job here that holds a GPU or waits for one")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Callable, Iterable, Mapping
 import click
 
 from autogpu import lease, process
-from autogpu.cli.jobs import described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json, watch
+from autogpu.cli.jobs import described, name_of, named, names_of, on_gpu, only_one, read_jobs, watch
 from autogpu.cli.request import Duration
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
@@ -44,8 +44,7 @@ Examples:
 @click.option(
     "--grace", "grace_s", type=Duration(), default="10s", show_default=True, help="How long it may take to end."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
-def stop(name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grace_s: float, as_json: bool) -> int:
+def stop(name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grace_s: float) -> int:
     """End a job of yours, also one that waits in the queue: by a pid, the name of its script, or its GPU.
 
     It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has; without --kill it does
@@ -57,27 +56,23 @@ def stop(name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grac
             "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
         )
     number = signal.SIGKILL if is_killed else signal.SIGTERM
-    with told_in_json("not_stopped", as_json=as_json, jobs=()) as told:
-        inventory = probe.finish(probe.start(os.environ))
-        job = _job_to_stop(name, gpu, inventory)
-        told["jobs"] = [job]
-        # Now: a person may take long to answer, and a pid may be another's by then.
-        known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
-        click.echo(described(job, inventory), err=True)
-        if not is_sure and not sys.stdin.isatty():
-            why = "nothing is stopped: there is no terminal to ask on"
-            raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
-        if not is_sure and not click.confirm("Stop it?", err=True):
-            raise AutoGpuError("nothing is stopped", remedy="")
-        told["verdict"] = "running"
-        if not _ends(job, known, number, grace_s):
-            kill = f"to end it at once: autogpu stop {job.pid} --kill"
-            raise WaitTimeout(
-                f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
-                remedy="`ps` shows what it waits for" if is_killed else kill,
-            )
-        told.update(verdict="ended", why=f"{name_of(job)} has ended")
-    say(str(told["why"]))
+    inventory = probe.finish(probe.start(os.environ))
+    job = _job_to_stop(name, gpu, inventory)
+    # Now: a person may take long to answer, and a pid may be another's by then.
+    known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
+    click.echo(described(job, inventory), err=True)
+    if not is_sure and not sys.stdin.isatty():
+        why = "nothing is stopped: there is no terminal to ask on"
+        raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
+    if not is_sure and not click.confirm("Stop it?", err=True):
+        raise AutoGpuError("nothing is stopped", remedy="")
+    if not _ends(job, known, number, grace_s):
+        kill = f"to end it at once: autogpu stop {job.pid} --kill"
+        raise WaitTimeout(
+            f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
+            remedy="`ps` shows what it waits for" if is_killed else kill,
+        )
+    say(f"{name_of(job)} has ended")
     return 0
 
 

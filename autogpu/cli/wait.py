@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 import click
 
 from autogpu.acquire import FurtherReadings
-from autogpu.cli.jobs import told_in_json, wait_for_jobs
+from autogpu.cli.jobs import wait_for_jobs
 from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -58,9 +58,8 @@ Examples:
     type=Duration(),
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 @click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_no_words)
-def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None, as_json: bool) -> int:
+def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None) -> int:
     """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
     --mine, when jobs have ended, in whichever way.
 
@@ -75,21 +74,17 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         if others:
             option = "--job" if names else "--mine"
             raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
-        return wait_for_jobs(names, within_s, as_json=as_json)
-    resolved = resolve_flags(flags)
-    with told_in_json("cannot_choose", as_json=as_json, uuids=()) as told:
-        request = request_gpus(resolved, os.environ)
-        # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
-        request = replace(request, policy=replace(request.policy, busy="wait"))
-        decision = _decision_at_the_end(request, within_s)
-        why = in_words(decision)
-        told.update(verdict=decision.verdict.name.lower(), why=why)
-        if decision.verdict is Verdict.WAIT:
-            remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
-            raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
-        if decision.verdict is not Verdict.TAKE:
-            raise AutoGpuError(f"waiting can't help: {why}", remedy="")
-        told["uuids"] = [device.uuid for device in decision.devices]
+        return wait_for_jobs(names, within_s)
+    request = request_gpus(resolve_flags(flags), os.environ)
+    # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
+    request = replace(request, policy=replace(request.policy, busy="wait"))
+    decision = _decision_at_the_end(request, within_s)
+    why = in_words(decision)
+    if decision.verdict is Verdict.WAIT:
+        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+        raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
+    if decision.verdict is not Verdict.TAKE:
+        raise AutoGpuError(f"waiting can't help: {why}", remedy="")
     found = explain.gpu_names(device.label for device in decision.devices)
     say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0

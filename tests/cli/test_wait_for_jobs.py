@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -105,8 +104,6 @@ def test_without_a_job_or_a_folder_mine_ends_at_once(tmp_path):
 
 
 def test_what_is_no_job_is_refused_and_several_can_be_named(environ):
-    told = json.loads(waited("--job", "eval.py", "--json").stdout)
-    assert (told["verdict"], told["jobs"]) == ("no_such_job", [])
     assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
         assert waited("--job", "train.py", "--job", str(two.pid), "--timeout", "0").returncode == 1
@@ -116,11 +113,8 @@ def test_what_is_no_job_is_refused_and_several_can_be_named(environ):
 @pytest.mark.parametrize("timeout", ["0", "1s"])
 def test_when_the_time_is_over_the_status_says_later(environ, timeout):
     with other_job(environ, HELD, script="train.py") as job:
-        done = waited("--mine", "--json", "--timeout", timeout)
-        assert done.returncode == 75
-        told = json.loads(done.stdout)
-        assert (told["verdict"], told["jobs"][0]["pid"], told["jobs"][0]["script"]) == ("running", job.pid, "train.py")
-        assert set(told) == {"version", "verdict", "jobs", "why", "waited_s"}
+        done = waited("--mine", "--timeout", timeout)
+        assert (done.returncode, done.stdout) == (75, "")
         first, second = done.stderr.splitlines()
         assert first == f"autogpu: train.py (pid {job.pid}) still runs after {timeout.rstrip('s')} s"
         assert second.startswith("autogpu: to wait longer: --timeout 1h; ")
