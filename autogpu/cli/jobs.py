@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
-from contextlib import suppress
 from typing import Callable, Iterable, Sequence
 
 from autogpu import lease
@@ -25,8 +23,7 @@ from autogpu.status.snapshot import read_leases, user_and_program
 # Of a list in a message.
 _MOST_NAMED = 12
 
-# Of the folder, where the system does not tell when a lock is gone.
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 1.0
 
 
 def name_of(job: Job) -> str:
@@ -183,20 +180,10 @@ def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
 
 
 def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
-    folder = lease.find_folder(os.environ, make=False)
-    alive = watch(jobs, folder)
-    while True:
-        left = alive()
-        if not left or monotonic_s() >= until_s:
-            return not left
-        # In a thread, which this process need not wait for: nothing but a signal ends a wait for a lock.
-        waiting = threading.Thread(target=_wait_for_end, args=(folder, left[0].name), daemon=True)
-        waiting.start()
-        waiting.join(min(until_s - monotonic_s(), threading.TIMEOUT_MAX))
-
-
-def _wait_for_end(folder: Folder, name: str) -> None:
-    with suppress(OSError, AutoGpuError), folder.opened() as descriptor:
-        lease.wait_for_end(descriptor, name)
-        return
-    time.sleep(_LOOK_EVERY_S)
+    alive = watch(jobs, lease.find_folder(os.environ, make=False))
+    while alive():
+        left_s = until_s - monotonic_s()
+        if left_s <= 0:
+            return False
+        time.sleep(min(_LOOK_EVERY_S, left_s))
+    return True
