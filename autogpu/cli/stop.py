@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterable, Mapping
+from typing import Callable, Iterable, Mapping, Sequence
 
 import click
 
@@ -35,43 +35,39 @@ _LOOK_EVERY_S = 0.05
 Examples:
   autogpu stop train.py
   autogpu stop --gpu 2
-  autogpu stop train.py --yes --kill"""
+  autogpu stop train.py --yes"""
 )
 @click.argument("name", metavar="[PID|SCRIPT]", required=False)
 @click.option("--gpu", metavar="NUMBER", help="The job of yours that is on this GPU, as `autogpu status` numbers it.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Don't ask.")
-@click.option("--kill", "is_killed", is_flag=True, help="Send SIGKILL, to all of its processes.")
 @click.option(
     "--grace", "grace_s", type=Duration(), default="10s", show_default=True, help="How long it may take to end."
 )
-def stop(name: str | None, gpu: str | None, is_sure: bool, is_killed: bool, grace_s: float) -> int:
+def stop(name: str | None, gpu: str | None, is_sure: bool, grace_s: float) -> int:
     """End a job of yours, also one that waits in the queue: by a pid, the name of its script, or its GPU.
 
-    It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has; without --kill it does
-    no more, and says what still runs after --grace. A process that is of no job of autogpu's is not touched, nor is a
+    It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has, and says what still
+    runs after --grace. A process that is of no job of autogpu's is not touched, nor is a
     job of another user, also by root.
     """
     if (name is None) == (gpu is None):
         raise click.UsageError(
             "name one job: by a pid, the name of its script, or --gpu; `autogpu status --mine` has them"
         )
-    number = signal.SIGKILL if is_killed else signal.SIGTERM
     inventory = probe.finish(probe.start(os.environ))
     job = _job_to_stop(name, gpu, inventory)
     # Now: a person may take long to answer, and a pid may be another's by then.
-    known = _starts(process.with_descendants(job.pids_here) if is_killed else job.pids_here)
+    known = _starts(job.pids_here)
     click.echo(described(job, inventory), err=True)
     if not is_sure and not sys.stdin.isatty():
         why = "nothing is stopped: there is no terminal to ask on"
         raise AutoGpuError(why, remedy=f"autogpu stop {job.pid} --yes")
     if not is_sure and not click.confirm("Stop it?", err=True):
         raise AutoGpuError("nothing is stopped", remedy="")
-    if not _ends(job, known, number, grace_s):
-        kill = f"to end it at once: autogpu stop {job.pid} --kill"
-        raise WaitTimeout(
-            f"{name_of(job)} still runs {span(grace_s)} after {number.name}",
-            remedy="`ps` shows what it waits for" if is_killed else kill,
-        )
+    left = _left_after(grace_s, job, known)
+    if left is not None:
+        remedy = f"to end all of it at once: kill -9 {' '.join(map(str, left))}"
+        raise WaitTimeout(f"{name_of(job)} still runs {span(grace_s)} after SIGTERM", remedy=remedy)
     say(f"{name_of(job)} has ended")
     return 0
 
@@ -93,27 +89,26 @@ def _job_to_stop(name: str | None, gpu: str | None, inventory: Inventory) -> Job
     return job
 
 
-def _ends(job: Job, known: Mapping[int, int], number: signal.Signals, grace_s: float) -> bool:
-    """Send the signal to those whose leases it are, and to what outlives them; the job has ended in time.
+def _left_after(grace_s: float, job: Job, known: Mapping[int, int]) -> Sequence[int] | None:
+    """Send SIGTERM to those whose leases it are, and to what outlives them; all pids of what has not ended in time.
 
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
-    handler that writes a checkpoint. SIGKILL can't be handed on, and goes to all of them.
+    handler that writes a checkpoint.
     """
     left_of, until_s = watch([job], lease.find_folder(os.environ, make=False)), monotonic_s() + grace_s
     sent: set[tuple[int, int]] = set()
     while True:
         left = left_of()
         alive = {pid: start for pid, start in known.items() if process.start_time(pid) == start}
-        if not left and not alive:
-            return True
         holders = lease.processes_of(left, (), is_complete=True).of_lease
-        targets = _starts(pids[0] for pids in holders.values() if pids)
-        targets.update(alive if not left or number == signal.SIGKILL else {})
+        targets = _starts(pids[0] for pids in holders.values() if pids) if left else alive
         for pid, start in targets.items() - sent:
-            _send(pid, start, number)
+            _send_sigterm(pid, start)
         sent |= targets.items()
+        if not left and not alive:
+            return None
         if monotonic_s() >= until_s:
-            return False
+            return [pid for pid in process.with_descendants({**alive, **targets}) if _real_user(pid) == os.getuid()]
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -123,7 +118,7 @@ def _starts(pids: Iterable[int]) -> dict[int, int]:
     return {pid: start for pid, start in starts.items() if start is not None}
 
 
-def _send(pid: int, start: int, number: signal.Signals) -> None:
+def _send_sigterm(pid: int, start: int) -> None:
     send: Callable[[int], None] = partial(os.kill, pid)
     with ExitStack() as stack, suppress(ProcessLookupError):
         with suppress(AttributeError, OSError):  # Python before 3.9, or a kernel before 5.3
@@ -133,7 +128,7 @@ def _send(pid: int, start: int, number: signal.Signals) -> None:
         # The descriptor stays with the process that it was opened for: what is true now is true of that one.
         if process.start_time(pid) == start and _real_user(pid) == os.getuid():
             try:
-                send(number)
+                send(signal.SIGTERM)
                 send(signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
             except PermissionError as error:
                 say(f"pid {pid} can't be stopped: {error.strerror}")
