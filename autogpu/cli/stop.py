@@ -7,10 +7,9 @@ import re
 import signal
 import sys
 import time
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 import click
 
@@ -119,17 +118,11 @@ def _starts(pids: Iterable[int]) -> dict[int, int]:
 
 
 def _send_sigterm(pid: int, start: int) -> None:
-    send: Callable[[int], None] = partial(os.kill, pid)
-    with ExitStack() as stack, suppress(ProcessLookupError):
-        with suppress(AttributeError, OSError):  # Python before 3.9, or a kernel before 5.3
-            descriptor = os.pidfd_open(pid)
-            stack.callback(os.close, descriptor)
-            send = partial(signal.pidfd_send_signal, descriptor)
-        # The descriptor stays with the process that it was opened for: what is true now is true of that one.
-        if process.start_time(pid) == start and _real_user(pid) == os.getuid():
+    if process.start_time(pid) == start and _real_user(pid) == os.getuid():
+        with suppress(ProcessLookupError):
             try:
-                send(signal.SIGTERM)
-                send(signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
+                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # a job that is stopped (Ctrl-Z) takes no other signal before it goes on
             except PermissionError as error:
                 say(f"pid {pid} can't be stopped: {error.strerror}")
 
