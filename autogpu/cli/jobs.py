@@ -18,10 +18,7 @@ from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
-from autogpu.status.snapshot import read_leases, user_and_program
-
-# Of a list in a message.
-_MOST_NAMED = 12
+from autogpu.status.snapshot import read_leases
 
 _LOOK_EVERY_S = 1.0
 
@@ -32,29 +29,19 @@ def name_of(job: Job) -> str:
 
 
 def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
-    names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
-    more = len(names) - _MOST_NAMED
-    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
+    return listed([name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs])
 
 
 def described(job: Job, inventory: Inventory) -> str:
-    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``; and which other process keeps its lease alive."""
-    gpus = _labels(job, inventory)
-    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
+    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
+    gpus, is_waiting = _labels(job, inventory), all(isinstance(member, Waiter) for member in job.members)
+    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if is_waiting else ""
     processes = f", {counted(len(job.pids_here), 'process', 'processes')}" if len(job.pids_here) > 1 else ""
-    pids, pid, kept = [member.pid for member in job.members], job.pid, ""
-    if pid in job.pids_here and pid not in pids:
-        keeper = f"{user_and_program(pid)[1] or 'a program'}, which it started and which keeps its claim"
-        kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
-    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}{kept}"
+    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}"
 
 
 def _labels(job: Job, inventory: Inventory) -> list[str]:
     return [device.label for device in inventory.devices if device.uuid in job.claims]
-
-
-def _is_waiting(job: Job) -> bool:
-    return all(isinstance(member, Waiter) for member in job.members)
 
 
 def _is_own(job: Job) -> bool:
@@ -94,10 +81,7 @@ def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
 
 
 def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
-    """Find the jobs that are on that GPU, or on an instance of it; and say so. An error if there is no such GPU."""
-    there = [device.label for device in inventory.devices] + [str(lost.index) for lost in inventory.unreadable]
-    if number not in there:
-        raise AutoGpuError(f"there is no GPU {printable(number, 20)} here", remedy="`autogpu status` numbers them")
+    """Find the jobs that are on that GPU, or on an instance of it; and say so."""
     found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
     return f"on GPU {printable(number, 20)}", found
 
@@ -108,13 +92,10 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     if len(others) == 1:
         return others[0]
     there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
-    why, remedy = f"no job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
+    why, remedy = f"no other job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
         why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
         remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"
-    elif means:
-        why = f"{name_of(means[0])} is the job that this command is part of"
-        remedy = f"call `autogpu {verb}` outside of it"
     raise AutoGpuError(why, remedy=remedy)
 
 

@@ -21,7 +21,7 @@ from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.process import monotonic_s
 from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable, span
+from autogpu.reporting.text import span
 from autogpu.selection.jobs import Job
 
 _LOOK_EVERY_S = 0.05
@@ -73,8 +73,6 @@ def stop(name: str | None, gpu: str | None, is_sure: bool, grace_s: float) -> in
 
 def _job_to_stop(name: str | None, gpu: str | None, inventory: Inventory) -> Job:
     """The one job of this user that is meant, if its processes can be told here."""
-    if gpu is not None and inventory.failure:
-        raise AutoGpuError(printable(inventory.failure), remedy="name the job by a pid or its script")
     jobs = read_jobs([name or ""], inventory.devices)
     what, found = named(jobs, name) if name is not None else on_gpu(jobs, gpu or "", inventory)
     mine = [job for job in found if job.uid == os.getuid()]

@@ -121,8 +121,12 @@ def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ)
         with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
             named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
             for what, why, status in (
-                ((str(bystander.pid), "--yes"), f"no job of autogpu's is pid {bystander.pid}; there are {named}\n", 1),
-                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
+                (
+                    (str(bystander.pid), "--yes"),
+                    f"no other job of autogpu's is pid {bystander.pid}; there are {named}\n",
+                    1,
+                ),
+                (("evil.py", "--yes"), f"no other job of autogpu's is called evil.py; there are {named}\n", 1),
                 (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
                 (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
                 ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
@@ -227,8 +231,7 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
     named = pid if is_killed else holder.pid
     done = server.run([*AUTOGPU, "stop", str(named), "--yes"])
     shown, ended = done.stderr.splitlines()
-    kept = f"(pid {holder.pid}) has ended, and pid {pid} is python"
-    assert (done.returncode, kept in shown, f"(pid {named})" in ended) == (0, is_killed, True)
+    assert (done.returncode, f"(pid {named})" in shown, f"(pid {named})" in ended) == (0, True, True)
     assert holder.communicate(timeout=60)[0] == "TERM\n"
     assert snapshot(find_folder(environ)).holders == ()
 
@@ -238,9 +241,7 @@ def test_by_the_gpu_that_it_is_on(server, environ):
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
-        assert f"no job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
-        done = server.run([*AUTOGPU, "stop", "--gpu", "9", "--yes"])
-        assert (done.returncode, "there is no GPU 9 here" in done.stderr) == (1, True)
+        assert f"no other job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
         done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
