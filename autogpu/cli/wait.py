@@ -92,37 +92,17 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
 
 def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision:
     """The first decision that is not to wait, or the last one before the time is over."""
-    begun_s = monotonic_s()
-    until_s = begun_s + within_s
+    until_s = monotonic_s() + within_s
     decision, _ = decide_now(request, "waiting")
-    if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
-        return decision
-    if is_terminal():
+    if decision.verdict is Verdict.WAIT and within_s and is_terminal():
         say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
     readings = FurtherReadings()
-    limit = "" if within_s == math.inf else f" of {span(within_s)}"
-    try:
-        while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
-            time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
-            # In this process, where it takes a tenth of the time that a process for it would.
-            inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-            # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
-            if readings.counts(inventory, decision) and not inventory.failure:
-                request = replace(request, inventory=inventory)
-            decision, _ = decide_now(request, "waiting")
-            _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
-    finally:
-        _write_again("")
+    while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
+        time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
+        # In this process, where it takes a tenth of the time that a process for it would.
+        inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
+        # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
+        if readings.counts(inventory, decision) and not inventory.failure:
+            request = replace(request, inventory=inventory)
+        decision, _ = decide_now(request, "waiting")
     return decision
-
-
-def _write_again(line: str) -> None:
-    """Show a line in place of the one before, where a person sees it."""
-    if is_terminal():
-        from rich.console import Console
-        from rich.text import Text
-
-        shown = Text(line)
-        shown.truncate(Console(stderr=True).width - 1, overflow="crop")
-        # In one piece: a line that Ctrl-C cuts in two would stand there twice.
-        click.echo(f"\r\x1b[2K{shown.plain}", nl=False, err=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_a_gpu_that_fails_for_a_moment_does_not_end_the_wait_for_it(server):
     waiting = OnTerminal(server.popen, "--devices", "0")
     waiting.until_shown("waiting, without a place")
     server.change(0, nvml="GPU_IS_LOST")
-    waiting.until_shown(" s: no GPU is ")
+    time.sleep(3)  # a look or two
     server.change(0, nvml="", processes={}, utilization=0)
     assert waiting.end() == ("", 0)
 
@@ -129,27 +129,18 @@ def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
         waiting.until_shown("a job in the queue waits for it")
         job.end()
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
-        # Two more looks: the first may have begun before that.
-        for _ in range(2):
-            waiting.shown = ""
-            waiting.until_shown("no GPU is free")
+        time.sleep(5)  # two more looks: the first may have begun before that
         assert waiting.process.poll() is None
         running.communicate("", timeout=60)
         assert waiting.end() == ("", 0)
 
 
-def test_ctrl_c_ends_the_line_that_is_written_again_and_never_longer_than_the_terminal(server):
-    waiting = OnTerminal(server.popen, "--devices", "0", "--timeout", "90s")
+def test_ctrl_c_ends_it(server):
+    waiting = OnTerminal(server.popen, "--devices", "0")
     waiting.until_shown("Ctrl-C stops")
-    waiting.until_shown(" of 90 s: ")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == ("", -signal.SIGINT)
-    shown, cleared, rest = waiting.shown.rpartition("\x1b[2K")
-    assert cleared, "the line that was written again is gone"
-    assert rest.split() == ["autogpu:", "interrupted"]
-    again = [line for line in re.split(r"[\r\n]|\x1b\[[?0-9;]*[A-Za-z]", shown) if " of 90 s: " in line]
-    assert again
-    assert max(map(len, again)) <= 80
+    assert waiting.shown.endswith("\r\nautogpu: interrupted\r\n")
 
 
 @pytest.mark.parametrize("is_odd", [False, True], ids=["none", "odd"])
