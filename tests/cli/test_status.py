@@ -127,18 +127,6 @@ def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
     assert [gpu["index"] for gpu in of_one_user["gpus"]] == [0]
 
 
-def test_mine_says_what_the_last_runs_of_that_very_job_took(lab, tmp_path):
-    environ, other = {**lab[1], "XDG_STATE_HOME": str(tmp_path)}, RUN[::-1]
-    (tmp_path / "autogpu").mkdir()
-    runs = [f"{int(time.time())} {key} {gib * GIB}" for gib in (3, 2, 2) for key in (RUN, other)]
-    (tmp_path / "autogpu" / "runs").write_text(
-        "\n".join(["0" * 32, *runs, f"{int(time.time())} {other} {9 * GIB}", ""])
-    )
-    mine = ask((lab[0], environ, lab[2]), "--mine").stdout.splitlines()
-    assert mine[-1] == f"train.py (pid {lab[2].pid}): its last 3 runs took at most 3.5 GiB"
-    assert "last 3 runs" not in ask((lab[0], environ, lab[2])).stdout
-
-
 def idle(job_age_s):
     return host(inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0)), [holder("a", (0, 24), age_s=job_age_s)])
 
