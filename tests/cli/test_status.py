@@ -36,8 +36,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.sche
 UNKNOWN_PID = (1 << 22) + 1
 
 # Makes a context on the first GPU, claims it, and keeps both until its input ends.
-RUN = "0123456789abcdef"
-HOLD = f"""
+HOLD = """
 import ctypes, os, sys
 from autogpu import lease
 from autogpu.devices import cuda as driver
@@ -46,8 +45,8 @@ device, context = ctypes.c_int(), ctypes.c_void_p()
 cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 uuid = driver.visible_uuids()[0]
-wanted = lease.Lease(lease.find_folder(os.environ), sys.argv[1], run={RUN!r})
-held = lease.acquire_lease(wanted, lambda *_: {{uuid: 6 << 30}})
+wanted = lease.Lease(lease.find_folder(os.environ), sys.argv[1])
+held = lease.acquire_lease(wanted, lambda *_: {uuid: 6 << 30})
 print("ready", flush=True)
 sys.stdin.read()
 """
