@@ -16,7 +16,7 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from autogpu.cli.request import Duration, resolve_here, uid_of
+from autogpu.cli.request import Duration, resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
@@ -37,7 +37,7 @@ Examples:
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
 @click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
-@click.option("--user", metavar="NAME", help="Only those of this user.")
+@click.option("--user", metavar="NAME", help="Only those of this user, by the name that the page shows.")
 @click.option(
     "--explain",
     "is_explained",
@@ -97,8 +97,6 @@ def status(
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
     width = console.width if console.is_terminal else PIPE_WIDTH
-    if user is not None and hosts is None:
-        user = user_name(uid_of(user))
     view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
     ask = _ask_here
     if hosts is not None:
