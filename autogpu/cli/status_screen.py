@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -245,19 +244,6 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
             )
 
 
-class _Name:
-    """The name of a GPU in a cell. It is cut in the middle, since models differ at their ends."""
-
-    def __init__(self, name: str) -> None:
-        self._name = printable(name, 40)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, len(self._name))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text(printable(self._name, options.max_width), no_wrap=True)
-
-
 def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Text]:
     """The heading, and for each GPU its row, which tells of all on it, and the one user's jobs and processes."""
     part_of = {gpu.uuid: gpu for gpu in theirs.gpus}
@@ -310,11 +296,11 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
-    name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
-    yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
+    name = re.sub("NVIDIA |GeForce ", "", printable(gpu.name, 64))
+    yield Text("".join(name.rpartition("MIG ")[1:]) if is_below else name, no_wrap=True, overflow="ellipsis")
     yield _memory_cell(gpu, view.bars[0])
     yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     busy = gpu.utilization_percent

@@ -87,17 +87,17 @@ class TestRealServers:
         first, second = re.split(r"^lab2, .* 0 of 1 GPU free$", done.stdout, flags=re.MULTILINE)
         assert first.startswith("lab1, ")
         assert (first.count("\nGPU "), second.count("\nGPU ")) == (2, 1)
-        assert first.count("NVIDIA A100") == 2
+        assert first.count("A100") == 2
         assert "Under `autogpu run` a script would get GPU 1: " in first
         # With 35 °C and 30 W, as the simulated driver tells of one that does nothing.
-        assert re.search(rf"^GPU 0  NVIDIA L4 .* 0 % +35 +30 +busy {user_name(os.getuid())}$", second, re.MULTILINE)
+        assert re.search(rf"^GPU 0  L4 .* 0 % +35 +30 +busy {user_name(os.getuid())}$", second, re.MULTILINE)
         assert "bert.py" not in done.stdout
         # What a shell's start-up file prints does no harm.
         assert re.search(r"^chatty, .*\nNo NVIDIA driver on this machine\.$", second, re.MULTILINE)
 
     def test_the_whole_page_of_each_server_has_the_jobs_as_well(self, lab):
         done = asked(lab.bin, "lab1,lab2", "--explain", "--remote-command", HERE)
-        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
+        row = r"^GPU 0  L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
         assert re.search(row, done.stdout, re.MULTILINE)
         assert "Under `autogpu run` it would get GPU 1: " in done.stdout
 

@@ -182,7 +182,7 @@ FOUR = inventory(*map(gpu, range(4)))
         ),
         pytest.param(unread("pynvml", "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
-        pytest.param(host(UNKNOWN), r"GPU 0  NVIDIA GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
+        pytest.param(host(UNKNOWN), r"GPU 0  GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
         pytest.param(
             host(FOUR, AUTOGPU_DEVICES="7"),
             r"select.devices = 7 \(AUTOGPU_DEVICES\) matches none of the GPUs here; there are the indices 0 to 3: .*",
@@ -241,17 +241,18 @@ def test_sixteen_gpus_with_two_hundred_processes_stay_readable():
 
 
 @pytest.mark.parametrize(
-    ("width", "shown"),
+    ("name", "width", "shown"),
     [
-        (120, "NVIDIA GeForce RTX 2080 Ti"),
-        (100, "NVIDIA GeForce... 2080 Ti"),
-        (80, "GeForce RTX 2080 Ti"),
-        (60, "GeForce ...80 Ti"),
+        ("NVIDIA GeForce RTX 2080 Ti", 60, "RTX 2080 Ti"),
+        ("NVIDIA A100-SXM4-80GB", 60, "A100-SXM4-80GB"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 120, "RTX PRO 6000 Blackwell Server Edition"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 80, "RTX PRO 6000 Blackwell S…"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 60, "RTX PRO 6000 Bl…"),
     ],
-    ids=["whole", "cut", "without-the-maker", "cut-and-marked"],
+    ids=["without-the-maker", "with-the-size", "whole", "cut", "narrow"],
 )
-def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(width, shown):
-    machine = inventory(gpu(0, name="NVIDIA GeForce RTX 2080 Ti", used_gib=1, pids=[7]))
+def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(name, width, shown):
+    machine = inventory(gpu(0, name=name, used_gib=1, pids=[7]))
     row = screen(host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)]), width)[1]
     assert re.match(f"GPU 0 +{re.escape(shown)} ", row), row
     assert (row.endswith("idle lease"), len(row) <= width) == (True, True)
