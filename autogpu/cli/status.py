@@ -16,7 +16,7 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from autogpu.cli.request import Duration, resolve_here
+from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
@@ -59,14 +59,6 @@ Examples:
     metavar="TEXT",
     help="For --on: what starts autogpu there, as the remote shell reads it.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    help="For --on: how long each host may take.",
-)
 def status(
     watch: bool,
     interval: float,
@@ -77,7 +69,6 @@ def status(
     form: str | None,
     hosts: str | None,
     remote_command: str,
-    timeout_s: float,
 ) -> int:
     """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
 
@@ -102,7 +93,7 @@ def status(
     if hosts is not None:
         from autogpu.status import remote
 
-        ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
+        ask = partial(remote.ask, named(hosts), remote_command)
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end

@@ -22,6 +22,9 @@ from autogpu.status.model import VERSION, Answer, HostStatus
 _MOST_MIB = 4
 _LIMITED = ["sh", "-c", f'ulimit -f {_MOST_MIB * 2048}; exec "$@"', "sh"]
 
+# For each host.
+TIMEOUT_S = 10.0
+
 # It must never ask for a password; the rest is said in ssh_config(5).
 _SSH = ["ssh", "-T", "-o", "BatchMode=yes", "--"]
 
@@ -36,8 +39,8 @@ _OR_NONE = " | None"
 _TOO_LARGE = 1 << 63
 
 
-def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, ...]:
-    """The status of each host, in that order; each may take so long. A terminal's Ctrl-C ends each ``ssh`` as well.
+def ask(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
+    """The status of each host, in that order. A terminal's Ctrl-C ends each ``ssh`` as well.
 
     Args:
         command: What starts autogpu there, as the remote shell reads it.
@@ -48,22 +51,22 @@ def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, .
     if not shutil.which("ssh"):
         raise AutoGpuError("there is no ssh on this machine", remedy="install OpenSSH's client")
     with ThreadPoolExecutor(len(hosts)) as pool:
-        return tuple(pool.map(partial(_ask, command=command, timeout_s=timeout_s), hosts))
+        return tuple(pool.map(partial(_ask, command=command), hosts))
 
 
-def _ask(host: str, command: str, timeout_s: float) -> Answer:
+def _ask(host: str, command: str) -> Answer:
     # Into files: a pipe may be kept open by what ssh leaves in the background.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
         command_line = [*_LIMITED, *_SSH, host, f"{command} status --json"]
         nothing = subprocess.DEVNULL
         try:
             ended = subprocess.run(
-                command_line, stdin=nothing, stdout=printed, stderr=errors, timeout=timeout_s, check=False
+                command_line, stdin=nothing, stdout=printed, stderr=errors, timeout=TIMEOUT_S, check=False
             ).returncode
             said = _read(errors).strip().split("\n")[-1].strip()
             return Answer(host, _status_in(ended, _read(printed), said))
         except subprocess.TimeoutExpired:
-            return Answer(host, None, f"no answer within {span(timeout_s)}")
+            return Answer(host, None, f"no answer within {span(TIMEOUT_S)}")
         except ValueError as error:
             return Answer(host, None, printable(str(error), 400))
 

@@ -41,9 +41,15 @@ def validate(told):
     jsonschema.Draft202012Validator(SCHEMA_OF_HOSTS, registry=registry).validate(told)
 
 
-def asked(folder, hosts, *options):
+def command_for(hosts, *options, timeout_s=60.0):
+    """The command, which gives each host more time than a person's: here all share a busy machine."""
+    program = f"from autogpu.status import remote; remote.TIMEOUT_S = {timeout_s}; from autogpu.cli import main"
+    return [sys.executable, "-c", f"{program}; main.main()", "status", "--on", hosts, *options]
+
+
+def asked(folder, hosts, *options, **time):
     """What the command says in an environment in which ``ssh`` is the program in ``folder``."""
-    command = [sys.executable, "-m", "autogpu", "status", "--on", hosts, "--timeout", "60s", *options]
+    command = command_for(hosts, *options, **time)
     environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
@@ -129,7 +135,7 @@ class TestRealServers:
             for name in names:
                 lab.know(name, silent.getsockname()[1])
             begun_s = time.monotonic()
-            done = asked(lab.bin, ",".join(names), "--timeout", "2s")
+            done = asked(lab.bin, ",".join(names), timeout_s=2.0)
             took_s = time.monotonic() - begun_s
         assert done.stdout == "\n".join(f"{name}  no answer within 2 s\n" for name in names)
         assert done.returncode == 1
@@ -262,7 +268,7 @@ def test_what_ssh_leaves_in_the_background_is_not_waited_for(stand_in, tmp_path)
 def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
     """As a terminal has it: SIGINT comes to all that it has started."""
     ssh = stand_in(f"echo $$ >> {tmp_path}/pids; exec sleep 300")
-    command = [sys.executable, "-m", "autogpu", "status", "--on", "lab1,lab2,lab3", "--timeout", "100s"]
+    command = command_for("lab1,lab2,lab3")
     environ = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ['PATH']}"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environ, start_new_session=True, **pipes) as asking:
@@ -297,9 +303,8 @@ def test_one_users_part_of_each_host(stand_in, tmp_path):
         (("--on", "lab1,,lab2"), "'' is no host"),
         (("--on", "-oProxyCommand=touch x"), "'-oProxyCommand=touch x' is no host"),
         (("--on", "lab1", "--format", "prometheus"), "--format prometheus can't be combined with --on"),
-        (("--on", "lab1", "--timeout", "soon"), 'can\'t be "soon"'),
     ],
-    ids=["none", "empty", "option", "prometheus", "timeout"],
+    ids=["none", "empty", "option", "prometheus"],
 )
 def test_what_can_not_be_asked_is_a_usage_error(tmp_path, monkeypatch, capsys, options, said):
     monkeypatch.chdir(tmp_path)
