@@ -65,7 +65,8 @@ def stop(name: str | None, gpu: str | None, is_sure: bool, grace_s: float) -> in
         raise AutoGpuError("nothing is stopped", remedy="")
     left = _left_after(grace_s, job, known)
     if left is not None:
-        remedy = f"to end all of it at once: kill -9 {' '.join(map(str, left))}"
+        pids = " ".join(str(pid) for pid in left if _real_user(pid) == os.getuid())
+        remedy = f"to end all of it at once: kill -9 {pids}"
         raise WaitTimeout(f"{name_of(job)} still runs {span(grace_s)} after SIGTERM", remedy=remedy)
     say(f"{name_of(job)} has ended")
     return 0
@@ -105,7 +106,7 @@ def _left_after(grace_s: float, job: Job, known: Mapping[int, int]) -> Sequence[
         if not left and not alive:
             return None
         if monotonic_s() >= until_s:
-            return [pid for pid in process.with_descendants({**alive, **targets}) if _real_user(pid) == os.getuid()]
+            return process.with_descendants({**alive, **targets})
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -28,8 +28,8 @@ TIMEOUT_S = 10.0
 # It must never ask for a password; the rest is said in ssh_config(5).
 _SSH = ["ssh", "-T", "-o", "BatchMode=yes", "--"]
 
-# What ssh itself and a shell end with. ssh(1), EXIT STATUS; POSIX, 2.8.2.
-_EXIT_SSH, _EXIT_NOT_FOUND = 255, 127
+# What ssh itself ends with. ssh(1), EXIT STATUS.
+_EXIT_SSH = 255
 
 _MODELS = {name: kind for name, kind in vars(model).items() if dataclasses.is_dataclass(kind)}
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
@@ -78,18 +78,14 @@ def _read(file: IO[bytes]) -> str:
 
 def _status_in(ended: int, text: str, said: str) -> HostStatus:
     """Read the status that a command at the host printed before it ended; a ValueError says why there is none."""
-    hint = "--remote-command says how it is started there"
     if ended == -signal.SIGXFSZ:
         raise ValueError(f"its answer is longer than {_MOST_MIB} MiB")
     if ended == _EXIT_SSH:
         raise ValueError(said or "ssh failed and does not say why")
-    if ended == _EXIT_NOT_FOUND:
-        raise ValueError(f"{said or 'autogpu was not found'}; {hint}")
     # With a driver that can't be read its status is 1, and says so.
-    if ended not in (0, 1) or not text.strip():
-        raise ValueError(f"what was started there ended with status {ended}{said and f': {said}'}")
-    if "{" not in text:
-        raise ValueError(f"what was printed there is no status of autogpu; {hint}")
+    if ended not in (0, 1) or "{" not in text:
+        why = f"what was started there ended with status {ended}{said and f': {said}'} and printed no status of autogpu"
+        raise ValueError(f"{why}; --remote-command says how it is started there")
     # Behind what a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:
