@@ -26,11 +26,6 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict
 _LOOK_EVERY_S = 2.0
 
 
-def _no_words(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> None:
-    if words:
-        raise click.UsageError(f"{words[0]!r} is no option; to wait for a job: --job {words[0]}")
-
-
 @click.command(
     epilog="""Exit status: 0 when it could be served or has ended, 1 if waiting can't help or there is no such job, 75
 after --timeout, 130 after Ctrl-C.
@@ -58,7 +53,6 @@ Examples:
     type=Duration(),
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
-@click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_no_words)
 def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None) -> int:
     """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
     --mine, when jobs have ended, in whichever way.
