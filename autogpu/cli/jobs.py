@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import Callable, Iterable, Sequence
+from functools import partial
+from typing import Callable, Iterable, Iterator, Sequence
 
 from autogpu import lease
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
-from autogpu.lease import Folder, Waiter
+from autogpu.lease import Waiter
 from autogpu.lease.model import Holder
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.stderr import is_terminal, say
@@ -99,30 +100,25 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     raise AutoGpuError(why, remedy=remedy)
 
 
-def watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
-    """A function that finds which leases and tickets of these jobs are alive, also where a job got its GPU after it was
-    in the queue, or lost a member.
+def watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
+    """A function that finds what is left of these jobs, also where one got its GPU after it was in the queue, or lost a
+    member. It may miss one at a look: who is served leaves the queue and holds.
     """
-    keys = {key for job in jobs for record in job.members for key in _keys(record)}
+    keys = {key for job in jobs for key in _keys(job)}
 
-    def look() -> list[Holder]:
-        leases = lease.snapshot(folder)
-        records: list[Holder] = [*leases.holders, *leases.waiters]
-        known = [record for record in records if not keys.isdisjoint(_keys(record))]
-        # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
-        groups = {(record.uid, record.group) for record in known if record.group}
-        found = [record for record in records if record in known or (record.uid, record.group) in groups]
-        keys.update(key for record in found for key in _keys(record))
-        return found
+    def look() -> Sequence[Job]:
+        left = [job for job in read_jobs(()) if not keys.isdisjoint(_keys(job))]
+        keys.update(key for job in left for key in _keys(job))
+        return left
 
-    # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
-    return lambda: look() or look()
+    return look
 
 
-def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
-    yield record.uid, record.name
-    if record.pid is not None:
-        yield record.uid, record.pid_namespace, record.pid, record.start_time
+def _keys(job: Job) -> Iterator[tuple[object, ...]]:
+    for record in job.members:
+        yield record.uid, record.name
+        if record.pid is not None:
+            yield record.uid, record.pid_namespace, record.pid, record.start_time
 
 
 def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
@@ -131,15 +127,18 @@ def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
     """
     until_s = monotonic_s() + within_s
     jobs = left = _jobs_to_wait_for(names)
+    # Others of this user may come meanwhile.
+    look = watch(jobs) if names else partial(_jobs_to_wait_for, ())
     if jobs and is_terminal():
         say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
     while left:
-        if not _end_before(until_s, left):
+        left_s = until_s - monotonic_s()
+        if left_s <= 0:
             still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
             remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
             raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
-        # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
-        left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
+        time.sleep(min(_LOOK_EVERY_S, left_s))
+        left = look() or look()
     ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
     say(ended if jobs else "you have no other job here that holds a GPU or waits for one")
     return 0
@@ -158,13 +157,3 @@ def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
     # Everybody's script may be called train.py.
     mine = [job for job in means if job.uid == os.getuid()]
     return only_one(what, mine or means, others, "wait --job")
-
-
-def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
-    alive = watch(jobs, lease.find_folder(os.environ, make=False))
-    while alive():
-        left_s = until_s - monotonic_s()
-        if left_s <= 0:
-            return False
-        time.sleep(min(_LOOK_EVERY_S, left_s))
-    return True

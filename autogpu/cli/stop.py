@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Iterator, Mapping, Sequence
 
 import click
 
@@ -93,13 +93,12 @@ def _left_after(grace_s: float, job: Job, known: Mapping[int, int]) -> Sequence[
     What a holder has started is its own to end: `run --hold` hands a signal on, and twice is once too much for a
     handler that writes a checkpoint.
     """
-    left_of, until_s = watch([job], lease.find_folder(os.environ, make=False)), monotonic_s() + grace_s
+    look, until_s = watch([job]), monotonic_s() + grace_s
     sent: set[tuple[int, int]] = set()
     while True:
-        left = left_of()
+        left = look() or look()
         alive = {pid: start for pid, start in known.items() if process.start_time(pid) == start}
-        holders = lease.processes_of(left, (), is_complete=True).of_lease
-        targets = _starts(pids[0] for pids in holders.values() if pids) if left else alive
+        targets = _starts(_keepers(left)) if left else alive
         for pid, start in targets.items() - sent:
             _send_sigterm(pid, start)
         sent |= targets.items()
@@ -108,6 +107,13 @@ def _left_after(grace_s: float, job: Job, known: Mapping[int, int]) -> Sequence[
         if monotonic_s() >= until_s:
             return process.with_descendants({**alive, **targets})
         time.sleep(_LOOK_EVERY_S)
+
+
+def _keepers(jobs: Iterable[Job]) -> Iterator[int]:
+    """Of each lease its holder, or who keeps it alive."""
+    members = [member for job in jobs for member in job.members]
+    for pids in lease.processes_of(members, (), is_complete=True).of_lease.values():
+        yield from pids[:1]
 
 
 def _starts(pids: Iterable[int]) -> dict[int, int]:
