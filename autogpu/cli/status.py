@@ -93,7 +93,9 @@ def status(
     if hosts is not None:
         from autogpu.status import remote
 
-        ask = partial(remote.ask, named(hosts), remote_command)
+        # What is no host is ssh's to refuse, which takes nothing behind its `--` for an option.
+        each_once = list(dict.fromkeys(part.strip() for part in hosts.split(",")))
+        ask = partial(remote.ask, each_once, remote_command)
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
@@ -106,16 +108,6 @@ def status(
         for line in page(answers, view):
             show(console, line)
     return int(any(map(_has_failed, answers)))
-
-
-def named(text: str) -> list[str]:
-    """The hosts of a list with commas, each once."""
-    hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for host in hosts:
-        # `ssh` would take it for an option.
-        if not host or host.startswith("-"):
-            raise click.UsageError(f"--on: {host!r} is no host; write them as --on host1,host2")
-    return hosts
 
 
 def _use_alone(option: str, others: Mapping[str, bool]) -> None:
