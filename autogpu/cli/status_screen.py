@@ -47,9 +47,6 @@ _LEAST_WIDTH = 52
 _LEAST_WIDTH_WITH_WARMTH, _WIDTH_OF_WARMTH = 80, 14
 _INDENT = " " * 6
 
-# Another host may send any number as its time; no calendar has a date for larger ones.
-_LAST_TIME_S = 1 << 53
-
 # Of the GPUs; but for the first, those with most come first.
 ORDERS = ("number", "memory", "utilization")
 
@@ -141,10 +138,9 @@ def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
 
 
 def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    has_date = host.time_s is not None and host.time_s < _LAST_TIME_S
     about = (
         printable(view.remote or host.host, 64),
-        time.strftime("%a %d %b %H:%M", time.localtime(host.time_s)) if has_date else "",
+        time.strftime("%a %d %b %H:%M", time.localtime(host.time_s)) if host.time_s else "",
         f"driver {printable(host.driver_version, 32)}" if host.driver_version else "",
         _free_words(host) if host.gpus else "",
         f"{counted(len(host.queue), 'job')} waiting" if host.queue else "",

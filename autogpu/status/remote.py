@@ -35,8 +35,8 @@ _MODELS = {name: kind for name, kind in vars(model).items() if dataclasses.is_da
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 
-# Above every size and every span; what is larger could not even be printed as a float.
-_TOO_LARGE = 1 << 63
+# Above every size, span and time; no calendar has a date for what is larger.
+_TOO_LARGE = 1 << 53
 
 
 def ask(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
