@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import threading
 import time
-from contextlib import contextmanager, suppress
-from typing import Callable, Iterable, Iterator, Mapping, Sequence
-
-import click
+from functools import partial
+from typing import Callable, Iterable, Iterator, Sequence
 
 from autogpu import lease
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
-from autogpu.lease import Folder, Waiter
+from autogpu.lease import Waiter
 from autogpu.lease.model import Holder
 from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.stderr import is_terminal, say
@@ -23,13 +19,9 @@ from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.selection.occupancy import compute_pids
-from autogpu.status.snapshot import read_leases, user_and_program
+from autogpu.status.snapshot import read_leases
 
-# Of a list in a message.
-_MOST_NAMED = 12
-
-# Of the folder, where the system does not tell when a lock is gone.
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 1.0
 
 
 def name_of(job: Job) -> str:
@@ -38,34 +30,19 @@ def name_of(job: Job) -> str:
 
 
 def names_of(jobs: Sequence[Job], *, with_users: bool = False) -> str:
-    names = [name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs]
-    more = len(names) - _MOST_NAMED
-    return listed([*names[:_MOST_NAMED], f"{more} more"] if more > 0 else names)
-
-
-def _values_of(job: Job) -> Mapping[str, object]:
-    user = {"user": user_name(job.uid), "uid": job.uid}
-    return {**user, "pid": job.pid, "script": job.script or "?", "is_waiting": _is_waiting(job)}
+    return listed([name_of(job) + (f" of {user_name(job.uid)}" if with_users else "") for job in jobs])
 
 
 def described(job: Job, inventory: Inventory) -> str:
-    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``; and which other process keeps its lease alive."""
-    gpus = _labels(job, inventory)
-    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if _is_waiting(job) else ""
+    """``train.py (pid 4121) on GPU 2, 3 processes, for 45 min``."""
+    gpus, is_waiting = _labels(job, inventory), all(isinstance(member, Waiter) for member in job.members)
+    where = f" on {explain.gpu_names(gpus)}" if gpus else " waiting for a GPU" if is_waiting else ""
     processes = f", {counted(len(job.pids_here), 'process', 'processes')}" if len(job.pids_here) > 1 else ""
-    pids, pid, kept = [member.pid for member in job.members], job.pid, ""
-    if pid in job.pids_here and pid not in pids:
-        keeper = f"{user_and_program(pid)[1] or 'a program'}, which it started and which keeps its claim"
-        kept = f"; the process that claimed (pid {pids[0]}) has ended, and pid {pid} is {keeper}"
-    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}{kept}"
+    return f"{name_of(job)}{where}{processes}, for {span(job.age_s)}"
 
 
 def _labels(job: Job, inventory: Inventory) -> list[str]:
     return [device.label for device in inventory.devices if device.uuid in job.claims]
-
-
-def _is_waiting(job: Job) -> bool:
-    return all(isinstance(member, Waiter) for member in job.members)
 
 
 def _is_own(job: Job) -> bool:
@@ -105,10 +82,7 @@ def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
 
 
 def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
-    """Find the jobs that are on that GPU, or on an instance of it; and say so. An error if there is no such GPU."""
-    there = [device.label for device in inventory.devices] + [str(lost.index) for lost in inventory.unreadable]
-    if number not in there:
-        raise AutoGpuError(f"there is no GPU {printable(number, 20)} here", remedy="`autogpu status` numbers them")
+    """Find the jobs that are on that GPU, or on an instance of it; and say so."""
     found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
     return f"on GPU {printable(number, 20)}", found
 
@@ -119,79 +93,54 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     if len(others) == 1:
         return others[0]
     there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
-    why, remedy = f"no job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
+    why, remedy = f"no other job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
         why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
         remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"
-    elif means:
-        why = f"{name_of(means[0])} is the job that this command is part of"
-        remedy = f"call `autogpu {verb}` outside of it"
     raise AutoGpuError(why, remedy=remedy)
 
 
-def watch(jobs: Sequence[Job], folder: Folder) -> Callable[[], list[Holder]]:
-    """A function that finds which leases and tickets of these jobs are alive, also where a job got its GPU after it was
-    in the queue, or lost a member.
+def watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
+    """A function that finds what is left of these jobs, also where one got its GPU after it was in the queue, or lost a
+    member. It may miss one at a look: who is served leaves the queue and holds.
     """
-    keys = {key for job in jobs for record in job.members for key in _keys(record)}
+    keys = {key for job in jobs for key in _keys(job)}
 
-    def look() -> list[Holder]:
-        leases = lease.snapshot(folder)
-        records: list[Holder] = [*leases.holders, *leases.waiters]
-        known = [record for record in records if not keys.isdisjoint(_keys(record))]
-        # Only beside one that is known: the next run from the same shell, or on the same port, may have its group.
-        groups = {(record.uid, record.group) for record in known if record.group}
-        found = [record for record in records if record in known or (record.uid, record.group) in groups]
-        keys.update(key for record in found for key in _keys(record))
-        return found
+    def look() -> Sequence[Job]:
+        left = [job for job in read_jobs(()) if not keys.isdisjoint(_keys(job))]
+        keys.update(key for job in left for key in _keys(job))
+        return left
 
-    # Twice: who is served leaves the queue and holds, and one look can miss both of its files.
-    return lambda: look() or look()
+    return look
 
 
-def _keys(record: Holder) -> Iterable[tuple[object, ...]]:
-    yield record.uid, record.name
-    if record.pid is not None:
-        yield record.uid, record.pid_namespace, record.pid, record.start_time
+def _keys(job: Job) -> Iterator[tuple[object, ...]]:
+    for record in job.members:
+        yield record.uid, record.name
+        if record.pid is not None:
+            yield record.uid, record.pid_namespace, record.pid, record.start_time
 
 
-@contextmanager
-def told_in_json(verdict: str, *, as_json: bool, **told: object) -> Iterator[dict[str, object]]:
-    """Print the values at the end, as the body has changed them, and why an error of ours has ended it."""
-    values: dict[str, object] = {"version": 1, "verdict": verdict, **told, "why": ""}
-    begun_s = monotonic_s()
-    try:
-        yield values
-    except AutoGpuError as error:
-        values["why"] = values["why"] or error.what
-        raise
-    finally:
-        if as_json:
-            values["waited_s"] = round(monotonic_s() - begun_s, 1)
-            click.echo(json.dumps(values, indent=2, default=_values_of))
-
-
-def wait_for_jobs(names: Sequence[str], within_s: float, *, as_json: bool) -> int:
+def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
     """Wait for the end of the jobs of these names, which the locks of their leases tell; without any, of all jobs of
     this user.
     """
     until_s = monotonic_s() + within_s
-    with told_in_json("no_such_job", as_json=as_json, jobs=()) as told:
-        jobs = left = _jobs_to_wait_for(names)
-        told.update(verdict="running", jobs=jobs)
-        if jobs and is_terminal():
-            say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
-        while left:
-            if not _end_before(until_s, left):
-                still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-                remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
-                raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
-            # Others of this user may have come meanwhile. Twice: who is served leaves the queue and holds.
-            left = () if names else _jobs_to_wait_for(()) or _jobs_to_wait_for(())
-        ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
-        why = ended if jobs else "you have no other job here that holds a GPU or waits for one"
-        told.update(verdict="ended", why=why)
-    say(why)
+    jobs = left = _jobs_to_wait_for(names)
+    # Others of this user may come meanwhile.
+    look = watch(jobs) if names else partial(_jobs_to_wait_for, ())
+    if jobs and is_terminal():
+        say(f"waiting for the end of {names_of(jobs)}; Ctrl-C stops")
+    while left:
+        left_s = until_s - monotonic_s()
+        if left_s <= 0:
+            still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
+            remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
+            raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
+        time.sleep(min(_LOOK_EVERY_S, left_s))
+        left = look() or look()
+    ended = f"{names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"
+    say(ended if jobs else "you have no other job here that holds a GPU or waits for one")
     return 0
 
 
@@ -208,23 +157,3 @@ def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
     # Everybody's script may be called train.py.
     mine = [job for job in means if job.uid == os.getuid()]
     return only_one(what, mine or means, others, "wait --job")
-
-
-def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
-    folder = lease.find_folder(os.environ, make=False)
-    alive = watch(jobs, folder)
-    while True:
-        left = alive()
-        if not left or monotonic_s() >= until_s:
-            return not left
-        # In a thread, which this process need not wait for: nothing but a signal ends a wait for a lock.
-        waiting = threading.Thread(target=_wait_for_end, args=(folder, left[0].name), daemon=True)
-        waiting.start()
-        waiting.join(min(until_s - monotonic_s(), threading.TIMEOUT_MAX))
-
-
-def _wait_for_end(folder: Folder, name: str) -> None:
-    with suppress(OSError, AutoGpuError), folder.opened() as descriptor:
-        lease.wait_for_end(descriptor, name)
-        return
-    time.sleep(_LOOK_EVERY_S)

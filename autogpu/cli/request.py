@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, Callable, Mapping, Sequence
 
 import click
@@ -37,20 +36,6 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later v
         except kinds.Refused as refused:
             why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
             self.fail(f"can't be {kinds.quoted(str(value))}; {why}", param, ctx)
-
-
-def uid_of(name: str) -> int:
-    """The number of a user of this host, whom an option names, or gives by it."""
-    import pwd  # not on Windows
-
-    # A user without a name here is called so.
-    number = re.fullmatch("(?:uid )?([0-9]{1,10})", name)
-    try:
-        return int(number.group(1)) if number else pwd.getpwnam(name).pw_uid
-    except KeyError:
-        near = policy.most_similar(name, [user.pw_name for user in pwd.getpwall()])
-        hint = f"; did you mean {printable(near, 32)}?" if near else ""
-        raise click.UsageError(f"there is no user {printable(name, 32)} here{hint}") from None
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

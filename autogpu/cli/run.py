@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -48,7 +49,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     of which nothing is held; with --busy wait it waits.
     """
     if not command[0]:
-        raise _NotFound("COMMAND is empty, so nothing can be started")
+        _end_unstarted("an empty COMMAND", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
     resolved = resolve_flags(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
@@ -69,21 +70,13 @@ def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
     try:
         os.execvpe(command[0], command, environ)
     except OSError as error:
-        raise _not_started(command[0], error) from None
+        _end_unstarted(command[0], error)
 
 
-class _NotFound(click.ClickException):
-    exit_code = 127  # as shells report it
-
-
-class _NotExecutable(click.ClickException):
-    exit_code = 126
-
-
-def _not_started(name: str, error: OSError) -> click.ClickException:
-    kind = _NotFound if isinstance(error, FileNotFoundError) else _NotExecutable
+def _end_unstarted(name: str, error: OSError) -> NoReturn:
     remedy = f"; for a script: autogpu run -- python {printable(name)}" if name.endswith(".py") else ""
-    return kind(f"{printable(name)} can't be started: {error.strerror}{remedy}")
+    say(f"{printable(name)} can't be started: {error.strerror}{remedy}")
+    raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126)  # as shells report it
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
@@ -169,7 +162,7 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
         # Not close_fds: what the caller opened for the command stays open, as without autogpu.
         process = subprocess.Popen(command, env=environ, preexec_fn=restore, close_fds=False)
     except OSError as error:
-        raise _not_started(command[0], error) from None
+        _end_unstarted(command[0], error)
     for number in forwarded:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: process.send_signal(number))

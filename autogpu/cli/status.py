@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import time
-from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,13 +16,12 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from autogpu import history
-from autogpu.cli.request import Duration, resolve_here, uid_of
+from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
-from autogpu.status.snapshot import read_leases, read_status
+from autogpu.status.snapshot import read_status
 
 
 @click.command(
@@ -38,13 +36,8 @@ Examples:
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
-@click.option(
-    "--mine",
-    "is_mine",
-    is_flag=True,
-    help="Only the GPUs that you are on, your places in the queue, and what your scripts took.",
-)
-@click.option("--user", metavar="NAME", help="Only those of this user.")
+@click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
+@click.option("--user", metavar="NAME", help="Only those of this user, by the name that the page shows.")
 @click.option(
     "--explain",
     "is_explained",
@@ -66,14 +59,6 @@ Examples:
     metavar="TEXT",
     help="For --on: what starts autogpu there, as the remote shell reads it.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Duration(),
-    default="10s",
-    show_default=True,
-    help="For --on: how long each host may take.",
-)
 def status(
     watch: bool,
     interval: float,
@@ -84,7 +69,6 @@ def status(
     form: str | None,
     hosts: str | None,
     remote_command: str,
-    timeout_s: float,
 ) -> int:
     """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
 
@@ -104,14 +88,14 @@ def status(
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
     width = console.width if console.is_terminal else PIPE_WIDTH
-    if user is not None and hosts is None:
-        user = user_name(uid_of(user))
     view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
     ask = _ask_here
     if hosts is not None:
         from autogpu.status import remote
 
-        ask = partial(remote.ask, named(hosts), remote_command, timeout_s)
+        # What is no host is ssh's to refuse, which takes nothing behind its `--` for an option.
+        each_once = list(dict.fromkeys(part.strip() for part in hosts.split(",")))
+        ask = partial(remote.ask, each_once, remote_command)
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
@@ -121,31 +105,9 @@ def status(
     if as_json:
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
-        for line in (*page(answers, view), *map(Text, _last_runs() if is_mine and hosts is None else ())):
+        for line in page(answers, view):
             show(console, line)
     return int(any(map(_has_failed, answers)))
-
-
-def _last_runs() -> Iterator[str]:
-    """For each of one's own jobs that run: what its last runs took."""
-    kept, ranks = history.History(os.environ).read(), defaultdict(list)
-    for holder in read_leases(os.environ).leases.holders:
-        if holder.uid == os.getuid():
-            ranks[holder.run].append(holder)
-    for run, holders in ranks.items():
-        peak_bytes = history.peak_of(history.peaks_of(kept, run), len(holders))
-        if peak_bytes is not None:
-            yield f"{holders[0].script} (pid {holders[0].pid}): {history.took_at_most(peak_bytes)}"
-
-
-def named(text: str) -> list[str]:
-    """The hosts of a list with commas, each once."""
-    hosts = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    for host in hosts:
-        # `ssh` would take it for an option.
-        if not host or host.startswith("-"):
-            raise click.UsageError(f"--on: {host!r} is no host; write them as --on host1,host2")
-    return hosts
 
 
 def _use_alone(option: str, others: Mapping[str, bool]) -> None:

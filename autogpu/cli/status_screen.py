@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -43,16 +42,10 @@ best effort  a job that shares what others leave, and has no claim"""
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
-# The driver's samples reach back some seconds; to be idle for less than this says nothing of a job.
-_TELLING_IDLE_S = 60.0
-
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
 _LEAST_WIDTH_WITH_WARMTH, _WIDTH_OF_WARMTH = 80, 14
 _INDENT = " " * 6
-
-# Another host may send any number as its time; no calendar has a date for larger ones.
-_LAST_TIME_S = 1 << 53
 
 # Of the GPUs; but for the first, those with most come first.
 ORDERS = ("number", "memory", "utilization")
@@ -145,10 +138,9 @@ def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
 
 
 def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    has_date = host.time_s is not None and host.time_s < _LAST_TIME_S
     about = (
         printable(view.remote or host.host, 64),
-        time.strftime("%a %d %b %H:%M", time.localtime(host.time_s)) if has_date else "",
+        time.strftime("%a %d %b %H:%M", time.localtime(host.time_s)) if host.time_s else "",
         f"driver {printable(host.driver_version, 32)}" if host.driver_version else "",
         _free_words(host) if host.gpus else "",
         f"{counted(len(host.queue), 'job')} waiting" if host.queue else "",
@@ -245,19 +237,6 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
             )
 
 
-class _Name:
-    """The name of a GPU in a cell. It is cut in the middle, since models differ at their ends."""
-
-    def __init__(self, name: str) -> None:
-        self._name = printable(name, 40)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, len(self._name))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text(printable(self._name, options.max_width), no_wrap=True)
-
-
 def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Text]:
     """The heading, and for each GPU its row, which tells of all on it, and the one user's jobs and processes."""
     part_of = {gpu.uuid: gpu for gpu in theirs.gpus}
@@ -310,11 +289,11 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
         yield line
 
 
-def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[RenderableType]:
+def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
-    name = gpu.name if view.bars[1] else gpu.name.replace("NVIDIA ", "")
-    yield _Name("".join(name.rpartition("MIG ")[1:]) if is_below else name)
+    name = re.sub("NVIDIA |GeForce ", "", printable(gpu.name, 64))
+    yield Text("".join(name.rpartition("MIG ")[1:]) if is_below else name, no_wrap=True, overflow="ellipsis")
     yield _memory_cell(gpu, view.bars[0])
     yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     busy = gpu.utilization_percent
@@ -356,7 +335,7 @@ def _owners(gpu: GpuStatus) -> list[str]:
 
 
 def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:
-    yield from (_job_line(job, gpu) for job in gpu.jobs[:_MOST_JOBS])
+    yield from map(_job_line, gpu.jobs[:_MOST_JOBS])
     if len(gpu.jobs) > _MOST_JOBS:
         yield Text(f"{_INDENT}and {counted(len(gpu.jobs) - _MOST_JOBS, 'more job')} with claims")
     processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
@@ -377,17 +356,14 @@ def _process_line(process: UnmanagedProcess) -> Text:
     return Text(f"{_INDENT}{printable(process.user or 'unknown', 32):10} {what}{uses}, {kind}")
 
 
-def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
+def _job_line(job: JobStatus) -> Text:
     members = "" if job.processes == 1 else f", {job.processes} processes"
     who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"{_INDENT}{who} {_memory_words(job)}{_lasting(job.age_s)}")
-    # No sample of the driver's shows more than that it was idle as far as they reach back.
-    idle_s = min(gpu.idle_s or 0, job.age_s or 0)
-    idle = f"idle {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "idle"
     if job.is_idle:
-        line.append(", ").append(idle, style=STANDS_OUT)
+        line.append(", ").append("idle", style=STANDS_OUT)
     elif job.is_active is not None:
-        line.append(", active" if job.is_active else f", {idle}")
+        line.append(", active" if job.is_active else ", idle")
     return line
 
 

@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 import click
 
 from autogpu.acquire import FurtherReadings
-from autogpu.cli.jobs import told_in_json, wait_for_jobs
+from autogpu.cli.jobs import wait_for_jobs
 from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -24,11 +24,6 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict
 
 # The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0
-
-
-def _no_words(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> None:
-    if words:
-        raise click.UsageError(f"{words[0]!r} is no option; to wait for a job: --job {words[0]}")
 
 
 @click.command(
@@ -58,9 +53,7 @@ Examples:
     type=Duration(),
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
-@click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_no_words)
-def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None, as_json: bool) -> int:
+def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None) -> int:
     """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
     --mine, when jobs have ended, in whichever way.
 
@@ -75,21 +68,17 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         if others:
             option = "--job" if names else "--mine"
             raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
-        return wait_for_jobs(names, within_s, as_json=as_json)
-    resolved = resolve_flags(flags)
-    with told_in_json("cannot_choose", as_json=as_json, uuids=()) as told:
-        request = request_gpus(resolved, os.environ)
-        # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
-        request = replace(request, policy=replace(request.policy, busy="wait"))
-        decision = _decision_at_the_end(request, within_s)
-        why = in_words(decision)
-        told.update(verdict=decision.verdict.name.lower(), why=why)
-        if decision.verdict is Verdict.WAIT:
-            remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
-            raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
-        if decision.verdict is not Verdict.TAKE:
-            raise AutoGpuError(f"waiting can't help: {why}", remedy="")
-        told["uuids"] = [device.uuid for device in decision.devices]
+        return wait_for_jobs(names, within_s)
+    request = request_gpus(resolve_flags(flags), os.environ)
+    # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
+    request = replace(request, policy=replace(request.policy, busy="wait"))
+    decision = _decision_at_the_end(request, within_s)
+    why = in_words(decision)
+    if decision.verdict is Verdict.WAIT:
+        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+        raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
+    if decision.verdict is not Verdict.TAKE:
+        raise AutoGpuError(f"waiting can't help: {why}", remedy="")
     found = explain.gpu_names(device.label for device in decision.devices)
     say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
     return 0
@@ -97,37 +86,17 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
 
 def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision:
     """The first decision that is not to wait, or the last one before the time is over."""
-    begun_s = monotonic_s()
-    until_s = begun_s + within_s
+    until_s = monotonic_s() + within_s
     decision, _ = decide_now(request, "waiting")
-    if decision.verdict is not Verdict.WAIT or monotonic_s() >= until_s:
-        return decision
-    if is_terminal():
+    if decision.verdict is Verdict.WAIT and within_s and is_terminal():
         say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
     readings = FurtherReadings()
-    limit = "" if within_s == math.inf else f" of {span(within_s)}"
-    try:
-        while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
-            time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
-            # In this process, where it takes a tenth of the time that a process for it would.
-            inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-            # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
-            if readings.counts(inventory, decision) and not inventory.failure:
-                request = replace(request, inventory=inventory)
-            decision, _ = decide_now(request, "waiting")
-            _write_again(f"autogpu: {span(monotonic_s() - begun_s)}{limit}: {in_words(decision)}")
-    finally:
-        _write_again("")
+    while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
+        time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
+        # In this process, where it takes a tenth of the time that a process for it would.
+        inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
+        # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
+        if readings.counts(inventory, decision) and not inventory.failure:
+            request = replace(request, inventory=inventory)
+        decision, _ = decide_now(request, "waiting")
     return decision
-
-
-def _write_again(line: str) -> None:
-    """Show a line in place of the one before, where a person sees it."""
-    if is_terminal():
-        from rich.console import Console
-        from rich.text import Text
-
-        shown = Text(line)
-        shown.truncate(Console(stderr=True).width - 1, overflow="crop")
-        # In one piece: a line that Ctrl-C cuts in two would stand there twice.
-        click.echo(f"\r\x1b[2K{shown.plain}", nl=False, err=True)

@@ -38,26 +38,21 @@ METRICS = {
     "unmanaged_used_bytes": "Memory that these processes use; missing where the driver does not tell.",
     "waiters": "Jobs in the queue.",
     "longest_wait_seconds": "How long the job has been waiting that waits longest; 0 if none waits.",
-    "waiter_seconds": "How long these jobs have been waiting, at most.",
-    "waiter_gpus": "GPUs that these jobs wait for.",
 }
-
-# Samples with the same labels may come only once: the largest counts, elsewhere their sum.
-_LARGEST = ("longest_wait_seconds", "waiter_seconds")
 
 
 def exposition(host: HostStatus) -> str:
     """All metrics of the host, for node_exporter's textfile collector."""
-    known: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in METRICS}
+    # Samples with the same labels may come only once: their sum.
+    known: dict[str, dict[str, float]] = {name: defaultdict(int) for name in METRICS}
     for name, labels, number in _samples(host):
         if number is not None:
             pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-            known[name][f"{{{pairs}}}" if pairs else ""].append(number)
+            known[name][f"{{{pairs}}}" if pairs else ""] += number
     lines = []
     for name, about in METRICS.items():
-        merge = max if name in _LARGEST else sum
         lines += [f"# HELP autogpu_{name} {about}", f"# TYPE autogpu_{name} gauge"]
-        lines += [f"autogpu_{name}{labels} {merge(numbers)}" for labels, numbers in known[name].items()]
+        lines += [f"autogpu_{name}{labels} {number}" for labels, number in known[name].items()]
     return "\n".join([*lines, ""])
 
 
@@ -74,12 +69,7 @@ def _samples(host: HostStatus) -> Iterator[Sample]:
     for lost in host.unreadable:
         yield "gpu_read_success", {"gpu": str(lost.index), "uuid": "", "name": ""}, 0
     yield "waiters", {}, len(host.queue)
-    yield "longest_wait_seconds", {}, 0
-    for waiter in host.queue:
-        waited_s, labels = round(waiter.waited_s or 0.0, 1), {"user": waiter.user, "script": waiter.script}
-        yield "longest_wait_seconds", {}, waited_s
-        yield "waiter_seconds", labels, waited_s
-        yield "waiter_gpus", labels, waiter.count
+    yield "longest_wait_seconds", {}, round(max((waiter.waited_s or 0.0 for waiter in host.queue), default=0.0), 1)
 
 
 def _of_gpu(gpu: GpuStatus) -> Iterator[Sample]:

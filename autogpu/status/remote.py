@@ -22,22 +22,25 @@ from autogpu.status.model import VERSION, Answer, HostStatus
 _MOST_MIB = 4
 _LIMITED = ["sh", "-c", f'ulimit -f {_MOST_MIB * 2048}; exec "$@"', "sh"]
 
+# For each host.
+TIMEOUT_S = 10.0
+
 # It must never ask for a password; the rest is said in ssh_config(5).
 _SSH = ["ssh", "-T", "-o", "BatchMode=yes", "--"]
 
-# What ssh itself and a shell end with. ssh(1), EXIT STATUS; POSIX, 2.8.2.
-_EXIT_SSH, _EXIT_NOT_FOUND = 255, 127
+# What ssh itself ends with. ssh(1), EXIT STATUS.
+_EXIT_SSH = 255
 
 _MODELS = {name: kind for name, kind in vars(model).items() if dataclasses.is_dataclass(kind)}
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 
-# Above every size and every span; what is larger could not even be printed as a float.
-_TOO_LARGE = 1 << 63
+# Above every size, span and time; no calendar has a date for what is larger.
+_TOO_LARGE = 1 << 53
 
 
-def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, ...]:
-    """The status of each host, in that order; each may take so long. A terminal's Ctrl-C ends each ``ssh`` as well.
+def ask(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
+    """The status of each host, in that order. A terminal's Ctrl-C ends each ``ssh`` as well.
 
     Args:
         command: What starts autogpu there, as the remote shell reads it.
@@ -48,22 +51,22 @@ def ask(hosts: Sequence[str], command: str, timeout_s: float) -> tuple[Answer, .
     if not shutil.which("ssh"):
         raise AutoGpuError("there is no ssh on this machine", remedy="install OpenSSH's client")
     with ThreadPoolExecutor(len(hosts)) as pool:
-        return tuple(pool.map(partial(_ask, command=command, timeout_s=timeout_s), hosts))
+        return tuple(pool.map(partial(_ask, command=command), hosts))
 
 
-def _ask(host: str, command: str, timeout_s: float) -> Answer:
+def _ask(host: str, command: str) -> Answer:
     # Into files: a pipe may be kept open by what ssh leaves in the background.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
         command_line = [*_LIMITED, *_SSH, host, f"{command} status --json"]
         nothing = subprocess.DEVNULL
         try:
             ended = subprocess.run(
-                command_line, stdin=nothing, stdout=printed, stderr=errors, timeout=timeout_s, check=False
+                command_line, stdin=nothing, stdout=printed, stderr=errors, timeout=TIMEOUT_S, check=False
             ).returncode
             said = _read(errors).strip().split("\n")[-1].strip()
             return Answer(host, _status_in(ended, _read(printed), said))
         except subprocess.TimeoutExpired:
-            return Answer(host, None, f"no answer within {span(timeout_s)}")
+            return Answer(host, None, f"no answer within {span(TIMEOUT_S)}")
         except ValueError as error:
             return Answer(host, None, printable(str(error), 400))
 
@@ -75,18 +78,14 @@ def _read(file: IO[bytes]) -> str:
 
 def _status_in(ended: int, text: str, said: str) -> HostStatus:
     """Read the status that a command at the host printed before it ended; a ValueError says why there is none."""
-    hint = "--remote-command says how it is started there"
     if ended == -signal.SIGXFSZ:
         raise ValueError(f"its answer is longer than {_MOST_MIB} MiB")
     if ended == _EXIT_SSH:
         raise ValueError(said or "ssh failed and does not say why")
-    if ended == _EXIT_NOT_FOUND:
-        raise ValueError(f"{said or 'autogpu was not found'}; {hint}")
     # With a driver that can't be read its status is 1, and says so.
-    if ended not in (0, 1) or not text.strip():
-        raise ValueError(f"what was started there ended with status {ended}{said and f': {said}'}")
-    if "{" not in text:
-        raise ValueError(f"what was printed there is no status of autogpu; {hint}")
+    if ended not in (0, 1) or "{" not in text:
+        why = f"what was started there ended with status {ended}{said and f': {said}'} and printed no status of autogpu"
+        raise ValueError(f"{why}; --remote-command says how it is started there")
     # Behind what a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:

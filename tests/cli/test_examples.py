@@ -23,7 +23,7 @@ from tests.support import environments
 pytestmark = pytest.mark.slow
 
 # Where something fails that is not the example's fault: what a test machine lacks.
-NO_JOB = dict.fromkeys(("autogpu stop train.py", "autogpu stop --gpu 2", "autogpu stop train.py --yes --kill"), 1)
+NO_JOB = dict.fromkeys(("autogpu stop train.py", "autogpu stop --gpu 2", "autogpu stop train.py --yes"), 1)
 STATUS = {
     **NO_JOB,
     "autogpu wait --job 4121 && python next.py": 1,

@@ -19,7 +19,6 @@ import pytest
 import referencing
 
 from autogpu.cli import main as frame
-from autogpu.cli.status import named
 from autogpu.reporting.text import user_name
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
@@ -41,9 +40,15 @@ def validate(told):
     jsonschema.Draft202012Validator(SCHEMA_OF_HOSTS, registry=registry).validate(told)
 
 
-def asked(folder, hosts, *options):
+def command_for(hosts, *options, timeout_s=60.0):
+    """The command, which gives each host more time than a person's: here all share a busy machine."""
+    program = f"from autogpu.status import remote; remote.TIMEOUT_S = {timeout_s}; from autogpu.cli import main"
+    return [sys.executable, "-c", f"{program}; main.main()", "status", "--on", hosts, *options]
+
+
+def asked(folder, hosts, *options, **time):
     """What the command says in an environment in which ``ssh`` is the program in ``folder``."""
-    command = [sys.executable, "-m", "autogpu", "status", "--on", hosts, "--timeout", "60s", *options]
+    command = command_for(hosts, *options, **time)
     environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
@@ -87,17 +92,17 @@ class TestRealServers:
         first, second = re.split(r"^lab2, .* 0 of 1 GPU free$", done.stdout, flags=re.MULTILINE)
         assert first.startswith("lab1, ")
         assert (first.count("\nGPU "), second.count("\nGPU ")) == (2, 1)
-        assert first.count("NVIDIA A100") == 2
+        assert first.count("A100") == 2
         assert "Under `autogpu run` a script would get GPU 1: " in first
         # With 35 °C and 30 W, as the simulated driver tells of one that does nothing.
-        assert re.search(rf"^GPU 0  NVIDIA L4 .* 0 % +35 +30 +busy {user_name(os.getuid())}$", second, re.MULTILINE)
+        assert re.search(rf"^GPU 0  L4 .* 0 % +35 +30 +busy {user_name(os.getuid())}$", second, re.MULTILINE)
         assert "bert.py" not in done.stdout
         # What a shell's start-up file prints does no harm.
         assert re.search(r"^chatty, .*\nNo NVIDIA driver on this machine\.$", second, re.MULTILINE)
 
     def test_the_whole_page_of_each_server_has_the_jobs_as_well(self, lab):
         done = asked(lab.bin, "lab1,lab2", "--explain", "--remote-command", HERE)
-        row = r"^GPU 0  NVIDIA L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
+        row = r"^GPU 0  L4 .* busy\n +\S+ +bert\.py \(pid \d+\) uses 0\.0 of 6\.0 GiB"
         assert re.search(row, done.stdout, re.MULTILINE)
         assert "Under `autogpu run` it would get GPU 1: " in done.stdout
 
@@ -129,7 +134,7 @@ class TestRealServers:
             for name in names:
                 lab.know(name, silent.getsockname()[1])
             begun_s = time.monotonic()
-            done = asked(lab.bin, ",".join(names), "--timeout", "2s")
+            done = asked(lab.bin, ",".join(names), timeout_s=2.0)
             took_s = time.monotonic() - begun_s
         assert done.stdout == "\n".join(f"{name}  no answer within 2 s\n" for name in names)
         assert done.returncode == 1
@@ -177,9 +182,9 @@ SHOWN = {
     "preview-of-no-gpu": changed(("preview",), "uuids", ["GPU-none"]),
     "verdict": changed(("preview",), "verdict", EVIL),
     "a-far-year": changed((), "time_s", 2**53 - 1),
-    "a-time-without-a-date": changed((), "time_s", 9e18),
 }
 NOT_SHOWN = {
+    "a-time-without-a-date": changed((), "time_s", 9e18),
     "text-for-a-size": changed(("gpus", 0), "memory_used_bytes", EVIL),
     "a-text-for-a-list": changed((), "gpus", EVIL),
     "a-version-to-come": changed((), "version", 99),
@@ -224,12 +229,12 @@ def test_what_is_wrong_at_a_host_is_told_beside_its_gpus(stand_in, tmp_path):
     assert shown.count("Jobs of this user can't coordinate: it can't be written") == 1
 
 
+HOW = "and printed no status of autogpu; --remote-command says how it is started there"
 FAILURES = {
-    "fails": ("echo broken >&2; exit 3", "what was started there ended with status 3: broken"),
-    "silent": ("exit 1", "what was started there ended with status 1"),
-    "not-there": ("exit 127", "autogpu was not found; --remote-command says how it is started there"),
+    "fails": ("echo broken >&2; exit 3", f"what was started there ended with status 3: broken {HOW}"),
+    "silent": ("exit 1", f"what was started there ended with status 1 {HOW}"),
     "no-json": ("echo {", "this is not what `autogpu status --json` prints: .*"),
-    "no-answer": ("echo status", "what was printed there is no status of autogpu; --remote-command says .*"),
+    "no-answer": ("echo status", f"what was started there ended with status 0 {HOW}"),
     "late": ("exec >&-; sleep 0.3; echo the reason >&2; exit 255", "the reason"),
 }
 
@@ -262,7 +267,7 @@ def test_what_ssh_leaves_in_the_background_is_not_waited_for(stand_in, tmp_path)
 def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
     """As a terminal has it: SIGINT comes to all that it has started."""
     ssh = stand_in(f"echo $$ >> {tmp_path}/pids; exec sleep 300")
-    command = [sys.executable, "-m", "autogpu", "status", "--on", "lab1,lab2,lab3", "--timeout", "100s"]
+    command = command_for("lab1,lab2,lab3")
     environ = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ['PATH']}"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environ, start_new_session=True, **pipes) as asking:
@@ -290,27 +295,18 @@ def test_one_users_part_of_each_host(stand_in, tmp_path):
     assert [len(told[name]["status"]["queue"]) for name in ("lab1", "lab2")] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--on", ""), "'' is no host; write them as --on host1,host2"),
-        (("--on", "lab1,,lab2"), "'' is no host"),
-        (("--on", "-oProxyCommand=touch x"), "'-oProxyCommand=touch x' is no host"),
-        (("--on", "lab1", "--format", "prometheus"), "--format prometheus can't be combined with --on"),
-        (("--on", "lab1", "--timeout", "soon"), 'can\'t be "soon"'),
-    ],
-    ids=["none", "empty", "option", "prometheus", "timeout"],
-)
-def test_what_can_not_be_asked_is_a_usage_error(tmp_path, monkeypatch, capsys, options, said):
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
+def test_what_is_no_host_is_no_option_of_ssh_and_each_is_asked_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert frame.run(["status", *options]) == 2
-    shown = capsys.readouterr()
-    assert (shown.out, said in shown.err) == ("", True), shown.err
-    assert list(tmp_path.glob("x")) == []
+    assert frame.run(["status", "--on", "-oProxyCommand=touch x, -oProxyCommand=touch x,"]) == 1
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert (first.startswith("-oProxyCommand=touch x  "), second.startswith("  ")) == (True, True)
+    assert not (tmp_path / "x").exists()
 
 
-def test_each_host_is_asked_once():
-    assert named("b, a,b") == ["b", "a"]
+def test_metrics_are_of_one_host(capsys):
+    assert frame.run(["status", "--on", "lab1", "--format", "prometheus"]) == 2
+    assert "--format prometheus can't be combined with --on" in capsys.readouterr().err
 
 
 def test_without_ssh_one_line_says_so(tmp_path, monkeypatch, capsys):

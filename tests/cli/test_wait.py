@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -74,23 +73,9 @@ def test_when_the_time_is_over_the_status_says_later(server):
     assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
 
 
-@pytest.mark.parametrize(
-    ("options", "verdict", "uuids"),
-    [((), "take", 1), (("--devices", "0", "--timeout", "0"), "wait", 0), (("--count", "0"), "cpu", 0)],
-)
-def test_json_tells_the_end(server, options, verdict, uuids):
-    told = json.loads(waited(server, "--json", *options).stdout)
-    assert (told["version"], told["verdict"], len(told["uuids"])) == (1, verdict, uuids)
-    assert set(told) == {"version", "verdict", "uuids", "why", "waited_s"}
-
-
-def test_json_ends_with_json_without_a_driver_and_a_wrong_time_is_a_usage_error(capsys):
-    status = frame.run(["wait", "--json"])
-    said = capsys.readouterr()
-    told = json.loads(said.out)
-    assert (status, told["verdict"], told["uuids"]) == (1, "cannot_choose", [])
-    assert told["why"] == "no NVIDIA driver on this machine"
-    assert said.err.startswith("autogpu: no NVIDIA driver on this machine\n")
+def test_without_a_driver_waiting_can_not_help_and_a_wrong_time_is_a_usage_error(capsys):
+    assert frame.run(["wait"]) == 1
+    assert capsys.readouterr().err.startswith("autogpu: no NVIDIA driver on this machine\n")
     assert frame.run(["wait", "--timeout", "100ms"]) == 2
     assert "100ms" in capsys.readouterr().err
 
@@ -118,7 +103,7 @@ def test_a_gpu_that_fails_for_a_moment_does_not_end_the_wait_for_it(server):
     waiting = OnTerminal(server.popen, "--devices", "0")
     waiting.until_shown("waiting, without a place")
     server.change(0, nvml="GPU_IS_LOST")
-    waiting.until_shown(" s: no GPU is ")
+    time.sleep(3)  # a look or two
     server.change(0, nvml="", processes={}, utilization=0)
     assert waiting.end() == ("", 0)
 
@@ -144,27 +129,18 @@ def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
         waiting.until_shown("a job in the queue waits for it")
         job.end()
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
-        # Two more looks: the first may have begun before that.
-        for _ in range(2):
-            waiting.shown = ""
-            waiting.until_shown("no GPU is free")
+        time.sleep(5)  # two more looks: the first may have begun before that
         assert waiting.process.poll() is None
         running.communicate("", timeout=60)
         assert waiting.end() == ("", 0)
 
 
-def test_ctrl_c_ends_the_line_that_is_written_again_and_never_longer_than_the_terminal(server):
-    waiting = OnTerminal(server.popen, "--devices", "0", "--timeout", "90s")
+def test_ctrl_c_ends_it(server):
+    waiting = OnTerminal(server.popen, "--devices", "0")
     waiting.until_shown("Ctrl-C stops")
-    waiting.until_shown(" of 90 s: ")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == ("", -signal.SIGINT)
-    shown, cleared, rest = waiting.shown.rpartition("\x1b[2K")
-    assert cleared, "the line that was written again is gone"
-    assert rest.split() == ["autogpu:", "interrupted"]
-    again = [line for line in re.split(r"[\r\n]|\x1b\[[?0-9;]*[A-Za-z]", shown) if " of 90 s: " in line]
-    assert again
-    assert max(map(len, again)) <= 80
+    assert waiting.shown.endswith("\r\nautogpu: interrupted\r\n")
 
 
 @pytest.mark.parametrize("is_odd", [False, True], ids=["none", "odd"])

@@ -30,14 +30,14 @@ def screen(view, user=None):
 
 def test_instances_stand_below_their_card():
     rows = screen(LAB)
-    start = rows.index("GPU 0 NVIDIA A100 0.0 of 24.0 - % MIG")
+    start = rows.index("GPU 0 A100 0.0 of 24.0 - % MIG")
     assert rows[start + 1 : start + 9] == [
         "bob python (pid 99), uses 1.0 GiB, no claim",
         "0:0 MIG 4g.20gb 2.0 of 20.0 20.0 % busy",
         "ann train.py (pid 7) uses 1.0 of 20.0 GiB, for 60 s",
         "bob python (pid 9), uses 1.0 GiB, no claim",
         *(f"0:{number} MIG 1g.5gb 0.0 of 5.0 - % free" for number in (1, 2, 3)),
-        "GPU 1 NVIDIA A100 0.0 of 40.0 - 0 % free",
+        "GPU 1 A100 0.0 of 40.0 - 0 % free",
     ]
 
 
@@ -48,13 +48,13 @@ def test_a_card_that_is_split_is_counted_as_its_instances():
 
 def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
     rows = screen(LAB, "ann")
-    assert "0:0 NVIDIA A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
+    assert "0:0 A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
 
 
 def test_a_card_of_which_no_instance_is_shown_is_split_all_the_same():
     card = replace(CARD, compute_processes=(Process(99, GIB),))
     parts = [replace(part, compute_processes=()) for part in PARTS]
-    assert "GPU 0 NVIDIA A100 0.0 of 24.0 - % MIG" in screen(host(inventory(card, *parts)), "bob")
+    assert "GPU 0 A100 0.0 of 24.0 - % MIG" in screen(host(inventory(card, *parts)), "bob")
 
 
 def test_what_a_script_would_get_is_named_by_its_number():

@@ -79,8 +79,6 @@ LAB = host(MACHINE, HOLDERS, WAITERS)
         ("unmanaged_used_bytes", "gpu user", {"0 bob": 3 * GIB}),
         ("waiters", "", {"": 2}),
         ("longest_wait_seconds", "", {"": 90}),
-        ("waiter_seconds", "user script", {"bob w.py": 90, "bob v.py": 90}),
-        ("waiter_gpus", "user script", {"bob w.py": 1, "bob v.py": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -94,14 +92,12 @@ def test_each_gpu_is_in_one_state():
     assert len(found) == 3 * 4
 
 
-def test_jobs_and_waiters_with_the_same_labels_are_added_up():
+def test_jobs_with_the_same_labels_are_added_up():
     holders = [holder("a", (0, 6), group="x", pid=7), holder("b", (0, 4), pid=8), holder("c", (0, 2), script="c.py")]
     lab = host(inventory(gpu(0, used_gib=6, pids=[7, 8])), holders, [waiter(1, "w.py"), waiter(2, "w.py")])
     lab = replace(lab, queue=(replace(lab.queue[0], waited_s=120.04), lab.queue[1]))
     assert values(lab, "claims", "script") == {"train.py": 2, "c.py": 1}
     assert values(lab, "claim_bytes", "script") == {"train.py": 10 * GIB, "c.py": 2 * GIB}
-    assert values(lab, "waiter_gpus", "script") == {"w.py": 2}
-    assert values(lab, "waiter_seconds", "script") == {"w.py": 120}
     assert values(lab, "longest_wait_seconds") == {"": 120}
 
 
