@@ -64,7 +64,7 @@ def decide(
         decision,
         ranking=replace(pool.ranking, candidates=tuple(ranked)),
         visible=pool.visible,
-        granted=memory.granted_bytes(request.grant, pool.visible),
+        caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, pool.visible)), min),
     )
 
 
@@ -168,14 +168,14 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     mine = list(dict.fromkeys(named)) or mine
     ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
+    claims, caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=ordinals,
         moved=dict(zip(request.positions, map(pool.visible.index, named))),
         claims=claims,
-        soft_caps=soft_caps,
+        caps=caps,
         why_capped=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
@@ -304,7 +304,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps(beside, request.own_pid),
+        caps=memory.best_effort_caps(beside, request.own_pid),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,

@@ -6,7 +6,7 @@ A process that was started by one that has a lease belongs to that one's job, an
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, Mapping, Sequence, TypeVar
+from typing import Iterable, Mapping, Sequence
 
 from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
@@ -16,7 +16,7 @@ from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.memory import best_effort_caps
+from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
@@ -26,8 +26,6 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter
-
-    Size = TypeVar("Size", bound=int)
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
@@ -63,14 +61,6 @@ def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[s
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
-
-
-def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
-    """One size for each UUID: what ``choose`` makes of those that several tell."""
-    found: dict[str, Size] = {}
-    for each in sizes:
-        found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
-    return found
 
 
 class Family(Value):
@@ -140,7 +130,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
         return _decide_as_child(request, family)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
-    return replace(decision, granted=merged((decision.granted, family.caps), min)) if is_taken else None
+    return replace(decision, caps=merged((decision.caps, family.caps), min)) if is_taken else None
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
@@ -161,7 +151,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
     mine = filter(None, map(dict(enumerate(alone.visible)).get, ordinals))
-    soft_caps = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
+    shared = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,
@@ -169,9 +159,8 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         ordinals=ordinals,
         moved={},
         claims=claims,
-        soft_caps=soft_caps,
-        why_capped=explain.BEST_EFFORT if soft_caps else "",
-        granted=merged((alone.granted, family.caps), min),
+        why_capped=explain.BEST_EFFORT if shared else "",
+        caps=merged((shared, granted_bytes(request.grant, alone.visible), family.caps), min),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
