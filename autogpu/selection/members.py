@@ -100,22 +100,12 @@ def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_l
 def rivals(
     holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory
 ) -> list[Holder]:
-    """The leases that count for a process which chooses for itself.
+    """The leases that count for a process which chooses for itself: its own job's where the driver lists it on a GPU.
 
     A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
     """
-    members = {member.name for member in family.members} if family else ()
-    return [each for each in holders if each.name not in members or _may_compute(each, processes, inventory)]
-
-
-def _may_compute(holder: Holder, processes: Processes, inventory: Inventory) -> bool:
-    """The driver lists a process of its job on a GPU, or does not tell all that are on those that it has claimed."""
-    claimed = [device for device in inventory.devices if device.uuid in holder.claims]
-    # In a container the driver lists the host's pids, or hides every process.
-    if not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
-        return True
-    pids, on_claimed = compute_pids(inventory.devices), compute_pids(claimed)
-    return not (pids.isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
+    members, listed = {member.name for member in family.members} if family else (), compute_pids(inventory.devices)
+    return [each for each in holders if each.name not in members or not listed.isdisjoint(processes.of(each))]
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
