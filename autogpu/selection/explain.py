@@ -58,14 +58,10 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
     return ", ".join([*parts, free_memory(device)])
 
 
-def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int, claimed_bytes: int) -> str:
-    if wanted_bytes > total_bytes:
-        return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
-    if usable_bytes <= 0:
-        return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
-    # Who joins others may have what they have claimed and do not use.
-    left = "neither used nor claimed" if usable_bytes <= total_bytes - claimed_bytes else "free"
-    return f"{size(wanted_bytes)} do not fit, {size(usable_bytes)} are {left}"
+def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int) -> str:
+    is_too_small = wanted_bytes > total_bytes
+    has = f"it has {size(total_bytes)}" if is_too_small else f"{size(max(usable_bytes, 0))} are left"
+    return f"{size(wanted_bytes)} do not fit, {has}"
 
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest) -> str:

@@ -189,8 +189,7 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
     cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
-    claimed = sum(claim.held_bytes for claim in candidate.claims)
-    return Rejection(device, explain.too_full(wanted, total, usable, claimed), cause)
+    return Rejection(device, explain.too_full(wanted, total, usable), cause)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
