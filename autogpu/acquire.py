@@ -17,6 +17,7 @@ from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
+from autogpu.selection.jobs import compute_pids
 from autogpu.selection.members import (
     Family,
     by_scripts_list,
@@ -28,7 +29,6 @@ from autogpu.selection.members import (
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import compute_pids
 
 OnWait = Callable[[QueueState, Decision], None]
 

@@ -15,7 +15,7 @@ from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, memory
-from autogpu.selection.jobs import awaited, gpus_of_user
+from autogpu.selection.jobs import awaited, gpus_of_user, tier
 from autogpu.selection.model import (
     Candidate,
     Cap,
@@ -26,7 +26,6 @@ from autogpu.selection.model import (
     Tier,
     Verdict,
 )
-from autogpu.selection.occupancy import tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
 

@@ -9,8 +9,8 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.grants import Grant
+from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, Ranking, SelectionRequest, Tier, VisibleSpec
-from autogpu.selection.occupancy import unmanaged_processes
 from autogpu.selection.ranks import LocalRank
 
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"

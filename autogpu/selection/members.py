@@ -15,10 +15,9 @@ from autogpu.policy.model import Resolved
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
-from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
 from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
 from autogpu.selection.visible_devices import device_order, initial_visibility, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES

@@ -12,8 +12,8 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
+from autogpu.selection.jobs import free_bytes, spare_bytes
 from autogpu.selection.model import Cap, Claim, Decision, MemoryDemand, SelectionRequest
-from autogpu.selection.occupancy import free_bytes, spare_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain
+from autogpu.selection.jobs import free_bytes, spare_bytes, tier
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import (
     Candidate,
@@ -26,7 +27,6 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
-from autogpu.selection.occupancy import free_bytes, spare_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
