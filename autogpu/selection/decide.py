@@ -339,6 +339,5 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
     if pool.suitable_count < wanted < sys.maxsize:
         why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
     if policy.busy == "share":
-        left_s = policy.wait_s - pool.request.waited_s
-        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)
+        why += explain.until_it_shares(policy.wait_s - pool.request.waited_s)
     return Decision(Verdict.WAIT, why, waits_for=pool.could_have)

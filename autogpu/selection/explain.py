@@ -147,12 +147,10 @@ def quota_reached(per_user: int) -> str:
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
 
 
-def until_it_shares(left_s: float, *, is_size_told: bool, at_cap: bool) -> str:
+def until_it_shares(left_s: float) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
-    enough = "it fits" if is_size_told else "a quarter of it is free"
-    end = f", for the next {span(left_s)} only where {enough}" if left_s > 0 else ""
-    whom = "your jobs" if at_cap else "others"
-    return f"; it joins {whom} once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+    end = f", for the next {span(left_s)} only where enough of it is free" if left_s > 0 else ""
+    return f"; it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:
