@@ -101,7 +101,6 @@ class _Pool:
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
-        # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
@@ -236,7 +235,6 @@ def _take_best(pool: _Pool) -> Decision:
 
 
 def _in_order(pool: _Pool) -> list[Candidate]:
-    """The candidates in the order in which this process takes them."""
     request, uuids = pool.request, pool.request.uuids or ()
     named = {uuids[position] for position in request.positions}
     # Of those that are not free, one position takes the best; several keep the GPUs that were named.

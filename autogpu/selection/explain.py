@@ -178,7 +178,6 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
 
 
 def no_device(inventory: Inventory) -> str:
-    """Why a process has no GPU to choose from."""
     if inventory.devices:
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if inventory.unreadable:

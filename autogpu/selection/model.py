@@ -86,7 +86,6 @@ class Claim(Value):
 
     @property
     def is_settled(self) -> bool:
-        """It has run for a minute."""
         return self.age_s >= SETTLED_S
 
     @property
