@@ -73,8 +73,7 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionReque
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        here = " here" if len(request.inventory.devices) == 1 else " that may be used here"
-        why = f"the only one{pool or here}"
+        why = f"the only one{pool or _narrowed(request.policy, spec)}{_left_out(ranking)}"
     elif count == total:
         why = f"all {total}{pool}"
     elif request.in_use:
@@ -87,6 +86,19 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionReque
 def _named_by(spec: VisibleSpec) -> str:
     whose = "the script's " if spec.is_scripts else ""
     return "" if spec.value is None else f" in {whose}CUDA_VISIBLE_DEVICES"
+
+
+def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
+    # Not by what was rejected: a process that lists its GPUs before CUDA counts them has left out those already.
+    if policy.devices and spec.admits("select.devices", policy):
+        return " of select.devices"
+    return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
+
+
+def _left_out(ranking: Ranking) -> str:
+    rejected = [each for each in ranking.rejected if each.cause in (Cause.TOO_SMALL, Cause.UNUSABLE)]
+    reasons = [f"GPU {each.device.label} ({each.why})" for each in rejected]
+    return f"; left out: {_some(reasons)}" if reasons else ""
 
 
 def drawbacks(taken: Sequence[Candidate]) -> str:

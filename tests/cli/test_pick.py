@@ -54,11 +54,11 @@ def test_of_equally_idle_gpus_the_preferred_one_is_picked(server, options, envir
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--devices", "1"), "the only one that may be used here"),
-        (("--exclude", "0,2"), "the only one that may be used here"),
+        (("--devices", "1"), "the only one of select.devices"),
+        (("--exclude", "0,2"), "the only one that select.exclude leaves"),
         (
             ("--devices", "0-1", "--exclude", "0", "--count", "2"),
-            "the only one that may be used here; select.count asks for 2",
+            "the only one of select.devices; select.count asks for 2",
         ),
     ],
 )

@@ -128,7 +128,8 @@ def test_status_counts_as_free_what_a_job_can_have(lab, gpus, free, picked):
 def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(train):
     ran = train(PROHIBITED, Gpu(), PROHIBITED)(USE, AUTOGPU_COUNT="2")
     assert (ran.stdout, ran.contexts) == ("done\n", [1]), ran.stderr
-    assert "the only one that may be used here; select.count asks for 2" in ran.said[0]
+    left_out = "GPU 0 (its compute mode is PROHIBITED); GPU 2 (its compute mode is PROHIBITED)"
+    assert f"the only one here; left out: {left_out}; select.count asks for 2" in ran.said[0]
     assert "the idlest of 2" in train(Gpu(), Gpu(), PROHIBITED)(USE).said[0]
     ran = train(PROHIBITED, PROHIBITED)(USE)
     assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [], 1), ran.stderr

@@ -92,7 +92,7 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
     assert autogpu.pick("--busy", "error") == []
     assert autogpu.pick("--devices", "0") == [0]
     only = autogpu("pick", "--devices", "0,1").stderr
-    assert "the only one that may be used here" in only
+    assert "the only one of select.devices; left out: GPU 0 (a small card, taken only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
     assert "GPU 0: not eligible: a small card, taken only where no larger one may be" in told

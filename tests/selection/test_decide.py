@@ -54,7 +54,7 @@ def rank(number, size, launcher="MPICH"):
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
-        case("all-that-is-listed", [gpu(1)], {"devices": ("1",)}, why="the only one here"),
+        case("all-that-is-listed", [gpu(1)], {"devices": ("1",)}, why="the only one of select.devices"),
         case("the-idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, ordinals=(1,), why="the idlest of 3"),
         case("ordinals-count-in-the-process", [gpu(2), gpu(0), gpu(1, busy=9)], {}, ordinals=(0,)),
         case("two", THREE, {"count": 2}, ordinals=(1, 2), why="the 2 idlest of 3"),
