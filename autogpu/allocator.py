@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from itertools import takewhile
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from autogpu import uncaught
 from autogpu.allocation import Allocation
-from autogpu.devices.model import Inventory, by_uuid
+from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.devices.probe import CONTEXT_DEADLINE_S
 from autogpu.frameworks.base import NOTHING_SAID, Assignment, DeviceRequest, GpuListing, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import printable
-from autogpu.selection.memory import caps, ceilings, usable_bytes
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.jobs import own_memory_bytes
+from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,13 +139,22 @@ class Allocator:
         return Assignment(
             ordinals=ordinals if decision.is_ours else None,
             growth=True if policy.growth else None,
-            caps=caps(policy, decision, default_share=framework.DEFAULT_SHARE, parts=parts),
+            caps=self._caps(decision, ordinals, parts),
             logical_gpus=parts,
             moved=decision.moved,
             ceilings=ceilings(decision, selection),
             usable=usable_bytes(decision.visible, framework.DEFAULT_SHARE),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
+
+    def _caps(self, decision: Decision, ordinals: Sequence[int], parts: int) -> Mapping[int, Cap]:
+        allocation, policy, reserves = self.allocation, self.policy, {}
+        if policy.limit is not None and policy.limit_includes == "process" and ordinals:
+            with allocation.cuda.primary_contexts(ordinals):
+                devices = (self.readings.take() or NO_READING).devices
+            measured = own_memory_bytes(devices, allocation.counted_uuids or (), os.getpid())
+            reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
+        return caps(policy, decision, reserves, default_share=self.framework.DEFAULT_SHARE, parts=parts)
 
     # What the framework tells afterwards
 

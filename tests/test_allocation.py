@@ -57,6 +57,7 @@ BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
 TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
+LARGE_CONTEXT = {**OF_PROCESS, "contexts": {"context_bytes": 700 * MIB}}
 TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
 
 
@@ -73,7 +74,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
             caps=dict.fromkeys(range(3), 2 * GIB),
             claims={2: 2048 + 512, 1: 2048 + 512},
         ),
-        case("a-limit-on-the-process", ONE, OF_PROCESS, caps={0: (4096 - 512) * MIB}, claims={0: 4096}),
+        case("a-limit-on-the-process", ONE, LARGE_CONTEXT, caps={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
         case("none-is-wanted", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),

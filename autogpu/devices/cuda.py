@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from typing import Any, Mapping
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
 from autogpu.process import ask
@@ -110,6 +111,25 @@ def attributes() -> tuple[CudaAttributes, ...] | None:
         version = ".".join(map(str, capability))
         found.append(CudaAttributes(name.value.decode(errors="replace"), version, bus.value.decode().lower()))
     return tuple(found)
+
+
+@contextmanager
+def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
+    """Hold the primary contexts of some GPUs, so that a reading taken meanwhile shows what a context costs.
+
+    A framework makes the same contexts a moment later. A context that can't be made is left out.
+    """
+    cuda, _ = _loaded()
+    retained = []
+    try:
+        for ordinal in ordinals if cuda is not None else ():
+            device = _written_by(cuda.cuDeviceGet, ordinal)
+            if device is not None and _written_by(cuda.cuDevicePrimaryCtxRetain, device, kind=ctypes.c_void_p):
+                retained.append(device)
+        yield
+    finally:
+        for device in retained:
+            (getattr(cuda, "cuDevicePrimaryCtxRelease_v2", None) or cuda.cuDevicePrimaryCtxRelease)(device)
 
 
 def _loaded() -> tuple[Any, list[int] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any, Mapping, Sequence
+from typing import Any, ContextManager, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
 from autogpu.reporting.text import counted
@@ -272,3 +272,4 @@ if TYPE_CHECKING:
         def count_elsewhere(self, environ: Mapping[str, str]) -> int | None: ...
         def ordinals_in_use(self) -> tuple[int, ...]: ...
         def attributes(self) -> tuple[CudaAttributes, ...] | None: ...
+        def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]: ...

@@ -221,6 +221,12 @@ def unmanaged_processes(
     return tuple(p for p in device.compute_processes or () if not p.is_bare and p.pid not in known)
 
 
+def own_memory_bytes(devices: Iterable[Device], uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
+    """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
+    used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in devices}
+    return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
+
+
 def compute_pids(devices: Iterable[Device]) -> set[int]:
     return {process.pid for device in devices for process in device.compute_processes or ()}
 

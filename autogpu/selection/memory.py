@@ -1,10 +1,13 @@
-"""Every number of bytes that a process claims or is held to. Pure.
+"""Every number of bytes that a process claims or is held to: claim, cap, context reserve. Pure.
 
-A *claim* is what others leave to the process. A *cap* is what its framework may allocate in one logical GPU.
+A *claim* is what others leave to the process. A *cap* is what its framework may allocate in one logical GPU. The
+*context reserve* is the part of a limit on the whole process that is kept free for what the framework does not
+allocate itself.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Device
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
 CONTEXT_BYTES = 512 << 20
+
+# Of that, what is loaded when first used, after the context itself: cuBLAS, cuDNN and the framework's kernels.
+LIBRARIES_BYTES = 256 << 20
 
 
 def memory_demand(policy: Policy) -> MemoryDemand:
@@ -106,6 +112,11 @@ def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapp
     return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
 
 
+def context_reserve_bytes(measured_bytes: int | None) -> int:
+    """The part of a limit on the whole process that is kept free: what a bare context takes, if measured, and more."""
+    return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
+
+
 def within_context(claim_bytes: int) -> int:
     """The part of a claim that the framework may allocate: the claim has to hold the CUDA context as well."""
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
@@ -129,10 +140,18 @@ def best_effort_caps(
     return found
 
 
-def caps(policy: Policy, decision: Decision, *, default_share: float = 1.0, parts: int = 1) -> Mapping[int, Cap]:
+def caps(
+    policy: Policy,
+    decision: Decision,
+    context_reserves: Mapping[int, int] = MappingProxyType({}),
+    *,
+    default_share: float = 1.0,
+    parts: int = 1,
+) -> Mapping[int, Cap]:
     """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
 
     Args:
+        context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
         default_share: Of the free memory, the part that the framework takes where nothing limits it.
         parts: Into how many the framework splits each GPU.
     """
@@ -142,7 +161,7 @@ def caps(policy: Policy, decision: Decision, *, default_share: float = 1.0, part
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
-        limit = _limit_bytes(policy, device)
+        limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         # Of equal ones the first counts: a limit, which would be as large with the GPU to itself.
         known = [] if limit is None else [Cap(limit, "limit")]
         known += [decision.caps[device.uuid]] if device.uuid in decision.caps else []
@@ -163,11 +182,11 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 
-def _limit_bytes(policy: Policy, device: Device) -> int | None:
+def _limit_bytes(policy: Policy, device: Device, reserve: int) -> int | None:
     """Of the policy's limit on a GPU, what the framework may allocate in all its virtual GPUs together."""
     total = device.memory_total_bytes
     if policy.limit is None or (policy.limit.percent is not None and total is None):
         return None
     total = total or 1 << 62
     limit = min(policy.limit.of(total) * policy.virtual_gpus, total)
-    return max(0, limit - CONTEXT_BYTES) if policy.limit_includes == "process" else limit
+    return max(0, limit - reserve) if policy.limit_includes == "process" else limit

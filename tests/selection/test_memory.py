@@ -7,7 +7,7 @@ import pytest
 from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
-from autogpu.selection.memory import caps, demand_told
+from autogpu.selection.memory import caps, context_reserve_bytes, demand_told
 from autogpu.selection.model import MemoryDemand
 from tests.support.selections import claim, decided, request
 from tests.support.values import gpu
@@ -46,20 +46,26 @@ def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "expected_mib"),
+    ("gpus", "asked", "reserves", "expected_mib"),
     [
         pytest.param(
-            [IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {0: 9984}, id="parts-of-a-best-effort-job"
+            [IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="parts-of-a-best-effort-job"
         ),
-        pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {0: 4096, 1: 4096}, id="a-limit-also-where-none-is-taken"),
-        pytest.param([IN_USE, gpu(1, pids=[8], used_gib=20)], {}, {0: 19968}, id="what-is-free-where-it-is-shared"),
+        pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="a-limit-also-where-none-is-taken"),
+        pytest.param([IN_USE, gpu(1, pids=[8], used_gib=20)], {}, {}, {0: 19968}, id="what-is-free-where-it-is-shared"),
+        pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="less-a-measured-context"),
     ],
 )
-def test_what_each_logical_gpu_may_allocate(gpus, asked, expected_mib):
+def test_what_each_logical_gpu_may_allocate(gpus, asked, reserves, expected_mib):
     decision = decided(*gpus, **asked)
     asked.pop("held", None)
-    found = caps(Policy(**asked), decision, parts=asked.get("virtual_gpus", 1))
+    found = caps(Policy(**asked), decision, reserves, parts=asked.get("virtual_gpus", 1))
     assert found == {o: size << 20 for o, size in expected_mib.items()}
+
+
+def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_libraries():
+    measured_mib = {None: 512, 200: 512, 700: 956}
+    assert {mib: context_reserve_bytes(mib and mib << 20) >> 20 for mib in measured_mib} == measured_mib
 
 
 @pytest.mark.parametrize(

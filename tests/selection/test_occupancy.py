@@ -6,7 +6,7 @@ import pytest
 
 from autogpu.devices.model import Process
 from autogpu.reporting.text import GIB
-from autogpu.selection.jobs import spare_bytes, tier, unmanaged_processes
+from autogpu.selection.jobs import own_memory_bytes, spare_bytes, tier, unmanaged_processes
 from autogpu.selection.model import Tier
 from tests.support.selections import claim
 from tests.support.values import gpu
@@ -78,3 +78,10 @@ def test_room(device, claims, expected_gib):
 
 def test_processes_without_a_claim_are_unmanaged():
     assert [p.pid for p in unmanaged_processes(gpu(pids=[7, 9], used_gib=2), [claim(24, pid=7)])] == [9]
+
+
+def test_the_memory_of_one_process_by_ordinal():
+    first, second, third = gpu(0, pids=[1, 2], used_gib=4), gpu(1, pids=[2], used_gib=3), gpu(2)
+    machine = (first, second, third)
+    assert own_memory_bytes(machine, [third.uuid, second.uuid, first.uuid], 2) == {1: 3 * GIB, 2: 2 * GIB}
+    assert own_memory_bytes((), [first.uuid], 2) == {}

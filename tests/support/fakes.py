@@ -7,6 +7,7 @@ They stand where the real ones do: ``FakeDriver`` implements :class:`autogpu.dev
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 from autogpu.devices.model import CudaAttributes, Inventory, Process
 from autogpu.frameworks.base import DeviceRequest, Hooks, OutOfMemory, Usage
@@ -75,14 +76,15 @@ class FakeCuda:
     """The CUDA driver of this process, with ``devices`` in the order of its ordinals.
 
     Args:
-        nvml: Shows the contexts of this process, each of 300 MiB.
+        nvml: Shows the contexts of this process, each of ``context_bytes``.
     """
 
-    def __init__(self, devices=(), *, initialised=False, nvml=None):
+    def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20):
         self.devices = tuple(devices)
         self.starts_elsewhere = True
         self._is_initialised = initialised
         self._nvml = nvml
+        self._context_bytes = context_bytes
         self.contexts = []
 
     def initialise(self):
@@ -106,7 +108,15 @@ class FakeCuda:
     def make_context(self, ordinal):
         if ordinal not in self.contexts:
             self.contexts.append(ordinal)
-            self._show(ordinal, 300 << 20)
+            self._show(ordinal, self._context_bytes)
+
+    @contextmanager
+    def primary_contexts(self, ordinals):
+        for ordinal in ordinals:
+            self._show(ordinal, self._context_bytes)
+        yield
+        for ordinal in ordinals:
+            self._show(ordinal, 0)
 
     def _show(self, ordinal, size):
         index, shown = self.devices[ordinal].index, self._nvml.now if self._nvml else None

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from tests.gpusim import Server
-from tests.support.tensorflow_runner import GIB, LAB, LEASED, Runner
+from tests.gpusim import Gpu, Server
+from tests.support.tensorflow_runner import GIB, LAB, LEASED, MIB, Runner
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -36,8 +36,8 @@ def start(installed, tmp_path, lease_folder, forks):
     """Runs what comes after ``HEAD`` on a server of these GPUs."""
     (tmp_path / "server").mkdir()
 
-    def run(text, *gpus, **environ):
-        with Server(gpus or LAB, folder=tmp_path / "server", context="256MiB") as server:
+    def run(text, *gpus, context="256MiB", **environ):
+        with Server(gpus or LAB, folder=tmp_path / "server", context=context) as server:
             runner = Runner(installed, server, tmp_path / "project", forks)
             ran = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
             ran.uuids = [gpu.uuid for gpu in server.gpus]
@@ -51,11 +51,18 @@ def claims(ran):
     return {ran.uuids.index(uuid): size for uuid, size in ast.literal_eval(ran.stdout.splitlines()[-1]).items()}
 
 
-def test_a_limit_on_the_process_covers_its_context(start):
+@pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
+def test_a_limit_on_the_process_covers_its_context(start, context):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
-    ran = start("fill(1.6); print(leased())", **policy)
-    assert 2 * GIB < ran.allocated[3] <= 2.5 * GIB
+    ran = start("fill(1.6); print(leased())", context=f"{context}MiB", **policy)
+    assert 1.5 * GIB < ran.allocated[3] + context * MIB <= 3 * GIB
     assert claims(ran) == {3: 3.0}
+
+
+def test_a_context_that_nvml_does_not_show_is_estimated(start):
+    policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
+    ran = start("fill(1.6)", Gpu(hide_processes=True), **policy)
+    assert 2 * GIB < ran.allocated[0] <= 2.5 * GIB
 
 
 @pytest.mark.parametrize(
