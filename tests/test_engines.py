@@ -196,7 +196,7 @@ def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
 def test_a_long_configuration_is_read_in_no_time(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("\n" * 100_000 + "x" * 100_000 + "\nNodeName=" + "," * 20_000 + "\n  gresTypes = shard,gpu\n")
-    environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf)}
+    environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf), "SLURMD_NODENAME": "x"}
     assert granted_here(environ).is_none
     shard = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "1"}
     assert granted_here({**environ, **shard}) == Grant("Slurm", counts_by_bus=True)

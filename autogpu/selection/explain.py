@@ -59,8 +59,9 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
 
 
 def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int) -> str:
-    is_too_small = wanted_bytes > total_bytes
-    has = f"it has {size(total_bytes)}" if is_too_small else f"{size(max(usable_bytes, 0))} are left"
+    if usable_bytes <= 0 and wanted_bytes <= total_bytes:
+        return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
+    has = f"it has {size(total_bytes)}" if wanted_bytes > total_bytes else f"{size(usable_bytes)} are left"
     return f"{size(wanted_bytes)} do not fit, {has}"
 
 

@@ -159,22 +159,14 @@ def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
 
 
 def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:
-    shards, per_gpu = environ.get("SLURM_SHARDS_ON_NODE", ""), _shards_per_gpu(conf)
-    if not visible or per_gpu is None or not re.fullmatch("[0-9]{1,6}", shards):
+    shards = environ.get("SLURM_SHARDS_ON_NODE", "")
+    if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None
-    part = round(int(shards) / per_gpu / len(visible.split(",")), 6)
+    on_node = _gres_of_node(conf, environ.get("SLURMD_NODENAME", ""))
+    if not on_node.get("shard"):
+        return None
+    part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
     return part if 0 < part < 1 else None
-
-
-def _shards_per_gpu(conf: str) -> float | None:
-    """Of every node that has some, by ``Gres=gpu:a100:4(S:0-1),shard:8``; ``None`` where nodes differ."""
-    found = set()
-    for gres in re.findall(r"(?im)^[ \t]*nodename=[^#\n]*?[ \t]gres=([^#\s]+)", conf.replace("\\\n", " ")):
-        counts = [re.findall(f"(?:^|,){kind}:(?:[^:,(]+:)?([0-9]{{1,6}})", gres) for kind in ("gpu", "shard")]
-        gpus, shards = (sum(map(int, each)) for each in counts)
-        if gpus and shards:
-            found.add(shards / gpus)
-    return found.pop() if len(found) == 1 else None
 
 
 def _manages_gpus(conf: str) -> bool:
@@ -186,3 +178,44 @@ def _manages_gpus(conf: str) -> bool:
 def included_files(conf: str) -> list[str]:
     """The files that it includes, by names that are relative to its own folder."""
     return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
+
+
+def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
+    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    default: Mapping[str, int] = {}
+    for line in conf.replace("\\\n", " ").splitlines():
+        words = [word.partition("=") for word in line.split("#")[0].split()]
+        fields = {name.lower(): value for name, _, value in words}
+        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        if patterns == ["DEFAULT"]:
+            default = gres or default
+        elif node and any(_is_node(node, pattern) for pattern in patterns):
+            return gres or default
+    return {}
+
+
+def _counts(gres: str) -> Mapping[str, int]:
+    counts: dict[str, int] = {}
+    for entry in _entries(gres):
+        # gpu:a100:4(S:0-1)
+        parts = entry.partition("(")[0].split(":")
+        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
+            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
+    return counts
+
+
+def _entries(text: str) -> list[str]:
+    # Separated by commas outside of brackets.
+    return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
+
+
+def _is_node(node: str, pattern: str) -> bool:
+    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    parts = re.split(r"\[([0-9,-]*)\]", pattern)
+    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
+    return found is not None and all(map(_is_in, found.groups(), parts[1::2]))
+
+
+def _is_in(number: str, numbers: str) -> bool:
+    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
+    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)

@@ -10,15 +10,14 @@ from tests.support.values import cut, gpu, inventory
 
 CONF = """
 GresTypes=gpu,shard
-NodeName=DEFAULT CPUs=8
+NodeName=DEFAULT CPUs=8 Gres=gpu:4,shard:32
 NodeName=small Gres=gpu:2 State=UNKNOWN
 NodeName=gpu[01-04,7],big \\
     Gres=gpu:a100:4(S:0-1),shard:8 State=UNKNOWN  # eight halves
- nodename=rack[0-1]n[1-4] gres=gpu:a100:1,gpu:h100:1,shard:4
-#NodeName=old Gres=gpu:2,shard:2
+NodeName=rack[0-1]n[1-4] Gres=gpu:2,shard:8
+NodeName=n[1-2-3] Gres=gpu:2,shard:8
 NodeName=plain
 """
-MIXED = CONF.replace("shard:4", "shard:8")
 WITHOUT_GPUS = CONF.replace("GresTypes=gpu,shard", "#GresTypes=gpu")
 JOB = {"SLURM_JOB_ID": "7"}
 BATCH = {**JOB, "SLURM_NODEID": "0"}
@@ -31,8 +30,8 @@ NONE_FROM_SLURM = Grant("Slurm", "Slurm granted no GPU here", "to have one: srun
 BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
 
-def shards(count, visible="0"):
-    granted_there = {"SLURM_STEP_GPUS": visible, "SLURM_SHARDS_ON_NODE": str(count)}
+def shards(count, node="gpu02", visible="0"):
+    granted_there = {"SLURM_STEP_GPUS": visible, "SLURM_SHARDS_ON_NODE": str(count), "SLURMD_NODENAME": node}
     return {**STEP, VISIBLE: visible, **granted_there}
 
 
@@ -56,10 +55,16 @@ def on_slurm(environ, conf=CONF):
         pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
         pytest.param({**STEP, VISIBLE: "1"}, Grant("Slurm"), id="set-by-the-user-in-a-job-without-gres"),
         pytest.param(shards(1), HALF, id="one-shard-of-two"),
+        pytest.param(shards(1, "big"), HALF, id="node-by-name"),
         pytest.param(shards(2), BY_BUS, id="all-shards-of-a-gpu"),
         pytest.param(shards(2, visible="0,1"), HALF, id="on-two-gpus"),
+        pytest.param(shards(1, "gpu05"), BY_BUS, id="shards-of-an-unknown-node"),
+        pytest.param(shards(1, "plain"), Grant("Slurm", fraction=0.125, counts_by_bus=True), id="shards-by-default"),
+        pytest.param(shards(1, "rack1n3"), Grant("Slurm", fraction=0.25, counts_by_bus=True), id="two-host-lists"),
+        pytest.param(shards(1, "n2"), BY_BUS, id="garbage-for-a-host-list"),
         pytest.param({**STEP, VISIBLE: "0"}, Grant("Slurm"), id="a-users-own-zero"),
         pytest.param({**STEP, **FULL_NODE}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"),
+        pytest.param(shards(1, "small"), BY_BUS, id="node-without-shards"),
     ],
 )
 def test_slurm(environ, expected):
@@ -70,13 +75,6 @@ def test_slurm(environ, expected):
 @pytest.mark.parametrize("environ", [STEP, BATCH, JOB], ids=["step", "batch", "salloc"])
 def test_a_cluster_that_manages_no_gpus_is_in_charge_of_none(environ, conf):
     assert on_slurm(environ, conf) == Grant()
-
-
-@pytest.mark.parametrize(
-    "conf", [MIXED, CONF.replace("shard:", "shard"), ""], ids=["nodes-differ", "garbage", "unreadable"]
-)
-def test_a_shard_whose_part_is_not_told_is_a_gpu(conf):
-    assert on_slurm(shards(1), conf) == BY_BUS
 
 
 def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():

@@ -75,7 +75,7 @@ JOINS = {"bytes": 23 * GIB, "may_join": True}
 EIGHT, THIRTY = {"bytes": 8 * GIB}, {"bytes": 30 * GIB}
 ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are left"
 SETTLED_WHOLE, UNUSED = [claim(24, age_s=60.0)], "23.0 GiB do not fit, 20.0 GiB are left"
-ALL_CLAIMED = "8.0 GiB do not fit, 0 MiB are left"
+ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
 
 
 def no(rule, cause, device, why, rules=None, claims=()):
