@@ -36,7 +36,10 @@ ALL, MINE, LITTLE = (
 )
 MOST_FREE = {"held": {0: claim(11, **SETTLED), 1: claim(11, pid=8, **SETTLED)}}
 CAP, CAP_OF_TWO = {"per_user": 1, **MINE}, {"per_user": 2, "count": 2, **MINE}
-TOO_SMALL = "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
+TOO_SMALL = (
+    "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
+    "GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
+)
 FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
 ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
