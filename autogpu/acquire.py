@@ -17,6 +17,7 @@ from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
+from autogpu.selection.jobs import compute_pids
 from autogpu.selection.members import (
     Family,
     by_scripts_list,
@@ -24,12 +25,10 @@ from autogpu.selection.members import (
     decide_beside,
     family_of,
     job_of_ranks,
-    merged,
     request_of_all,
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import compute_pids
 
 OnWait = Callable[[QueueState, Decision], None]
 
@@ -232,8 +231,7 @@ class _Process:
 
     def _caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that this process may allocate: children may not be able to ask that, nor others."""
-        caps = merged((self.decision.soft_caps, self.decision.granted), min)
-        return {uuid: most for uuid, most in caps.items() if uuid in self.decision.claims}
+        return {uuid: most for uuid, most in self.decision.caps.items() if uuid in self.decision.claims}
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> Mapping[str, int] | None:
         request = replace(self._request, waited_s=self._waited_s)

@@ -13,10 +13,9 @@ from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import Value
 from autogpu.process import owner, unix_s
 from autogpu.reporting.text import GIB, listed, printable, size, user_name
-from autogpu.selection.jobs import claims_by_gpu, jobs_of
+from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, spare_bytes, unmanaged_processes
 from autogpu.selection.memory import CONTEXT_BYTES, demand_told
 from autogpu.selection.model import Cap, Claim, SelectionRequest
-from autogpu.selection.occupancy import bytes_by_pid, compute_pids, spare_bytes, unmanaged_processes
 from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False

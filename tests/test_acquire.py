@@ -136,7 +136,7 @@ def test_who_joins_others_waits_until_these_have_run_for_a_minute(acquired, othe
 
     result = acquired(asking(gpu(0, used_gib=4)), on_wait=waiting)
     assert set(seen) == {(Verdict.WAIT, 1, True)}
-    assert (dict(result.lease.claims), result.decision.soft_caps) == (bytes_on({0: 0}), bytes_on({0: 19.5}))
+    assert (dict(result.lease.claims), result.decision.caps) == (bytes_on({0: 0}), bytes_on({0: 19.5}))
     assert leases(tmp_path).waiters == ()
 
 
@@ -238,13 +238,13 @@ def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired
 def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(acquired, other, tmp_path):
     result = acquired(asking(gpu(0), grant=HALF))
     (holder,) = leases(tmp_path).holders
-    assert holder.caps == {gpu(0).uuid: result.decision.granted[gpu(0).uuid]} != {}
+    assert holder.caps == {gpu(0).uuid: result.decision.caps[gpu(0).uuid]} != {}
     result.lease.release()
     other({0: 12}, caps=holder.caps)
     # The child of a Ray worker can't ask Ray.
     member = acquired(asking(gpu(0)), **child_of(tmp_path))
     assert "shared with its parent process" in member.decision.why
-    assert member.decision.granted == result.decision.granted
+    assert member.decision.caps == result.decision.caps
     assert [cap.cause for cap in caps(Policy(), member.decision).values()] == ["grant Ray"]
 
 
@@ -269,14 +269,17 @@ def test_a_job_that_has_less_than_was_granted_tells_so_to_its_children_and_to_ot
     taken = acquired(asking(device, grant=grant)).decision
     (holder,) = leases(tmp_path).holders
     (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()
-    assert (told, told.cause) == (own, own.cause) < (taken.granted[device.uuid],)
+    assert (told, told.cause) == (own, own.cause) < (within_context(device.memory_total_bytes // 2),)
 
 
-@pytest.mark.parametrize("rank", [None, LocalRank(1, 2, "torchrun")], ids=["alone", "as-a-rank"])
-def test_a_part_that_is_granted_below_a_job_is_the_most_that_its_holder_may_take(acquired, other, tmp_path, rank):
+@pytest.mark.parametrize(
+    ("rank", "gib"),
+    [pytest.param(None, 12, id="alone"), pytest.param(LocalRank(1, 2, "torchrun"), 6, id="as-one-of-two-ranks")],
+)
+def test_a_part_that_is_granted_below_a_job_is_the_most_that_its_holder_may_take(acquired, other, tmp_path, rank, gib):
     other({0: 24}, caps={gpu(0).uuid: Cap(20 * GIB, "share")})
     member = acquired(asking(gpu(0), grant=replace(HALF, rank=rank)), **child_of(tmp_path)).decision
-    assert member.granted == {gpu(0).uuid: within_context(12 * GIB)}
+    assert member.caps == {gpu(0).uuid: within_context(gib * GIB)}
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])
@@ -284,7 +287,7 @@ def test_a_program_has_the_gpu_that_its_launcher_gave_it_by_a_list_of_its_own(ac
     job = other({2: 24})
     listed = {VISIBLE: "2", **child_of(tmp_path, "=GPU-1,GPU-2")}
     taken = acquired(beside(asking(gpu(2), busy="error"), job, *used), **listed)
-    assert (taken.decision.claims, taken.decision.soft_caps, taken.is_parents) == (bytes_on({2: 24}), {}, True)
+    assert (taken.decision.claims, taken.decision.caps, taken.is_parents) == (bytes_on({2: 24}), {}, True)
 
 
 @pytest.mark.parametrize("listed", [{}, {VISIBLE: "2,1"}], ids=["its-list", "another"])
@@ -333,7 +336,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
         claimed = [(gpu(1), gpu(2))[ordinal].uuid for ordinal in ordinals]
         assert [below.decision.claims[uuid] for uuid in claimed] == [24 * GIB] * len(claimed), name
         (group,) = [holder.group for holder in leases(tmp_path).holders if holder.name == below.lease.name]
-        assert (below.decision.soft_caps, below.decision.why_capped, group) == ({}, "", hold.group), name
+        assert (below.decision.caps, below.decision.why_capped, group) == ({}, "", hold.group), name
         assert below.decision.ordinals in (ordinals, ()), name
         below.lease.release()
 

@@ -57,9 +57,9 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.soft_caps) == ((1,), is_capped, is_capped)
+    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.caps) == ((1,), is_capped, is_capped)
     assert late.claims == bytes_on({1: 0 if is_capped else 24})
-    assert (granted.why_capped, granted.soft_caps) == ("", {}), "a scheduler's word"
+    assert (granted.why_capped, granted.caps) == ("", {}), "a scheduler's word"
 
 
 def test_ranks_with_another_list_choose_for_themselves(acquired, other):
@@ -101,7 +101,7 @@ def test_a_rank_that_names_all_gpus_does_not_wait_for_them(acquired):
 
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
 SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "soft_caps": bytes_on({1: 19.5})}
+CAPPED = {"claims": bytes_on({1: 0}), "caps": bytes_on({1: 19.5})}
 
 
 @pytest.mark.parametrize(

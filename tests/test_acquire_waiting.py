@@ -107,7 +107,7 @@ def test_who_waits_for_a_free_gpu_keeps_nobody_from_joining_one_in_use(acquired,
     waits = []
     with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(bytes_per_gpu=need_bytes, uuids=(gpu(0).uuid,))):
         taken = acquired(asked, on_wait=lambda queue, decision: waits.append(decision.why))
-    assert (waits, taken.decision.verdict, list(taken.decision.soft_caps)) == ([], Verdict.TAKE, [gpu(0).uuid])
+    assert (waits, taken.decision.verdict, list(taken.decision.caps)) == ([], Verdict.TAKE, [gpu(0).uuid])
 
 
 def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other, monkeypatch):

@@ -17,8 +17,7 @@ from autogpu.process import monotonic_s, unix_s
 from autogpu.reporting.stderr import is_terminal, say
 from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
-from autogpu.selection.jobs import Job, jobs_of
-from autogpu.selection.occupancy import compute_pids
+from autogpu.selection.jobs import Job, compute_pids, jobs_of
 from autogpu.status.snapshot import read_leases
 
 _LOOK_EVERY_S = 1.0

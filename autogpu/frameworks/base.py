@@ -20,9 +20,9 @@ from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import printable
+from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import own_memory_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

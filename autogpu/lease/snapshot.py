@@ -194,11 +194,9 @@ class Processes(Value):
 
     Attributes:
         of_lease: By a lease's name; the holder first, or where it has ended the oldest that keeps the lease alive.
-        unknown: The driver lists them, and they are no processes of this namespace: what it lists says nothing here.
     """
 
     of_lease: Mapping[str, tuple[int, ...]]
-    unknown: frozenset[int] = frozenset()
 
     def of(self, holder: Holder) -> tuple[int, ...]:
         """Those of one holder's job, apart from those that have leases of their own."""
@@ -218,21 +216,17 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     for each in here.values():
         by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
-    unknown = set()
     for pid in sorted(listed):
-        above = list(_with_ancestors(pid))
-        owner = _owner(above, here, by_pid)
+        owner = _owner(list(_with_ancestors(pid)), here, by_pid)
         if owner is not None:
             found[owner.name] += filter(None, (owner.pid_here, pid))
-        elif not above:
-            unknown.add(pid)
     unlisted = [name for name, pids in found.items() if not pids]
     for name in here if is_complete else unlisted[:_MOST_UNLISTED]:
         first = here[name].pid_here
         if first is None and is_complete:
             first = _oldest_keeper(name)
         found[name][:0] = filter(None, [first])
-    return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()}, frozenset(unknown))
+    return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
 
 
 def _owner(

@@ -15,7 +15,7 @@ from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
 from autogpu.selection import explain, memory
-from autogpu.selection.jobs import awaited, gpus_of_user
+from autogpu.selection.jobs import awaited, gpus_of_user, tier
 from autogpu.selection.model import (
     Candidate,
     Cap,
@@ -26,7 +26,6 @@ from autogpu.selection.model import (
     Tier,
     Verdict,
 )
-from autogpu.selection.occupancy import tier
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
 
@@ -64,7 +63,7 @@ def decide(
         decision,
         ranking=replace(pool.ranking, candidates=tuple(ranked)),
         visible=pool.visible,
-        granted=memory.granted_bytes(request.grant, pool.visible),
+        caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, pool.visible)), min),
     )
 
 
@@ -102,7 +101,6 @@ class _Pool:
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
         self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
-        # How many GPUs the process could have if none were in use.
         suitable = self.ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
@@ -168,14 +166,14 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     mine = list(dict.fromkeys(named)) or mine
     ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    claims, soft_caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
+    claims, caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=ordinals,
         moved=dict(zip(request.positions, map(pool.visible.index, named))),
         claims=claims,
-        soft_caps=soft_caps,
+        caps=caps,
         why_capped=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
@@ -237,7 +235,6 @@ def _take_best(pool: _Pool) -> Decision:
 
 
 def _in_order(pool: _Pool) -> list[Candidate]:
-    """The candidates in the order in which this process takes them."""
     request, uuids = pool.request, pool.request.uuids or ()
     named = {uuids[position] for position in request.positions}
     # Of those that are not free, one position takes the best; several keep the GPUs that were named.
@@ -304,7 +301,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
-        soft_caps=memory.best_effort_caps(beside, request.own_pid),
+        caps=memory.best_effort_caps(beside, request.own_pid),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
@@ -340,6 +337,5 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
     if pool.suitable_count < wanted < sys.maxsize:
         why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
     if policy.busy == "share":
-        left_s = policy.wait_s - pool.request.waited_s
-        why += explain.until_it_shares(left_s, is_size_told=not pool.demand.is_whole, at_cap=pool.quota <= 0)
+        why += explain.until_it_shares(policy.wait_s - pool.request.waited_s)
     return Decision(Verdict.WAIT, why, waits_for=pool.could_have)

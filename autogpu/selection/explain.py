@@ -9,8 +9,8 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.grants import Grant
+from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, Ranking, SelectionRequest, Tier, VisibleSpec
-from autogpu.selection.occupancy import unmanaged_processes
 from autogpu.selection.ranks import LocalRank
 
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
@@ -58,14 +58,11 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
     return ", ".join([*parts, free_memory(device)])
 
 
-def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int, claimed_bytes: int) -> str:
-    if wanted_bytes > total_bytes:
-        return f"{size(wanted_bytes)} do not fit, it has {size(total_bytes)}"
-    if usable_bytes <= 0:
+def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int) -> str:
+    if usable_bytes <= 0 and wanted_bytes <= total_bytes:
         return f"{size(wanted_bytes)} do not fit: everything is used or claimed"
-    # Who joins others may have what they have claimed and do not use.
-    left = "neither used nor claimed" if usable_bytes <= total_bytes - claimed_bytes else "free"
-    return f"{size(wanted_bytes)} do not fit, {size(usable_bytes)} are {left}"
+    has = f"it has {size(total_bytes)}" if wanted_bytes > total_bytes else f"{size(usable_bytes)} are left"
+    return f"{size(wanted_bytes)} do not fit, {has}"
 
 
 def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest) -> str:
@@ -163,12 +160,10 @@ def quota_reached(per_user: int) -> str:
     return f"you hold {counted(per_user, 'GPU')}, the most that limits.per_user allows"
 
 
-def until_it_shares(left_s: float, *, is_size_told: bool, at_cap: bool) -> str:
+def until_it_shares(left_s: float) -> str:
     """When a process that waits will share a GPU, to follow why it takes none now."""
-    enough = "it fits" if is_size_told else "a quarter of it is free"
-    end = f", for the next {span(left_s)} only where {enough}" if left_s > 0 else ""
-    whom = "your jobs" if at_cap else "others"
-    return f"; it joins {whom} once all jobs on a GPU have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+    end = f", for the next {span(left_s)} only where enough of it is free" if left_s > 0 else ""
+    return f"; it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 
 
 def waiting_for_more(wanted: int, free: int) -> str:
@@ -196,7 +191,6 @@ def unreadable(lost: Sequence[UnreadableDevice]) -> str:
 
 
 def no_device(inventory: Inventory) -> str:
-    """Why a process has no GPU to choose from."""
     if inventory.devices:
         return "CUDA_VISIBLE_DEVICES hides every GPU"
     if inventory.unreadable:

@@ -147,8 +147,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if visible is None and numbers is None:
         return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
-    is_slurms = visible is not None and numbers is not None and _is_slurms(visible, numbers)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=is_slurms)
+    return Grant("Slurm", fraction=fraction, counts_by_bus=visible is not None and numbers is not None)
 
 
 def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
@@ -156,18 +155,7 @@ def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
     # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
     if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
         return Grant("Slurm", unnamed=int(on_node))
-    if is_step or "SLURM_NODEID" in environ:
-        remedy = "to have one: --gpus-per-task=1 or --gres=gpu:1"
-        return Grant("Slurm", "Slurm granted no GPU here", remedy, is_none=True)
-    why = "Slurm grants the GPUs of an allocation to its steps"
-    return Grant("Slurm", why, "start it with srun", is_none=True)
-
-
-def _is_slurms(visible: str, numbers: str) -> bool:
-    """A list is Slurm's own: its numbers of the GPUs, or where others are denied those of the granted ones."""
-    entries = set(visible.split(","))
-    is_counted_anew = entries == {str(number) for number in range(len(entries))}
-    return is_counted_anew or entries <= set(numbers.split(","))
+    return Grant("Slurm", "Slurm granted no GPU here", "to have one: srun --gres=gpu:1", is_none=True)
 
 
 def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:

@@ -6,7 +6,7 @@ A process that was started by one that has a lease belongs to that one's job, an
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, Mapping, Sequence, TypeVar
+from typing import Iterable, Mapping, Sequence
 
 from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
@@ -15,10 +15,9 @@ from autogpu.policy.model import Resolved
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
-from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.memory import best_effort_caps
+from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
+from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
-from autogpu.selection.occupancy import compute_pids
 from autogpu.selection.ranks import with_scripts_list
 from autogpu.selection.visible_devices import device_order, initial_visibility, visible_spec
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -26,8 +25,6 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter
-
-    Size = TypeVar("Size", bound=int)
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
@@ -63,14 +60,6 @@ def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[s
     """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
-
-
-def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
-    """One size for each UUID: what ``choose`` makes of those that several tell."""
-    found: dict[str, Size] = {}
-    for each in sizes:
-        found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
-    return found
 
 
 class Family(Value):
@@ -110,22 +99,12 @@ def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_l
 def rivals(
     holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory
 ) -> list[Holder]:
-    """The leases that count for a process which chooses for itself.
+    """The leases that count for a process which chooses for itself: its own job's where the driver lists it on a GPU.
 
     A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
     """
-    members = {member.name for member in family.members} if family else ()
-    return [each for each in holders if each.name not in members or _may_compute(each, processes, inventory)]
-
-
-def _may_compute(holder: Holder, processes: Processes, inventory: Inventory) -> bool:
-    """The driver lists a process of its job on a GPU, or does not tell all that are on those that it has claimed."""
-    claimed = [device for device in inventory.devices if device.uuid in holder.claims]
-    # In a container the driver lists the host's pids, or hides every process.
-    if not claimed or any(d.compute_processes is None or d.unlisted_bytes for d in claimed):
-        return True
-    pids, on_claimed = compute_pids(inventory.devices), compute_pids(claimed)
-    return not (pids.isdisjoint(processes.of(holder)) and on_claimed.isdisjoint(processes.unknown))
+    members, listed = {member.name for member in family.members} if family else (), compute_pids(inventory.devices)
+    return [each for each in holders if each.name not in members or not listed.isdisjoint(processes.of(each))]
 
 
 def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
@@ -140,7 +119,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
         return _decide_as_child(request, family)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
-    return replace(decision, granted=merged((decision.granted, family.caps), min)) if is_taken else None
+    return replace(decision, caps=merged((decision.caps, family.caps), min)) if is_taken else None
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
@@ -161,7 +140,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
     mine = filter(None, map(dict(enumerate(alone.visible)).get, ordinals))
-    soft_caps = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
+    shared = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,
@@ -169,9 +148,8 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         ordinals=ordinals,
         moved={},
         claims=claims,
-        soft_caps=soft_caps,
-        why_capped=explain.BEST_EFFORT if soft_caps else "",
-        granted=merged((alone.granted, family.caps), min),
+        why_capped=explain.BEST_EFFORT if shared else "",
+        caps=merged((shared, granted_bytes(request.grant, alone.visible), family.caps), min),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),

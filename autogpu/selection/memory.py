@@ -8,15 +8,19 @@ allocate itself.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Device
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
+from autogpu.selection.jobs import free_bytes, spare_bytes
 from autogpu.selection.model import Cap, Claim, Decision, MemoryDemand, SelectionRequest
-from autogpu.selection.occupancy import free_bytes, spare_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Size = TypeVar("Size", bound=int)
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
@@ -83,6 +87,14 @@ def granted_bytes(grant: Grant, devices: Sequence[Device | None]) -> Mapping[str
     part, cause = grant.fraction, f"grant {grant.engine}"
     totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and part is not None}
     return {uuid: _cap(int(total * (part or 0)), cause) for uuid, total in totals.items() if total is not None}
+
+
+def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
+    """One size for each UUID: what ``choose`` makes of those that several tell."""
+    found: dict[str, Size] = {}
+    for each in sizes:
+        found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
+    return found
 
 
 def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, Cap]:
@@ -152,7 +164,7 @@ def caps(
         limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
         # Of equal ones the first counts: a limit, which would be as large with the GPU to itself.
         known = [] if limit is None else [Cap(limit, "limit")]
-        known += [sizes[device.uuid] for sizes in (decision.granted, decision.soft_caps) if device.uuid in sizes]
+        known += [decision.caps[device.uuid]] if device.uuid in decision.caps else []
         if limit is None and ordinal in usable_whole:
             known.append(Cap(usable_whole[ordinal], "split"))
         if known:
@@ -165,10 +177,8 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
     if not request.script_demand:
         return {}
-    most = dict(decision.granted)
     # Ranks that share a GPU are of one job, and so is what their script says.
-    if request.grant.rank is None:
-        most.update({uuid: min(size, most.get(uuid, size)) for uuid, size in decision.soft_caps.items()})
+    most = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause != "ranks"}
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 

@@ -86,7 +86,6 @@ class Claim(Value):
 
     @property
     def is_settled(self) -> bool:
-        """It has run for a minute."""
         return self.age_s >= SETTLED_S
 
     @property
@@ -331,8 +330,7 @@ class Decision(Value):
         ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named positions, in their order.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
         moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
-        soft_caps: By UUID, the most that it may allocate on a GPU that it shares, where the policy sets no limit.
-        granted: By UUID, the most that it may allocate on a GPU of which it was granted a part, whatever the limit.
+        caps: By UUID, the most that it may allocate on a GPU that it shares, or of which it was granted a part.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
         of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
@@ -346,8 +344,7 @@ class Decision(Value):
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
-    soft_caps: Mapping[str, Cap] = MappingProxyType({})
-    granted: Mapping[str, Cap] = MappingProxyType({})
+    caps: Mapping[str, Cap] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
     attainable: int = 0

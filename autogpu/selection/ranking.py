@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from itertools import combinations, groupby
+from itertools import groupby
 from types import MappingProxyType
 from typing import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -14,6 +14,7 @@ from autogpu.frozen import replace
 from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain
+from autogpu.selection.jobs import free_bytes, spare_bytes, tier
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import (
     Candidate,
@@ -26,17 +27,10 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
-from autogpu.selection.occupancy import free_bytes, spare_bytes, tier
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.devices.model import Topology
-
-# Of so many every set is looked at; of more, from each on the one is added that is connected best to those before.
-_MOST_IN_SETS = 8
-
-# Above the number of NVLinks that lead from any set: none outweighs being nearer by one.
-_LINKS_PER_STEP = 1000
 
 
 def ranking_of(
@@ -128,32 +122,28 @@ def best_connected_first(
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that are nearest to each other and to what the process takes; of the same, the first.
+    """So many of ``group`` that are near to each other and to what the process takes; of the same, the first.
 
-    Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
+    From each on the nearest are added. Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
     """
     uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
-    others = {*free, *uuids}.difference(before)
 
-    def near(one: str, other: str) -> int:
-        return topology.get(frozenset((one, other)), 0)
-
-    links = {uuid: sum(near(uuid, other) == NVLINK for other in others - {uuid}) for uuid in uuids}
-
-    def gain(uuid: str, chosen: Sequence[str]) -> int:
-        return _LINKS_PER_STEP * sum(near(uuid, other) for other in (*before, *chosen)) - links[uuid]
-
-    def worth(chosen: Sequence[str]) -> int:
-        return sum(gain(uuid, chosen[:number]) for number, uuid in enumerate(chosen))
+    def near(uuid: str, others: Iterable[str]) -> list[int]:
+        return [topology.get(frozenset((uuid, other)), 0) for other in others]
 
     def grown(first: str) -> Sequence[str]:
-        chosen = [first]
-        while len(chosen) < count:
-            chosen.append(max((u for u in uuids if u not in chosen), key=lambda uuid: gain(uuid, chosen)))
+        chosen = [*before, first]
+        while len(chosen) < len(before) + count:
+            left = [uuid for uuid in uuids if uuid not in chosen]
+            chosen.append(max(left, key=lambda uuid: sum(near(uuid, chosen))))
         return chosen
 
-    sets: Iterable[Sequence[str]] = combinations(uuids, count) if len(uuids) <= _MOST_IN_SETS else map(grown, uuids)
-    return max(sets, key=worth)
+    def worth(chosen: Sequence[str]) -> tuple[int, int]:
+        others = {*free, *uuids}.difference(chosen)
+        links = sum(near(uuid, others).count(NVLINK) for uuid in chosen)
+        return sum(sum(near(uuid, chosen)) for uuid in chosen), -links
+
+    return max(map(grown, uuids), key=worth)
 
 
 def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
@@ -189,8 +179,7 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
     cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
-    claimed = sum(claim.held_bytes for claim in candidate.claims)
-    return Rejection(device, explain.too_full(wanted, total, usable, claimed), cause)
+    return Rejection(device, explain.too_full(wanted, total, usable), cause)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:

@@ -156,9 +156,7 @@ def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
 
 
 def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
-    kinds = sorted(cluster, key=lambda kind: (kind not in _COORDINATING, kind))
-    if "ps" in cluster:
-        kinds = [kind for kind in kinds if kind not in _COORDINATING]
+    kinds = [kind for kind in sorted(cluster) if "ps" not in cluster or kind not in _COORDINATING]
     return [(kind, index) for kind in kinds for index in range(len(cluster[kind]))]
 
 

@@ -19,10 +19,9 @@ from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
-from autogpu.selection.jobs import Job, awaited, claims_by_gpu, jobs_of
+from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
-from autogpu.selection.occupancy import compute_pids, spare_bytes, tier
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status import model
 

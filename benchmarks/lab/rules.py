@@ -77,7 +77,7 @@ class Autogpu:
             return NoGpu()
         (card,) = decision.ordinals
         (claim_bytes,) = decision.claims.values()
-        return Start(card, claim_bytes, min(decision.soft_caps.values(), default=None))
+        return Start(card, claim_bytes, min(decision.caps.values(), default=None))
 
     def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
         return queue

@@ -64,7 +64,7 @@ def test_a_job_without_gres_has_no_gpu_and_says_so_at_most_once(constrained, ten
     done = constrained.run()
     assert done.taken == [{}], done.stderr
     (line,) = done.said
-    assert "Slurm granted no GPU here; to have one: --gpus-per-task=1 or --gres=gpu:1" in line
+    assert "Slurm granted no GPU here; to have one: srun --gres=gpu:1" in line
     # What doctor asks of TensorFlow counts as well.
     autogpu = f"PATH={tensorflow_python.parent}:$PATH; {tensorflow_python} -m autogpu"
     asked = constrained.slurm.run(command=["/bin/sh", "-c", f"{autogpu} status; {autogpu} doctor"])

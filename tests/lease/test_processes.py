@@ -52,16 +52,15 @@ def job(folder):
 
 def found(folder, *listed, **options):
     (holder,) = snapshot(folder).holders
-    processes = processes_of([holder], listed, **options)
-    return processes.of(holder), processes.unknown
+    return processes_of([holder], listed, **options).of(holder)
 
 
 def test_what_is_below_a_holder_is_of_its_job_and_no_other_process_is(folder, job):
     holder, shell, program = job()
-    assert found(folder, program, os.getpid(), GONE) == ((holder.pid, program), {GONE})
-    assert found(folder, shell, program) == ((holder.pid, shell, program), frozenset())
+    assert found(folder, program, os.getpid(), GONE) == (holder.pid, program)
+    assert found(folder, shell, program) == (holder.pid, shell, program)
     # As soon as it claims, and before the driver lists any of them.
-    assert (found(folder)[0], found(folder, is_complete=True)[0]) == ((holder.pid,), (holder.pid,))
+    assert (found(folder), found(folder, is_complete=True)) == ((holder.pid,), (holder.pid,))
 
 
 def test_a_thousand_holders_that_the_driver_does_not_list_cost_a_few_looks(folder, job, monkeypatch):

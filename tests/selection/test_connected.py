@@ -154,14 +154,14 @@ EIGHT_PAIRS = {**SIXTEEN, **{pair(a, a + 1): NVLINK for a in range(0, 16, 2)}}
         pytest.param(15, EIGHT_PAIRS, (), list(range(1, 16)), id="all-but-one"),
     ],
 )
-def test_more_gpus_than_every_set_is_looked_at_of(count, machine, busy, expected):
+def test_sixteen_gpus(count, machine, busy, expected):
     assert taken(count, gpus(16, busy), machine) == expected
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_set_is_connected_better(seed):
     chance = random.Random(seed)
-    # Of eight every set is looked at, and so is every pair of more.
+    # Always of two; of more in all of these cases, and in 98 of 100.
     size, count = chance.choice(((8, chance.randrange(2, 8)), (16, 2)))
     pairs = [pair(one, other) for one, other in combinations(range(size), 2)]
     nvlinks = {each: NVLINK for each in pairs if chance.random() < chance.choice((0.1, 0.5, 0.9))}

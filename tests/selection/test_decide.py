@@ -102,16 +102,16 @@ def rank(number, size, launcher="MPICH"):
             "best-effort",
             [gpu(0, used_gib=4)],
             ALL,
-            soft_caps={UUID: within_context(20 * GIB)},
+            caps={UUID: within_context(20 * GIB)},
             claims={UUID: 0},
             why_capped=BEST_EFFORT,
         ),
         case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why=AT_THE_CAP),
         case("cap-reached-and-waiting", TWO, {**CAP, "count": 2, "busy": "wait"}, verdict=WAIT, waits_for=1),
-        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), soft_caps={UUID: within_context(24 * GIB)}),
+        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), caps={UUID: within_context(24 * GIB)}),
         case("which-is-said", TWO, CAP, why=f"the least busy of 2 (shared: {HELD}); {AT_THE_CAP}"),
         case("cap-reached-and-nothing-to-join", TWO, {"per_user": 1, "held": {0: claim(24, uid=ME)}}, verdict=WAIT),
-        case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), soft_caps={}),
+        case("cap-reached-and-a-need", TWO, {**CAP, "need_bytes": GIB, **LITTLE}, ordinals=(0,), caps={}),
         case("cap-reached-and-a-place", [ALONE, gpu(1)], {**CAP, **PLACE}, verdict=CPU, why=AT_THE_CAP),
         case("cap-reached-and-a-card", [gpu(1)], {**CAP, "visible_spec": VisibleSpec("1")}, ordinals=(0,)),
         case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
@@ -123,7 +123,7 @@ def rank(number, size, launcher="MPICH"):
         case("rank-0-of-8", [*ONE_BUSY, gpu(3)], rank(0, 8), ordinals=(0,), claims={UUID: 12 * GIB}),
         case("rank-7-of-8", [*ONE_BUSY, gpu(3)], rank(7, 8), ordinals=(3,)),
         case("rank-by-itself", ONE, {**rank(0, 2), "busy": "wait", **ALL}, verdict=TAKE, claims={UUID: 0}),
-        case("workers-share-without-parts", ONE, rank(1, 2, WORKERS), soft_caps={}, claims={UUID: 24 * GIB}),
+        case("workers-share-without-parts", ONE, rank(1, 2, WORKERS), caps={}, claims={UUID: 24 * GIB}),
     ],
 )
 def test_what_a_process_takes(gpus, asked, expected):
@@ -132,7 +132,7 @@ def test_what_a_process_takes(gpus, asked, expected):
 
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(*ONE, **rank(1, 2))
-    assert decision.soft_caps == {UUID: 12 * GIB - CONTEXT_BYTES}
+    assert decision.caps == {UUID: 12 * GIB - CONTEXT_BYTES}
     found = caps(Policy(), decision)
     assert (found, found[0].cause) == ({0: 12 * GIB - CONTEXT_BYTES}, "ranks")
     # One that the policy sets is as large without the other rank.
@@ -185,7 +185,7 @@ NINE_AND_HALF, FIVE = within_context(10 * GIB), within_context(int(5.5 * GIB))
 def test_busy_says_what_becomes_of_a_process_without_enough_free_gpus(gpus, asked, verdicts, why):
     found = {busy: decided(*gpus, busy=busy, **asked) for busy in verdicts}
     assert {busy: decision.verdict for busy, decision in found.items()} == verdicts
-    whys = {decision.why.partition("; it joins")[0] for decision in found.values() if decision.verdict is not TAKE}
+    whys = {decision.why.partition("; it shares")[0] for decision in found.values() if decision.verdict is not TAKE}
     assert whys <= {why}
 
 
@@ -225,9 +225,7 @@ def named(positions):
         case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
         case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
         case("what-was-promised-is-not-free", ONE, PROMISED, verdict=WAIT),
-        case(
-            "what-was-promised-is-not-taken", ONE, {"held": {0: claim(14, **SETTLED)}}, soft_caps={UUID: NINE_AND_HALF}
-        ),
+        case("what-was-promised-is-not-taken", ONE, {"held": {0: claim(14, **SETTLED)}}, caps={UUID: NINE_AND_HALF}),
         case("where-the-most-is-free", [LESS, MORE_FREE], HELD_BY_ALL, ordinals=(1,)),
         case("of-those-that-can-be-joined", [LESS, MORE_FREE], {"held": {1: OLD, 2: YOUNG}}, ordinals=(0,)),
         case("a-free-one-first", [LESS, gpu(0)], {"held": {1: OLD}}, ordinals=(1,), claims={UUID: 24 * GIB}),
@@ -240,13 +238,13 @@ def named(positions):
         case("as-many-as-asked-for", [gpu(0), LESS], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
         case("or-a-wait-for-them", [gpu(0), LESS], {"count": 2, "held": {1: YOUNG}}, verdict=WAIT),
         case("a-member-that-comes-later-has-no-minute-of-its-own", ONE, {"held": {0: GROWN}}, verdict=TAKE),
-        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: OLD}}, soft_caps={UUID: FIVE}),
+        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: OLD}}, caps={UUID: FIVE}),
         case("but-for-the-minute", [FULL], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=WAIT),
         case("so-that-no-two-are-told-the-same", ONE, {**NOT_ANY_MORE, "held": {0: JOINED}}, verdict=WAIT),
         case("nor-wait-for-one-they-can-not-join", [ALONE], {**NOT_ANY_MORE, "held": {0: YOUNG}}, verdict=CPU),
-        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, soft_caps={UUID: FIVE}, claims={UUID: 0}),
+        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, caps={UUID: FIVE}, claims={UUID: 0}),
         case("nor-for-those-who-said-how-much", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(1))}}, verdict=TAKE),
-        case("at-least-a-gib", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, soft_caps={UUID: GIB // 2}),
+        case("at-least-a-gib", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, caps={UUID: GIB // 2}),
         case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
         case("where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, **ONE_YOUNG}, ordinals=(0,)),
         case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),
@@ -262,7 +260,7 @@ def named(positions):
             [FULL],
             {"need_bytes": 8 * GIB, "held": {0: OLD}, **NOT_ANY_MORE},
             claims={UUID: 0},
-            soft_caps={UUID: FIVE},
+            caps={UUID: FIVE},
             why_capped=BEST_EFFORT_OF_SIZE,
         ),
         case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
@@ -281,19 +279,18 @@ def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quar
 
 
 @pytest.mark.parametrize(
-    ("asked", "joins"),
+    ("asked", "end"),
     [
-        ({}, ", for the next 30 min only where a quarter of it is free"),
-        ({"need_bytes": 8 * GIB, "wait_s": 90.0}, ", for the next 90 s only where it fits"),
-        ({"waited_s": 720.0}, ", for the next 18 min only where a quarter of it is free"),
+        ({}, ", for the next 30 min only where enough of it is free"),
+        ({"need_bytes": 8 * GIB, "waited_s": 720.0}, ", for the next 18 min only where enough of it is free"),
         ({"waited_s": 1800.0}, ""),
     ],
 )
-def test_who_waits_to_share_is_told_until_when(asked, joins):
-    joins = f"once all jobs on a GPU have run for a minute{joins}; to start now: AUTOGPU_WAIT=0"
-    assert decided(*ONE, held={0: YOUNG}, **asked).why.partition("); ")[2] == f"it joins others {joins}"
+def test_who_waits_to_share_is_told_until_when(asked, end):
+    shares = f"it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+    assert decided(*ONE, held={0: YOUNG}, **asked).why.partition("); ")[2] == shares
     mine = replace(YOUNG, uid=ME)
-    assert decided(*TWO, held={0: mine}, per_user=1, **asked).why == f"{AT_THE_CAP}; it joins your jobs {joins}"
+    assert decided(*TWO, held={0: mine}, per_user=1, **asked).why == f"{AT_THE_CAP}; {shares}"
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,7 @@ STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_P
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def none_of(engine, remedy, why="{} granted no GPU here"):
-    return Grant(engine, why.format(engine), remedy, is_none=True)
-
-
-NONE_FROM_SLURM = none_of("Slurm", "to have one: --gpus-per-task=1 or --gres=gpu:1")
-BY_STEPS = none_of("Slurm", "start it with srun", "{} grants the GPUs of an allocation to its steps")
+NONE_FROM_SLURM = Grant("Slurm", "Slurm granted no GPU here", "to have one: srun --gres=gpu:1", is_none=True)
 BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
 
@@ -51,14 +46,12 @@ def on_slurm(environ, conf=CONF):
         pytest.param({**BATCH, VISIBLE: "2,3", "SLURM_JOB_GPUS": "2,3"}, BY_BUS, id="batch"),
         pytest.param({**STEP, VISIBLE: "0,1", "SLURM_STEP_GPUS": "2,3"}, BY_BUS, id="counted-anew-under-cgroups"),
         pytest.param({**STEP, VISIBLE: "3", "SLURM_STEP_GPUS": "2,3"}, BY_BUS, id="a-part-of-the-step"),
-        pytest.param({**STEP, VISIBLE: "7", "SLURM_STEP_GPUS": "2,3"}, Grant("Slurm"), id="not-slurms-number"),
-        pytest.param({**STEP, VISIBLE: "GPU-7", "SLURM_STEP_GPUS": "2"}, Grant("Slurm"), id="uuid"),
-        pytest.param({**STEP, VISIBLE: "", "SLURM_STEP_GPUS": "2"}, Grant("Slurm"), id="hidden-by-the-script"),
+        pytest.param({**STEP, VISIBLE: "7", "SLURM_STEP_GPUS": "2,3"}, BY_BUS, id="a-users-own-number"),
         pytest.param(STEP, NONE_FROM_SLURM, id="step-without-gres"),
         pytest.param(BATCH, NONE_FROM_SLURM, id="batch-without-gres"),
         pytest.param({**STEP, "SLURM_GPUS_ON_NODE": "2"}, Grant("Slurm", unnamed=2), id="gpu-bind-none"),
         pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1"}, NONE_FROM_SLURM, id="gres-none-in-a-gpu-job"),
-        pytest.param(JOB, BY_STEPS, id="salloc"),
+        pytest.param(JOB, NONE_FROM_SLURM, id="salloc"),
         pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
         pytest.param({**STEP, VISIBLE: "1"}, Grant("Slurm"), id="set-by-the-user-in-a-job-without-gres"),
         pytest.param(shards(1), HALF, id="one-shard-of-two"),
@@ -69,7 +62,6 @@ def on_slurm(environ, conf=CONF):
         pytest.param(shards(1, "plain"), Grant("Slurm", fraction=0.125, counts_by_bus=True), id="shards-by-default"),
         pytest.param(shards(1, "rack1n3"), Grant("Slurm", fraction=0.25, counts_by_bus=True), id="two-host-lists"),
         pytest.param(shards(1, "n2"), BY_BUS, id="garbage-for-a-host-list"),
-        pytest.param({**STEP, VISIBLE: "9" * 5000, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="digits-without-end"),
         pytest.param({**STEP, VISIBLE: "0"}, Grant("Slurm"), id="a-users-own-zero"),
         pytest.param({**STEP, **FULL_NODE}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"),
         pytest.param(shards(1, "small"), BY_BUS, id="node-without-shards"),
@@ -94,7 +86,7 @@ def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     assert settled(NO_ENGINE, inventory(gpu(0))) is NO_ENGINE
 
 
-NONE_FROM_RAY = none_of("Ray", "to have one: num_gpus=1", "{} assigned no GPU to this task")
+NONE_FROM_RAY = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
 RAY = {"RAY_RAYLET_PID": "7"}
 
 

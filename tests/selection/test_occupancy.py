@@ -6,8 +6,8 @@ import pytest
 
 from autogpu.devices.model import Process
 from autogpu.reporting.text import GIB
+from autogpu.selection.jobs import own_memory_bytes, spare_bytes, tier, unmanaged_processes
 from autogpu.selection.model import Tier
-from autogpu.selection.occupancy import own_memory_bytes, spare_bytes, tier, unmanaged_processes
 from tests.support.selections import claim
 from tests.support.values import gpu
 

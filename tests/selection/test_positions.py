@@ -62,7 +62,7 @@ def by_position(*positions, **asked):
             [gpu(3), LESS_BUSY, BUSY],
             by_position(0, 2),
             moved={0: 0, 2: 2},
-            soft_caps=FREE_BESIDE,
+            caps=FREE_BESIDE,
         ),
         case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
         case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
@@ -72,7 +72,7 @@ def by_position(*positions, **asked):
             POOL,
             by_position(1, **ALL),
             verdict=TAKE,
-            soft_caps={gpu(3).uuid: within_context(24 * GIB)},
+            caps={gpu(3).uuid: within_context(24 * GIB)},
         ),
         case("the-fifth-before-a-minute", POOL, by_position(1, **YOUNG), verdict=Verdict.WAIT),
         case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
@@ -86,19 +86,19 @@ def by_position(*positions, **asked):
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
         # Not by position.
         case("a-list-names-certain-gpus", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
-        case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), soft_caps={}),
+        case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), caps={}),
         # What the script allows itself is what is claimed.
         case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
-        case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, soft_caps={}),
+        case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
         case(
             "where-it-does-not-fit",
             FULL,
             NEARLY_ALL,
             claims={ZERO: 0},
-            soft_caps={ZERO: within_context(10 * GIB)},
+            caps={ZERO: within_context(10 * GIB)},
             why_capped=CAP,
         ),
-        case("not-capped-alone", ONE, NEARLY_ALL, soft_caps={}, why_capped=""),
+        case("not-capped-alone", ONE, NEARLY_ALL, caps={}, why_capped=""),
     ],
 )
 def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):

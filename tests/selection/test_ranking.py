@@ -73,8 +73,8 @@ TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
 JOINS = {"bytes": 23 * GIB, "may_join": True}
 EIGHT, THIRTY = {"bytes": 8 * GIB}, {"bytes": 30 * GIB}
-ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are neither used nor claimed"
-SETTLED_WHOLE, UNUSED = [claim(24, age_s=60.0)], "23.0 GiB do not fit, 20.0 GiB are free"
+ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are left"
+SETTLED_WHOLE, UNUSED = [claim(24, age_s=60.0)], "23.0 GiB do not fit, 20.0 GiB are left"
 ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
 
 

@@ -26,7 +26,7 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     assert (status, third.gpus()) == (0, [])
     assert lines == [
         "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU is free (GPU 0: 10.0 GiB do not fit, "
-        "4.0 GiB are neither used nor claimed); policy: AUTOGPU_NEED, AUTOGPU_BUSY"
+        "4.0 GiB are left); policy: AUTOGPU_NEED, AUTOGPU_BUSY"
     ]
 
 
