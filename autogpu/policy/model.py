@@ -45,7 +45,6 @@ class Policy(Value):
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
-    faulty: Literal["last", "never"] = "last"
     busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
@@ -225,7 +224,6 @@ KEYS = (
     ),
     _key("select.exclude", "never choose these; written like devices", kinds.DEVICES),
     _key("select.prefer", "of equally good ones, these first; written like devices", kinds.DEVICES),
-    _key("select.faulty", 'a GPU whose memory has faults: "last", after the healthy ones, or "never"'),
     _key(
         "select.busy",
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',

@@ -12,7 +12,7 @@ COUNTS = 'a number of GPUs (0 for CPU only; which ones: devices), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
-SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
+SELECT = "a table with count, need, devices, exclude, prefer, busy, wait, script, visible, identifier"
 OF_PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
 TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
 

@@ -50,7 +50,6 @@ OTHERS = {
     "select.devices": ('[0, "*A100*"]', "0,*A100*", ("0", "*A100*")),
     "select.exclude": ('["2-3"]', "2-3", ("2-3",)),
     "select.prefer": ('["3", "0-1"]', "3,0-1", ("3", "0-1")),
-    "select.faulty": ('"never"', "never", "never"),
     "select.busy": ('"wait"', "WAIT", "wait"),
     "select.wait": ('"90s"', "90s", 90.0),
     "select.script": ('"override"', "override", "override"),
