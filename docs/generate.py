@@ -78,9 +78,8 @@ than autogpu: it knows each value as the example file writes it, so an editor ma
 
 | | Written | Meaning |
 |---|---|---|
-| memory | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
+| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
-| | `8589934592` | bytes, from 1048576 on; a smaller number without a unit is refused |
 | share | `"50%"` | of the GPU's memory; above 0, up to 100 |
 | time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
 

@@ -34,9 +34,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later v
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> object:
         try:
             return kinds.DURATION.read(value)
-        except kinds.Refused as refused:
-            why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
-            self.fail(f"can't be {kinds.quoted(str(value))}; {why}", param, ctx)
+        except kinds.Refused:
+            self.fail(f"can't be {kinds.quoted(str(value))}; allowed: {kinds.DURATION.allowed}", param, ctx)
 
 
 def uid_of(name: str) -> int:

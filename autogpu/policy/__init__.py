@@ -5,7 +5,6 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,12 +36,6 @@ _ALSO_CALLED = {
     "timeout": "wait",
     "wait": "timeout",
     "verbose": "level",
-}
-
-# How a value begins that is meant for another key, and that key.
-_FOR_ANOTHER = {
-    "select.count": (r"a list$|[0-9]+ ?[,:-]|GPU-|MIG-", "select.devices"),
-    "select.need": (r"[0-9.]+ ?%", "memory.limit"),
 }
 
 
@@ -152,7 +145,8 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            wrong = _refusal(key, written, refused, origin)
+            seen = f"be {brief(written)}" if refused.element is None else f"hold {refused.element}"
+            wrong = f"{key.dotted} can't {seen}; allowed: {key.kind.allowed}"
         else:
             if not key.system_only or self.name == model.SYSTEM:
                 self.values[key.dotted] = (value, origin)
@@ -161,24 +155,6 @@ class Layer:
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
             self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
-
-
-def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
-    verb = "can't be" if refused.element is None else "can't hold"
-    hint = str(refused) or _for_another(key, value, origin)
-    if not hint and isinstance(value, str):
-        near = most_similar(value, key.kind.words)
-        hint = f'nearest is "{near}"' if near else ""
-    seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
-    return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
-
-
-def _for_another(key: Key, value: object, origin: Origin) -> str:
-    begins, meant = _FOR_ANOTHER.get(key.dotted, (None, ""))
-    if begins is None or not re.match(begins, value if isinstance(value, str) else brief(value), re.IGNORECASE):
-        return ""
-    names = {key.variable: BY_DOTTED[meant].variable, key.flag: BY_DOTTED[meant].flag}
-    return f"did you mean {names.get(origin.place, meant)}?"
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
