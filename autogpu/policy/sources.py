@@ -12,8 +12,8 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
 from autogpu.policy import model
-from autogpu.policy.kinds import Refused, brief
-from autogpu.policy.model import BY_NAME, Origin, Problem
+from autogpu.policy.kinds import brief
+from autogpu.policy.model import Origin, Problem
 from autogpu.process import UNKNOWN_UID
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
@@ -23,6 +23,7 @@ PYPROJECT = "pyproject.toml"
 IGNORED = "this file is ignored"
 LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
+_USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
 
 # How the reason begins where the file itself can be written, which its owner can change.
 _ITS_MODE = "it can be written"
@@ -186,8 +187,7 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], Mapping[Sequence[str], int 
     except (ValueError, RecursionError) as error:
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
         why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        mistake = _mistake(text.split("\n")[at - 1], why) if at else ""
-        raise UnreadableFile(f"is not valid TOML: {printable(mistake or why)}", at) from None
+        raise UnreadableFile(f"is not valid TOML: {printable(why)} ({_USUAL_MISTAKES})", at) from None
 
 
 def _refuse_excess(text: str) -> None:
@@ -201,21 +201,6 @@ def _refuse_excess(text: str) -> None:
     if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
         # The time that the parsers take grows with the square of it.
         raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
-
-
-def _mistake(line: str, why: str) -> str:
-    """Name the mistake in the line at which the parser stopped, if it is a usual one; else ``""``."""
-    if why.startswith(("Cannot overwrite", "Cannot declare")):
-        return f"{re.split('[=#]', line)[0].strip()} is written twice"
-    name, _, value = line.partition("#")[0].partition("=")
-    key = BY_NAME.get(name.strip().rpartition(".")[2])
-    if key is not None and value.strip():
-        try:
-            right = key.written(key.kind.read(value.strip()))
-        except Refused:
-            return ""
-        return f"write {key.name} = {right}, not {key.name} = {value.strip()}"
-    return ""
 
 
 def key_lines(text: str) -> dict[Sequence[str], int | None]:
