@@ -7,7 +7,6 @@ import re
 import stat
 import sys
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
@@ -33,8 +32,6 @@ _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?a
 _MOST_DOTS = _DEEPEST_BRACKETS = 100
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
-_NAME = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
-_TABLE_OR_KEY = rf"[ \t]*(?:(\[\[?)[ \t]*({_NAME})[ \t]*\]\]?[ \t]*(?:#.*)?\r?$|({_NAME})[ \t]*=)"
 _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
@@ -51,23 +48,18 @@ class Source(Value):
 
     Attributes:
         place: The file, as people write its name.
-        lines: Of keys and tables by their paths, in a pyproject.toml below our table; ``None`` where it is not certain.
     """
 
     layer: str
     file: Path | None = None
     place: str = ""
     table: Mapping[str, object] | None = None
-    lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
+    text: str = ""
     problems: tuple[Problem, ...] = ()
 
     def origin(self, *path: str) -> Origin:
-        """The origin of a key or table of the file: its line, or that of what it is in, or of the first thing in it."""
-        found = (path[:end] for end in range(len(path), -1, -1))
-        above = [self.lines[each] for each in found if each in self.lines]
-        inside = (line for each, line in self.lines.items() if each[: len(path)] == path)
-        line = above[0] if above else next(inside, None)
-        return Origin(self.layer, self.place, self.file, line)
+        """The origin of a key or table of the file, or of the file."""
+        return Origin(self.layer, self.place, self.file, line_of(self.text, path[-1]) if path else None)
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -146,28 +138,26 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
         counted = here
-        table, lines = _parsed(content)
+        table, text = _parsed(content)
     except UnreadableFile as error:
         origin = replace(here.origin(), line=error.line)
         return replace(counted, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
+    here = replace(here, table=table, text=text)
     if not is_shared:
-        return replace(here, table=table, lines=lines)
+        return here
     tool = table.get("tool")
     ours = tool.get("autogpu") if isinstance(tool, dict) else None
     if ours is None:
         return none
-    # That of [tool] as well, where no other is known.
-    known = [path for path in sorted(lines, key=len) if path[:2] == ("tool", "autogpu")[: len(path)]]
-    here = replace(here, lines={path[2:]: lines[path] for path in known})
     if isinstance(ours, dict):
         return replace(here, table=ours)
-    origin = here.origin()
+    origin = here.origin("autogpu")
     what = f"{origin}: [tool.autogpu] can't be {brief(ours)}; allowed: a table"
-    return replace(here, problems=(Problem(what, IGNORED, origin),))
+    return replace(here, table=None, problems=(Problem(what, IGNORED, origin),))
 
 
-def _parsed(content: bytes) -> tuple[dict[str, Any], Mapping[Sequence[str], int | None]]:
-    """A file's table, and the lines of its keys."""
+def _parsed(content: bytes) -> tuple[dict[str, Any], str]:
+    """A file's table and its text."""
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
@@ -181,7 +171,7 @@ def _parsed(content: bytes) -> tuple[dict[str, Any], Mapping[Sequence[str], int 
         else:
             import tomli as tomllib
         # The parser tells no line number for a mistake in a last line that has no line end.
-        return tomllib.loads(text + "\n"), key_lines(text)
+        return tomllib.loads(text + "\n"), text
     except ImportError:
         raise UnreadableFile("can't be read: the package tomli is not installed") from None
     except (ValueError, RecursionError) as error:
@@ -203,25 +193,12 @@ def _refuse_excess(text: str) -> None:
         raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
 
 
-def key_lines(text: str) -> dict[Sequence[str], int | None]:
-    """By path, the lines of the keys and tables of a valid TOML file, which the standard parser does not tell.
-
-    What is written in a way that this does not follow is missing, and what seems to be written twice has no line.
-    """
-    table_or_key = re.compile(_TABLE_OR_KEY)
-    lines: dict[Sequence[str], int | None] = {}
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        found = table_or_key.match(line)
-        if found is None:
-            continue
-        bracket, header, key = found.groups()
-        name = tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, header or key))
-        path = name if bracket else table + name
-        if bracket:
-            table = path
-        lines[path] = None if path in lines or bracket == "[[" else number
-    return lines
+def line_of(text: str, name: str) -> int | None:
+    """The line of the key or table of a TOML file that has this name; ``None`` where several could be it, or none."""
+    key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
+    at_the_start, in_a_table = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]", rf"[^#\n]*[{{,.][ \t]*{key}="
+    found = [*re.finditer(f"^(?:{at_the_start}|{in_a_table})", text, re.MULTILINE)]
+    return text.count("\n", 0, found[0].start()) + 1 if len(found) == 1 else None
 
 
 def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:

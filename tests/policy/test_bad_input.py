@@ -66,7 +66,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     ("text", "problem"),
     [
         pytest.param("select = 3", f":1: select can't be 3; allowed: {SELECT}", id="section-is-no-table"),
-        pytest.param("[[select]]\ncount = 2", f": select can't be a list; allowed: {SELECT}", id="array-of-tables"),
+        pytest.param("[[select]]\ncount = 2", f":1: select can't be a list; allowed: {SELECT}", id="array-of-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
@@ -112,7 +112,7 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("[[limits]]\nper_user = 2\n", ": limits can't be a list; allowed: a table with per_user"),
+        ("[[limits]]\nper_user = 2\n", ":1: limits can't be a list; allowed: a table with per_user"),
         ("enabled = true\nselect = 3\n", f":2: select can't be 3; allowed: {SELECT}"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
         ('["tool"."autogpu".select]\ncount = 2\n', 2),
         ("tool.autogpu.select.count = 2\n", 1),
         ("\ntool = {autogpu = {select = {count = 2}}}\n", 2),
-        ('[tool]\n"autog\\u0070u".select.count = 2  # autogpu\n', 1),
+        ('[tool]\n"autog\\u0070u".select.count = 2  # autogpu\n', 2),
     ],
 )
 def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, content, line):
@@ -101,7 +101,7 @@ def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, cont
     ("content", "what"),
     [
         ("[tool]\nautogpu = 3\n", ":2: [tool.autogpu] can't be 3; allowed: a table"),
-        ("[[tool.autogpu]]\nenabled = false\n", ": [tool.autogpu] can't be a list; allowed: a table"),
+        ("[[tool.autogpu]]\nenabled = false\n", ":1: [tool.autogpu] can't be a list; allowed: a table"),
     ],
 )
 @pytest.mark.parametrize("named", [{}, {"AUTOGPU_POLICY": "pyproject.toml"}], ids=["found", "named"])
