@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
 
 from autogpu import variables
-from autogpu.frozen import replace
 from autogpu.policy import model, sources
 from autogpu.policy.kinds import DEFAULT_GROUP, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
@@ -21,7 +20,6 @@ from autogpu.reporting.text import printable, short_path
 __all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]
 __all__ += ["problems_of", "resolve", "working_directory"]
 
-NOT_FOLLOWED = "it is ignored"
 _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
 _OF_PYPROJECT = "tool.autogpu"
@@ -82,7 +80,7 @@ def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = Fal
     source = sources.source_of(homes, model.SYSTEM if is_system else model.PROJECT, file)
     if not source.file and not source.problems:
         origin = Origin(source.layer, short_path(file, homes), file)
-        return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
+        return (Problem(f"{origin} has no [tool.autogpu]", origin),)
     layer = _file_layer(source)
     return (*_merged([layer])[1], *layer.unknown)
 
@@ -100,9 +98,8 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
-                what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
-                problems.append(Problem(what, "", origin, dotted))
-    return settings, tuple(_with_outcome(problem, settings) for problem in problems)
+                problems.append(Problem(f"{origin}: {dotted} is locked by {settings['locked'].origin}", origin))
+    return settings, tuple(problems)
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
@@ -118,17 +115,6 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
     if isinstance(values["per_user"], dict):
         values["per_user"] = of_own_groups(values["per_user"])
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
-
-
-def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
-    """Add what is used instead, which is only known when all layers are merged."""
-    if problem.key is None:
-        return problem
-    used = settings[problem.key]
-    if used.origin.layer != model.DEFAULT:
-        return replace(problem, instead=f"{used.text} from {used.origin} is used")
-    is_unset = used.text in ('""', "[]")
-    return replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")
 
 
 class Layer:
@@ -154,7 +140,7 @@ class Layer:
                 # The default says nothing, so a copy of the example file is allowed in any place.
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
-            self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
+            self.problems.append(Problem(f"{origin}: {wrong}", origin))
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
@@ -170,8 +156,7 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             layer.take(keys[name], text, Origin(model.ENVIRONMENT, place))
         elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
             origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
-            what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
-            layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
+            layer.problems.append(Problem(f"{origin} is not a variable of autogpu{_nearest_variable(name)}", origin))
     return layer
 
 
@@ -211,7 +196,7 @@ def _file_layer(source: Source) -> Layer:
             problems.append(problems[-1])
             continue
         origin = source.origin(*path)
-        problems.append(Problem(f"{origin}: {_not_followed(path, value)}", NOT_FOLLOWED, origin))
+        problems.append(Problem(f"{origin}: {_not_followed(path, value)}", origin))
     if layer.name == model.SYSTEM:
         layer.unknown = _bounded([*layer.unknown, *_without_effect(layer, source)])
     return layer
@@ -220,7 +205,7 @@ def _file_layer(source: Source) -> Layer:
 def _bounded(problems: list[Problem]) -> list[Problem]:
     """The first of them, and how many there are besides."""
     rest = problems[_MOST_PROBLEMS:]
-    more = [Problem(f"{rest[0].origin}: and {len(rest)} more", "they are ignored", rest[0].origin)] if rest else []
+    more = [Problem(f"{rest[0].origin}: and {len(rest)} more", rest[0].origin)] if rest else []
     return problems[:_MOST_PROBLEMS] + more
 
 
@@ -259,13 +244,12 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
         near = BY_NAME.get(nearest_name(name, BY_NAME))
         hint = f", nearest is {near.dotted}" if near else ""
-        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", "it locks nothing", origin)
+        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", origin)
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
             origin = source.origin("limits", "per_user", name)
-            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
-            yield Problem(what, "it has no effect", origin)
+            yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
 
 
 def _nearest_section(name: str, table: object) -> str:

@@ -149,17 +149,13 @@ class Problem(Value):
 
     Attributes:
         what: Where it is, what is wrong, and what is allowed.
-        instead: What is used in its place.
-        key: Dotted; ``None`` where it is about a file or an unknown name.
     """
 
     what: str
-    instead: str
     origin: Origin
-    key: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.what}; {self.instead}"
+        return f"{self.what}; it is ignored"
 
 
 class Resolved(Value):

@@ -19,7 +19,6 @@ from autogpu.variables import POLICY_FILE
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
-IGNORED = "this file is ignored"
 LARGEST_FILE_BYTES = 1024**2
 _MOST_LINKS = 40
 _USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
@@ -88,7 +87,7 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
     why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
     what, origin = f"{POLICY_FILE} names {short_path(file, homes)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
-    return replace(source, problems=(Problem(what, "no project file is read", origin),))
+    return replace(source, problems=(Problem(what, origin),))
 
 
 def found_source(
@@ -141,7 +140,7 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
         table, text = _parsed(content)
     except UnreadableFile as error:
         origin = replace(here.origin(), line=error.line)
-        return replace(counted, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
+        return replace(counted, problems=(Problem(f"{origin} {error}", origin),)) if is_ours else none
     here = replace(here, table=table, text=text)
     if not is_shared:
         return here
@@ -153,7 +152,7 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
         return replace(here, table=ours)
     origin = here.origin("autogpu")
     what = f"{origin}: [tool.autogpu] can't be {brief(ours)}; allowed: a table"
-    return replace(here, table=None, problems=(Problem(what, IGNORED, origin),))
+    return replace(here, table=None, problems=(Problem(what, origin),))
 
 
 def _parsed(content: bytes) -> tuple[dict[str, Any], str]:

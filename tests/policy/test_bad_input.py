@@ -37,18 +37,17 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yep"; allowed: true or false; the default true is used',
+        f'{FILE}:1: enabled can\'t be "yep"; allowed: true or false; it is ignored',
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:6: select.need can't be 6; "
-        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
-        f'{FILE}:7: select.busy can\'t be "shared"; allowed: "share", '
-        '"wait", "cpu" or "error"; the default "share" is used',
+        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; it is ignored',
+        f'{FILE}:7: select.busy can\'t be "shared"; allowed: "share", "wait", "cpu" or "error"; it is ignored',
         f'{FILE}:8: select.exclude can\'t hold "3,1"; allowed: a list of '
-        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
+        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); it is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
-        'a number alone is seconds; the default "30m" is used',
+        "a number alone is seconds; it is ignored",
     ]
 
 
@@ -57,9 +56,8 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
     assert resolved.policy.count == 2
     (problem,) = resolved.problems
-    file = "~/.config/autogpu/autogpu.toml:2"
-    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
-    assert (problem.key, problem.origin.layer) == ("select.count", "environment")
+    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; it is ignored'
+    assert problem.origin.layer == "environment"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_
     workplace.system("per_user = 2\n[select]\ncount = -1\n")
     in_wrong_place, bad_value = workplace.problems()
     assert in_wrong_place.startswith(f"{workplace.system_file}:1: unknown key per_user, nearest is limits.per_user (")
-    assert bad_value.endswith(f":3: select.count can't be -1; allowed: {COUNTS}; the default 1 is used")
+    assert bad_value.endswith(f":3: select.count can't be -1; allowed: {COUNTS}; it is ignored")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_what_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, te
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
     usual = 'text stands in quotes, as in "6GiB", and a key or table only once'
-    assert problem.endswith(f" ({usual}); this file is ignored")
+    assert problem.endswith(f" ({usual}); it is ignored")
 
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
@@ -192,7 +190,7 @@ def test_variables_that_are_no_keys_are_no_problem(workplace):
 
 def test_a_wrong_switch_is_told(workplace):
     assert workplace.problems({"AUTOGPU": "2"}) == [
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used'
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; it is ignored'
     ]
 
 
@@ -222,7 +220,6 @@ def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, conte
     (problem,) = resolved.problems
     assert re.fullmatch(FILE + pattern, problem.what.partition("; allowed")[0])
     assert str(problem).count("\n") == 0
-    assert problem.instead in ("this file is ignored", "it is ignored")
 
 
 def test_a_byte_order_mark_is_no_problem(workplace):
@@ -254,7 +251,7 @@ def test_deep_tables_do_not_break_the_report(workplace):
 @pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
 def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
-    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
+    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; it is ignored"]
 
 
 def test_dots_elsewhere_are_no_name(workplace):
@@ -272,7 +269,7 @@ def test_a_flood_of_problems_is_cut_and_counted(workplace, layer):
     resolved = workplace.resolve()
     lines = [*map(str, resolved.system_notes or resolved.problems)]
     assert len(lines) == 21
-    assert lines[-1] == f"{file}:21: and 4980 more; they are ignored"
+    assert lines[-1] == f"{file}:21: and 4980 more; it is ignored"
 
 
 def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
@@ -282,7 +279,7 @@ def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
     assert resolved.policy.count == 3
     assert [*map(str, resolved.problems)] == [
-        f"{FILE} can't be read: the package tomli is not installed; this file is ignored"
+        f"{FILE} can't be read: the package tomli is not installed; it is ignored"
     ]
 
 

@@ -21,7 +21,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 def refused(file: str, why: str, path: Path) -> str:
     ways = f"chmod go-w {path}, or AUTOGPU_POLICY={path}" if "it can be" in why else f"AUTOGPU_POLICY={path}"
-    return f"{file} does not count as a project file: {why} (to use it: {ways}); this file is ignored"
+    return f"{file} does not count as a project file: {why} (to use it: {ways}); it is ignored"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, cont
 @pytest.mark.parametrize("named", [{}, {"AUTOGPU_POLICY": "pyproject.toml"}], ids=["found", "named"])
 def test_our_table_of_a_pyproject_toml_that_is_none_is_told(workplace, content, what, named):
     workplace.pyproject(content)
-    assert workplace.problems(named) == [f"~/proj/pyproject.toml{what}; this file is ignored"]
+    assert workplace.problems(named) == [f"~/proj/pyproject.toml{what}; it is ignored"]
 
 
 def test_a_broken_pyproject_toml_with_our_table_is_one_problem(workplace):
@@ -180,7 +180,7 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
     workplace.pyproject("[project]\n")
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1
-    said = [f"AUTOGPU_POLICY names {problem}; no project file is read"] if problem else []
+    said = [f"AUTOGPU_POLICY names {problem}; it is ignored"] if problem else []
     assert [str(problem) for problem in resolved.problems] == said
     assert resolved.project_file is None
 
@@ -339,5 +339,5 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
     file.chmod(0)
     assert workplace.problems() == [
-        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
+        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); it is ignored"
     ]
