@@ -22,8 +22,8 @@ __all__ += ["problems_of", "resolve", "working_directory"]
 
 _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
-_OF_PYPROJECT = "tool.autogpu"
 _LONGEST_NAME = 64
+_NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
 # Names by which people look for a key, or an option, whose own name is not similar.
@@ -164,7 +164,7 @@ def _nearest_variable(name: str) -> str:
     begin = len(variables.PREFIX)
     near = nearest_name(name[begin:], [*BY_NAME, *(known[begin:].lower() for known in variables.INTERNAL)])
     if not near:
-        return "; `autogpu config` lists the keys"
+        return _NOTHING_NEAR
     allowed = f" ({BY_NAME[near].kind.allowed})" if near in BY_NAME else ""
     return f", nearest is {variables.PREFIX}{near.upper()}{allowed}"
 
@@ -186,17 +186,14 @@ def _file_layer(source: Source) -> Layer:
         if dotted in BY_DOTTED:
             layer.take(BY_DOTTED[dotted], value, source.origin(*path))
             continue
-        # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
-        # is a mistake. "[limit]" is no misplaced "limit".
-        is_key = path[-1] in BY_NAME and not isinstance(value, dict)
-        is_known = is_key or dotted in (_OF_PYPROJECT, *_TABLES)
-        problems = layer.problems if is_known or layer.name != model.SYSTEM else layer.unknown
+        # Hosts carry several versions: a name that this one does not know may be another's.
+        problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
         if len(problems) > _MOST_PROBLEMS:
             # Only counted: to look for the nearest of thousands would take seconds.
             problems.append(problems[-1])
             continue
         origin = source.origin(*path)
-        problems.append(Problem(f"{origin}: {_not_followed(path, value)}", origin))
+        problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
     if layer.name == model.SYSTEM:
         layer.unknown = _bounded([*layer.unknown, *_without_effect(layer, source)])
     return layer
@@ -211,31 +208,19 @@ def _bounded(problems: list[Problem]) -> list[Problem]:
 
 def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for name, value in table.items():
-        if (name in model.SECTIONS or name == "tool") and isinstance(value, dict):
+        if name in model.SECTIONS and isinstance(value, dict):
             yield from (((name, inner), each) for inner, each in value.items())
         else:
             yield (name,), value
 
 
-def _not_followed(path: tuple[str, ...], value: object) -> str:
-    dotted = ".".join(path)
-    if dotted in _TABLES:
-        return f"{dotted} can't be {brief(value)}; allowed: a table with {', '.join(_names(dotted))}"
-    if dotted == _OF_PYPROJECT:
-        return f"[{dotted}] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-    is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
-    what = f"unknown {'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
-    near = BY_NAME.get(nearest_name(name, BY_NAME)) if section or not is_table else None
-    if near:
-        return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
-    near_section = "" if section else _nearest_section(name, value)
-    return f"{what}, nearest is [{near_section}]" if near_section else f"{what}; known: {', '.join(_names(section))}"
-
-
-def _names(section: str) -> list[str]:
-    if section in _TABLES:
-        return [key.name for key in KEYS if key.section == section]
-    return [*(key.name for key in KEYS if not key.section), *(f"[{table}]" for table in _TABLES)]
+def _unknown(path: tuple[str, ...], value: object) -> str:
+    name = ".".join(map(bare, path))
+    if not isinstance(value, dict):
+        near = BY_NAME.get(nearest_name(path[-1], BY_NAME))
+        return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)
+    table = most_similar(path[-1], _TABLES)
+    return f"unknown table {name}" + (f", nearest is [{table}]" if table else _NOTHING_NEAR)
 
 
 def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
@@ -250,12 +235,6 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
         if name != DEFAULT_GROUP and group_number(name) is None:
             origin = source.origin("limits", "per_user", name)
             yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
-
-
-def _nearest_section(name: str, table: object) -> str:
-    """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
-    inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else most_similar(name, _TABLES)
 
 
 def nearest_name(name: str, names: Collection[str]) -> str:
