@@ -66,7 +66,7 @@ not matter.
 
 **Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
 mistakes are reported at once, each with file and line, what is allowed, and the nearest known name; of more than 20 in
-one file, how many more there are. Names in the system file that this version does not
+one file the first 20. Names in the system file that this version does not
 know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
 
 The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json), which is installed with autogpu:

@@ -89,7 +89,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
     """Stack layers on the defaults, lowest first: the settings, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
-    problems = [problem for layer in layers for problem in _bounded(layer.problems)]
+    problems = [problem for layer in layers for problem in layer.problems]
     for layer in layers:
         locked = _locked(settings)
         for dotted, (value, origin) in layer.values.items():
@@ -181,29 +181,18 @@ def _flag_layer(flags: Mapping[str, str]) -> Layer:
 def _file_layer(source: Source) -> Layer:
     """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
     layer = Layer(source.layer, source.problems)
+    # Hosts carry several versions: a name that this one does not know may be another's.
+    problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
     for path, value in _entries(source.table or {}):
-        dotted = ".".join(path)
-        if dotted in BY_DOTTED:
-            layer.take(BY_DOTTED[dotted], value, source.origin(*path))
-            continue
-        # Hosts carry several versions: a name that this one does not know may be another's.
-        problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
-        if len(problems) > _MOST_PROBLEMS:
-            # Only counted: to look for the nearest of thousands would take seconds.
-            problems.append(problems[-1])
-            continue
-        origin = source.origin(*path)
-        problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
+        key = BY_DOTTED.get(".".join(path))
+        if key is not None:
+            layer.take(key, value, source.origin(*path))
+        elif len(problems) < _MOST_PROBLEMS:  # to look for the nearest of thousands would take seconds
+            origin = source.origin(*path)
+            problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
     if layer.name == model.SYSTEM:
-        layer.unknown = _bounded([*layer.unknown, *_without_effect(layer, source)])
+        problems += _without_effect(layer, source)
     return layer
-
-
-def _bounded(problems: list[Problem]) -> list[Problem]:
-    """The first of them, and how many there are besides."""
-    rest = problems[_MOST_PROBLEMS:]
-    more = [Problem(f"{rest[0].origin}: and {len(rest)} more", rest[0].origin)] if rest else []
-    return problems[:_MOST_PROBLEMS] + more
 
 
 def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
