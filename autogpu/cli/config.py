@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu import policy
-from autogpu.cli.main import VerbGroup
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.history import History, runs_of
@@ -28,7 +27,6 @@ _TYPED = {key.flag: key.variable for key in KEYS}
 
 
 @click.group(
-    cls=VerbGroup,
     invoke_without_command=True,
     subcommand_metavar="[VERB] [ARGS]...",
     epilog="""\b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -43,22 +42,7 @@ EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class VerbGroup(click.Group):
-    """A group that suggests the nearest verb for one that it does not have."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        verbs = self.list_commands(ctx)
-        # A shell that asks for completions has nowhere to show what is wrong.
-        if not ctx.resilient_parsing and args[0] not in verbs and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], verbs, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(verbs)}"
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-class LazyGroup(VerbGroup):
+class LazyGroup(click.Group):
     """A group whose commands are imported by name, from :data:`VERBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -152,44 +136,15 @@ def _run(given: list[str]) -> int:
         _echo(error.what, with_options(error.remedy))
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.ClickException as error:
-        _echo(*_complaint(error, given))
+        _echo(" ".join(error.format_message().split()))
+        if isinstance(error, click.UsageError):
+            verb = f" {given[0]}" if given and given[0] in VERBS else ""
+            _echo(f"see `autogpu{verb} --help`")
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
     return status if isinstance(status, int) else 0
-
-
-def _complaint(error: click.ClickException, given: Sequence[str]) -> tuple[str, ...]:
-    """Say what is wrong; in the command line ``given`` itself, also where to look."""
-    if not isinstance(error, click.UsageError):
-        return (error.format_message(),)
-    path, command = _command_of(given)
-    what = " ".join(error.format_message().split())
-    if isinstance(error, click.NoSuchOption):
-        near = _nearest_option(error.option_name, command)
-        what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
-    return what, f"see `{path} --help`"
-
-
-def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:
-    """The verb that a command line begins with, as it is typed; click does not tell that of every error."""
-    path = "autogpu"
-    command: click.Command = cli
-    for argument in arguments:
-        found = command.get_command(click.Context(command), argument) if isinstance(command, click.Group) else None
-        if found is None:
-            break
-        path, command = f"{path} {argument}", found
-    return path, command
-
-
-def _nearest_option(name: str, command: click.Command) -> str | None:
-    from autogpu.policy import nearest_name
-
-    options = [option for param in command.params for option in param.opts if option.startswith("--")]
-    by_name = {option.lstrip("-").replace("-", "_"): option for option in options}
-    return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name))
 
 
 def _echo(*texts: str) -> None:

