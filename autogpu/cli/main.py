@@ -35,9 +35,6 @@ VERBS = {
 # What `pick` prints without this is for `eval`, to which an empty text is a success.
 _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
-# The variable by which a shell asks for completions, and a person for the script that makes it ask.
-_COMPLETION = "_AUTOGPU_COMPLETE"
-
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -82,11 +79,6 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status, or by its signal; a verb may return one of its own."""
-    asked = os.environ.get(_COMPLETION)
-    if asked:
-        from click.shell_completion import shell_complete
-
-        sys.exit(shell_complete(cli, {}, "autogpu", _COMPLETION, asked))
     status = run(arguments)
     if status < 0:
         # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
@@ -114,20 +106,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     finally:
         shown = EXIT_INTERRUPTED if status == -signal.SIGINT else status
         if shown > 0 and given[:1] == ["pick"] and not _NOT_FOR_EVAL.search(" ".join(given)):
-            click.echo(f"(exit {shown})")
+            with suppress(OSError):  # the reader has left
+                click.echo(f"(exit {shown})")
 
 
 def _run(given: list[str]) -> int:
     try:
-        # Not cli.main(), which takes a reader that has left, as `| head` does, for an error of the command.
-        with cli.make_context("autogpu", given.copy()) as ctx:
-            status = cli.invoke(ctx)
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    except BrokenPipeError:
-        return -signal.SIGPIPE
+        status = cli.main(given, "autogpu", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(err=True)  # ends the terminal's ^C
         _echo("interrupted")
         return -signal.SIGINT
     except AutoGpuError as error:
