@@ -26,15 +26,8 @@ _LONGEST_NAME = 64
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
-# Names by which people look for a key, or an option, whose own name is not similar.
-_ALSO_CALLED = {
-    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids", "device"), "devices"),
-    **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
-    **dict.fromkeys(("memory", "mem", "vram"), "need"),
-    "timeout": "wait",
-    "wait": "timeout",
-    "verbose": "level",
-}
+# By their names, and by those under which people look for them that are not similar.
+_CALLED = {**BY_NAME, "gpu": BY_NAME["devices"], "gpus": BY_NAME["count"], "memory": BY_NAME["need"]}
 
 
 def resolve(
@@ -147,26 +140,18 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
-    internal = {*variables.INTERNAL, *(variables.TYPED + key.name.upper() for key in KEYS if key.variable in environ)}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text = environ.get(name, "").strip()
         if text and name in keys:
             is_typed = environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name]
             place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
             layer.take(keys[name], text, Origin(model.ENVIRONMENT, place))
-        elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
+        elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
             origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
-            layer.problems.append(Problem(f"{origin} is not a variable of autogpu{_nearest_variable(name)}", origin))
+            near = _nearest(name[len(variables.PREFIX) :])
+            hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
+            layer.problems.append(Problem(f"{origin} is not a variable of autogpu{hint}", origin))
     return layer
-
-
-def _nearest_variable(name: str) -> str:
-    begin = len(variables.PREFIX)
-    near = nearest_name(name[begin:], [*BY_NAME, *(known[begin:].lower() for known in variables.INTERNAL)])
-    if not near:
-        return _NOTHING_NEAR
-    allowed = f" ({BY_NAME[near].kind.allowed})" if near in BY_NAME else ""
-    return f", nearest is {variables.PREFIX}{near.upper()}{allowed}"
 
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:
@@ -206,7 +191,7 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 def _unknown(path: tuple[str, ...], value: object) -> str:
     name = ".".join(map(bare, path))
     if not isinstance(value, dict):
-        near = BY_NAME.get(nearest_name(path[-1], BY_NAME))
+        near = _nearest(path[-1])
         return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)
     table = most_similar(path[-1], _TABLES)
     return f"unknown table {name}" + (f", nearest is [{table}]" if table else _NOTHING_NEAR)
@@ -216,7 +201,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     """Names of no key in ``locked``, and of no group in ``per_user``."""
     names, origin = system.values.get("locked", _NO_LOCKS)
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
-        near = BY_NAME.get(nearest_name(name, BY_NAME))
+        near = _nearest(name)
         hint = f", nearest is {near.dotted}" if near else ""
         yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", origin)
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
@@ -226,14 +211,11 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
             yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
 
 
-def nearest_name(name: str, names: Collection[str]) -> str:
-    """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar, if any."""
-    plain = name.lower().replace("-", "_").split(".")[-1]
-    for own in sorted(names, key=len, reverse=True):
-        if plain == own or plain.endswith("_" + own):
-            return own
-    also = _ALSO_CALLED.get(plain, "")
-    return also if also in names else most_similar(plain, names)
+def _nearest(name: str) -> Key | None:
+    """The key that was meant: one in whose name a longer one ends (``memory_limit``), or the most similar, if any."""
+    plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
+    ends = [own for own in _CALLED if plain.endswith("_" + own)]
+    return _CALLED.get(max(ends, key=len, default="") or most_similar(plain[1:], _CALLED))
 
 
 def most_similar(name: str, known: Collection[str]) -> str:
