@@ -53,9 +53,9 @@ the working directory. The search ends at your home folder or at the root; both 
 `AUTOGPU_POLICY=/dev/null` means none.
 
 **Which files are trusted.** A project file that was found counts only if it and its folder belong to you or to
-root, and no other user can write them; the same goes for every link on the way to it. A group that has its
-owner's name and no other member does not count as another user. Any other file is ignored with one line: a file
-that was left in a shared folder must not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
+root, and no other user can write them, and if it is no link. A group that has its owner's name and no other member
+does not count as another user. Any other file is ignored with one line: a file that was left in a shared folder must
+not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
 not matter.
 
 **Locks.** The system file may list keys in `locked`. No other layer can change those; a line names each attempt.

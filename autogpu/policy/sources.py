@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
@@ -20,7 +21,6 @@ from autogpu.variables import POLICY_FILE
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 LARGEST_FILE_BYTES = 1024**2
-_MOST_LINKS = 40
 _USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
 
 # How the reason begins where the file itself can be written, which its owner can change.
@@ -242,21 +242,17 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
-    """Why another user could have written the opened file, or put it or a link to it where it is."""
+    """Why another user could have written the opened file, or put it where it is."""
     foreign = _foreign(descriptor, found)
     if foreign:
         return f"it {foreign}"
-    place = path
-    for _ in range(_MOST_LINKS):
-        foreign = _foreign(place.parent, place.parent.stat())
-        if foreign:
-            return f"its folder {place.parent} {foreign}"
-        if not place.is_symlink():
-            now = place.stat()
-            is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
-            return "" if is_same else "it was replaced while it was read"
-        place = place.parent / os.readlink(str(place))
-    return "it is behind too many links"
+    foreign = _foreign(path.parent, path.parent.stat())
+    if foreign:
+        return f"its folder {path.parent} {foreign}"
+    # Not of what a link leads to: whoever can write in a folder on that way could have put another there.
+    now = path.lstat()
+    is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
+    return "" if is_same else "it is a link, or was replaced while it was read"
 
 
 def _foreign(place: int | Path, found: os.stat_result) -> str:
@@ -290,12 +286,9 @@ def _is_private_group(found: os.stat_result) -> bool:
 
 def _has_access_list(place: int | Path) -> bool:
     # With an access control list the group bits are its mask: they do not say who may write.
-    if not hasattr(os, "getxattr"):
-        return False
-    try:
+    with suppress(AttributeError, OSError):  # only Linux has the function
         return bool(os.getxattr(place, "system.posix_acl_access"))
-    except OSError:
-        return False
+    return False
 
 
 def working_directory() -> Path:
