@@ -14,7 +14,7 @@ from autogpu.policy import model, sources
 from autogpu.policy.kinds import DEFAULT_GROUP, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.sources import Source, working_directory
-from autogpu.reporting.text import printable, short_path
+from autogpu.reporting.text import printable
 
 # Also what callers know by the package's name.
 __all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]
@@ -63,18 +63,14 @@ def resolve(
         problems=problems,
         system_notes=tuple(files[0].unknown),
         project_file=project.file,
-        files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
+        files=tuple(s.file for s in (system, user, project) if s.file),
     )
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
     """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
-    homes = sources.homes_of(environ)
-    source = sources.source_of(homes, model.SYSTEM if is_system else model.PROJECT, file)
-    if not source.file and not source.problems:
-        origin = Origin(source.layer, short_path(file, homes), file)
-        return (Problem(f"{origin} has no [tool.autogpu]", origin),)
-    layer = _file_layer(source)
+    layer_name = model.SYSTEM if is_system else model.PROJECT
+    layer = _file_layer(sources.source_of(sources.homes_of(environ), layer_name, file))
     return (*_merged([layer])[1], *layer.unknown)
 
 
@@ -168,7 +164,7 @@ def _file_layer(source: Source) -> Layer:
     layer = Layer(source.layer, source.problems)
     # Hosts carry several versions: a name that this one does not know may be another's.
     problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
-    for path, value in _entries(source.table or {}):
+    for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
         if key is not None:
             layer.take(key, value, source.origin(*path))

@@ -166,8 +166,8 @@ class Resolved(Value):
         problems: In the order of the layers. For people, at every run.
         system_notes: Names in the system file that this version does not know. For ``doctor`` alone, since a host
             carries several versions.
-        project_file: The one that counts, also where it could not be read.
-        files: Every file that was read in full, lowest layer first.
+        project_file: The one that counts.
+        files: Every file that was read, lowest layer first.
     """
 
     policy: Policy

@@ -8,11 +8,11 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
 from autogpu.policy import model
-from autogpu.policy.kinds import brief
 from autogpu.policy.model import Origin, Problem
 from autogpu.process import UNKNOWN_UID
 from autogpu.reporting.text import printable, short_path
@@ -43,7 +43,7 @@ class UnreadableFile(Exception):
 
 
 class Source(Value):
-    """The file of one layer, if there is one that counts, and the table of its keys, if that could be read.
+    """The file of one layer, if there is one that counts, and the table of its keys.
 
     Attributes:
         place: The file, as people write its name.
@@ -52,7 +52,7 @@ class Source(Value):
     layer: str
     file: Path | None = None
     place: str = ""
-    table: Mapping[str, object] | None = None
+    table: Mapping[str, object] = MappingProxyType({})
     text: str = ""
     problems: tuple[Problem, ...] = ()
 
@@ -84,10 +84,8 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     source = source_of(homes, model.PROJECT, file)
     if source.file or source.problems:
         return source
-    is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
-    why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
-    what, origin = f"{POLICY_FILE} names {short_path(file, homes)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
-    return replace(source, problems=(Problem(what, origin),))
+    what = f"{POLICY_FILE} names {short_path(file, homes)}, which does not exist or can't be reached"
+    return replace(source, problems=(Problem(what, Origin(model.ENVIRONMENT, POLICY_FILE)),))
 
 
 def found_source(
@@ -121,41 +119,36 @@ def _candidates(homes: Sequence[str], script: Path | None, working_directory: Pa
 
 
 def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file; ``judge`` counts it only if no other user could have written it."""
-    is_shared = file.name == PYPROJECT
-    here, none = Source(layer, file, short_path(file, homes)), Source(layer)
-    # A file that does not count leaves the place to another. Nobody is told of a pyproject.toml without our table.
-    counted, is_ours = none, not (judge and is_shared)
+    """Read one file; ``judge`` counts it only if no other user could have written it.
+
+    A file that is ignored leaves its place to another.
+    """
+    here, none, is_shared = Source(layer, file, short_path(file, homes)), Source(layer), file.name == PYPROJECT
+    # A pyproject.toml that is found and has no table of ours is no concern of anybody.
+    is_ours = not (judge and is_shared)
     try:
         opened = read_file(file, judge=judge)
-        if opened is None or (is_shared and b"autogpu" not in opened[0]):
+        if opened is None or not (is_ours or b"autogpu" in opened[0]):
             return none
         content, distrust = opened
-        is_ours = not is_shared or bool(_OUR_HEADER.search(content))
+        is_ours = is_ours or bool(_OUR_HEADER.search(content))
         if distrust:
             name = printable(str(file))
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
-        counted = here
         table, text = _parsed(content)
+        if is_shared:
+            tool = table.get("tool")
+            table = tool.get("autogpu") if isinstance(tool, dict) else None
+        if not isinstance(table, dict):
+            raise UnreadableFile("has no table [tool.autogpu]")
     except UnreadableFile as error:
         origin = replace(here.origin(), line=error.line)
-        return replace(counted, problems=(Problem(f"{origin} {error}", origin),)) if is_ours else none
-    here = replace(here, table=table, text=text)
-    if not is_shared:
-        return here
-    tool = table.get("tool")
-    ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    if ours is None:
-        return none
-    if isinstance(ours, dict):
-        return replace(here, table=ours)
-    origin = here.origin("autogpu")
-    what = f"{origin}: [tool.autogpu] can't be {brief(ours)}; allowed: a table"
-    return replace(here, table=None, problems=(Problem(what, origin),))
+        return replace(none, problems=(Problem(f"{origin} {error}", origin),)) if is_ours else none
+    return replace(here, table=table, text=text)
 
 
-def _parsed(content: bytes) -> tuple[dict[str, Any], str]:
+def _parsed(content: bytes) -> tuple[Any, str]:
     """A file's table and its text."""
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.

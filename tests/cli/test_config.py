@@ -110,7 +110,7 @@ def test_json_below_run_names_the_variable(run, monkeypatch):
         ("autogpu.toml", "[limits]\nper_user = 2\n", 1, "limits.per_user"),
         ("autogpu.toml", "[select\n", 1, "is not valid TOML"),
         ("autogpu.toml", '[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
-        ("pyproject.toml", "[project]\nname = 'x'\n", 1, "pyproject.toml has no [tool.autogpu]"),
+        ("pyproject.toml", "[project]\nname = 'x'\n", 1, "pyproject.toml has no table [tool.autogpu]"),
     ],
     ids=["valid", "unknown-key", "of-the-hosts-file-alone", "no-toml", "all-at-once", "pyproject-without-a-policy"],
 )
