@@ -14,12 +14,11 @@ from rich.text import Text
 from autogpu import policy
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
-from autogpu.history import History, runs_of
 from autogpu.policy import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Problem, Resolved, Setting
 from autogpu.policy.model import DEFAULT, ENVIRONMENT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, found_source, homes_of, user_file_of
 from autogpu.policy.templates import template
-from autogpu.reporting.text import counted, printable, short_path
+from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
 
 # What was typed for `autogpu run` reaches its programs in the variable of the key.
@@ -40,8 +39,7 @@ Examples:
 def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     """Show every key of the policy: its value here, where it was set, and what it overrode.
 
-    The last line says where the runs of your scripts are kept, if any are. Exit status 1 if something in a file or
-    variable is invalid; the problems are listed at the end.
+    Exit status 1 if something in a file or variable is invalid; the problems are listed at the end.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -52,8 +50,6 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         console = Console(highlight=False)
         for line, indent in _config_lines(resolved, changed):
             show(console, line, indent)
-        for text in _history_lines():
-            show(console, Text(text))
     return 1 if resolved.problems else 0
 
 
@@ -72,37 +68,6 @@ def check(files: tuple[Path, ...]) -> int:
         click.echo("\n".join(map(str, problems)) or f"{printable(str(file))}: valid")
         status |= bool(problems)
     return status
-
-
-@config.command(
-    epilog="""\b
-Examples:
-  autogpu config forget
-  AUTOGPU_HISTORY=false python train.py"""
-)
-def forget() -> None:
-    """Delete what is kept of your scripts' runs: how much GPU memory they took.
-
-    Scripts count as new from then on: select.need = "learned" claims the whole GPU until there are three runs again.
-    The key report.history keeps nothing in the first place.
-    """
-    history = History(os.environ)
-    try:
-        was_there = history.forget()
-    except OSError as error:
-        what = f"{printable(str(history.folder))} can't be changed: {error.strerror or error}"
-        raise AutoGpuError(what, remedy="is it yours, and no link?") from None
-    click.echo("what was kept of your scripts' runs is deleted" if was_there else "nothing is kept")
-
-
-def _history_lines() -> Iterator[str]:
-    history = History(os.environ)
-    count = len(runs_of(history.read()))
-    if count:
-        where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
-        yield ""
-        kept = f"{counted(count, 'run')} of your scripts kept in {where}, for you alone"
-        yield f"{kept}; to delete: autogpu config forget"
 
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from autogpu.cli import main as frame
-from autogpu.history import History
 from autogpu.policy import KEYS, Policy, resolve
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -52,28 +50,6 @@ def test_changed_leaves_the_defaults_out(run, monkeypatch):
     assert run("config", "--changed")[1] == "Nothing is set: the defaults are used.\n"
     monkeypatch.setenv("AUTOGPU_COUNT", "all")
     assert run("config", "--changed")[1] == 'select.count  "all"  AUTOGPU_COUNT, overrides 1 (default)\n'
-
-
-def test_the_runs_that_are_kept_are_told_and_forgotten(run, project):
-    assert run("config", "forget") == (0, "nothing is kept\n", "")
-    history = History(os.environ)
-    history.keep(("a", "--token", "secret"), 1)
-    *_, last = run("config", "--changed")[1].splitlines()
-    where = "kept in ~/.local/state/autogpu, for you alone"
-    assert last == f"1 run of your scripts {where}; to delete: autogpu config forget"
-    assert run("config", "forget") == (0, "what was kept of your scripts' runs is deleted\n", "")
-    assert list(history.folder.iterdir()) == []
-    assert run("config", "--changed")[1] == "Nothing is set: the defaults are used.\n"
-
-
-def test_a_folder_that_can_not_be_trusted_is_not_touched(run, project, tmp_path):
-    (tmp_path / "home/.local/state").mkdir(parents=True)
-    (tmp_path / "home/.local/state/autogpu").symlink_to(tmp_path)
-    (tmp_path / "runs").write_text("theirs")
-    status, _, err = run("config", "forget")
-    assert status == 1
-    assert "can't be changed" in err
-    assert (tmp_path / "runs").read_text() == "theirs"
 
 
 def test_a_problem_is_told_and_is_the_exit_status(run, monkeypatch):
