@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Iterator
 
 import click
 from rich.console import Console
@@ -14,15 +14,12 @@ from rich.text import Text
 from autogpu import policy
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
-from autogpu.policy import BY_DOTTED, KEYS, SYSTEM_FILE, Origin, Problem, Resolved, Setting
-from autogpu.policy.model import DEFAULT, ENVIRONMENT
+from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
+from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, found_source, homes_of, user_file_of
 from autogpu.policy.templates import template
 from autogpu.reporting.text import printable
 from autogpu.variables import POLICY_FILE
-
-# What was typed for `autogpu run` reaches its programs in the variable of the key.
-_TYPED = {key.flag: key.variable for key in KEYS}
 
 
 @click.group(
@@ -45,7 +42,7 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         return 0
     resolved = policy.resolve(os.environ, script=None, working_directory=policy.working_directory())
     if as_json:
-        click.echo(json.dumps(_as_values(resolved), indent=2, default=_plain))
+        click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
         console = Console(highlight=False)
         for line, indent in _config_lines(resolved, changed):
@@ -99,24 +96,18 @@ def _overridden(setting: Setting) -> list[Setting]:
 def _as_values(resolved: Resolved) -> dict[str, object]:
     settings = [
         {
-            **_plain(setting),
+            **_as_value(setting),
             "is_locked": setting.key in resolved.policy.locked,
-            "overrides": _overridden(setting),
+            "overrides": [_as_value(each) for each in _overridden(setting)],
         }
         for setting in resolved.settings.values()
     ]
-    files = {"files": resolved.files, "project_file": resolved.project_file}
-    return {"version": 1, **files, "settings": settings, "problems": resolved.problems}
+    return {"version": 1, "settings": settings, "problems": [str(problem) for problem in resolved.problems]}
 
 
-def _plain(value: Path | Origin | Problem | Setting) -> Any:
-    if isinstance(value, Setting):
-        plain = BY_DOTTED[value.key].kind.plain(value.value)
-        return {"key": value.key, "value": plain, "text": value.text, "origin": value.origin}
-    if isinstance(value, Origin):
-        variable = _TYPED.get(value.place, value.place) if value.layer == ENVIRONMENT else None
-        return {"layer": value.layer, "file": value.file, "line": value.line, "variable": variable}
-    return str(value) if isinstance(value, Path) else vars(value)
+def _as_value(setting: Setting) -> dict[str, object]:
+    value = BY_DOTTED[setting.key].kind.plain(setting.value)
+    return {"key": setting.key, "value": value, "layer": setting.origin.layer, "origin": str(setting.origin)}
 
 
 @click.command(
