@@ -62,7 +62,6 @@ def resolve(
         settings=MappingProxyType(settings),
         problems=problems,
         system_notes=tuple(files[0].unknown),
-        project_file=project.file,
         files=tuple(s.file for s in (system, user, project) if s.file),
     )
 

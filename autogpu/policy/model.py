@@ -166,7 +166,6 @@ class Resolved(Value):
         problems: In the order of the layers. For people, at every run.
         system_notes: Names in the system file that this version does not know. For ``doctor`` alone, since a host
             carries several versions.
-        project_file: The one that counts.
         files: Every file that was read, lowest layer first.
     """
 
@@ -174,7 +173,6 @@ class Resolved(Value):
     settings: Mapping[str, Setting]
     problems: tuple[Problem, ...]
     system_notes: tuple[Problem, ...]
-    project_file: Path | None
     files: tuple[Path, ...]
 
     def as_typed(self, text: str) -> str:

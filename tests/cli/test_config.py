@@ -96,7 +96,7 @@ def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     assert run("config", "check", "autogpu.toml")[0] == 0
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
     assert resolved.policy == Policy()
-    assert resolved.project_file == project / "autogpu.toml"
+    assert resolved.files == (project / "autogpu.toml",)
 
 
 def test_init_tells_editors_where_the_schema_is_and_each_line_can_be_switched_on(run, project):

@@ -16,7 +16,6 @@ def test_without_any_layer_the_defaults_hold(workplace):
     resolved = workplace.resolve()
     assert resolved.policy == Policy()
     assert resolved.problems == resolved.system_notes == resolved.files == ()
-    assert resolved.project_file is None
     assert [str(setting.origin) for setting in resolved.settings.values()] == ["default"] * len(KEYS)
 
 

@@ -36,7 +36,7 @@ def test_the_project_file_is_the_nearest(workplace, files, script, folder):
     for number, place in enumerate(files):
         workplace.write(workplace.home / place / "autogpu.toml", f"[select]\ncount = {number + 2}\n")
     resolved = workplace.resolve(script=workplace.home / script, working_directory=workplace.home / folder)
-    assert (resolved.policy.count, resolved.project_file) == (2, workplace.home / files[0] / "autogpu.toml")
+    assert (resolved.policy.count, resolved.files) == (2, (workplace.home / files[0] / "autogpu.toml",))
 
 
 @pytest.mark.parametrize("through", ["home", "link"])
@@ -52,8 +52,8 @@ def test_home_is_looked_at_and_ends_the_search(workplace, tmp_path, through):
         (workplace.project / "autogpu.toml").unlink()
     assert workplace.resolve({"HOME": str(home)}).policy.count == 1
     own = workplace.write(workplace.home / "autogpu.toml", COUNT_2)
-    assert workplace.resolve({"HOME": str(home)}).project_file == own
-    assert workplace.resolve({"HOME": "/nowhere"}, working_directory=above.parent / "x").project_file == above
+    assert workplace.resolve({"HOME": str(home)}).files == (own,)
+    assert workplace.resolve({"HOME": "/nowhere"}, working_directory=above.parent / "x").files == (above,)
 
 
 def test_autogpu_toml_wins_over_pyproject_toml_beside_it(workplace):
@@ -76,7 +76,7 @@ def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     workplace.pyproject(content)
     resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.project_file, resolved.problems) == (3, above, ())
+    assert (resolved.policy.count, resolved.files, resolved.problems) == (3, (above,), ())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_broken_file_leaves_its_place_to_the_next(workplace, name):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     workplace.write(workplace.project / name, "[project\n[tool.autogpu.select]\ncount = 2\n")
     resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.project_file) == (3, above)
+    assert (resolved.policy.count, resolved.files) == (3, (above,))
     assert [str(problem).partition(":1 is not valid TOML")[0] for problem in resolved.problems] == [f"~/proj/{name}"]
 
 
@@ -162,8 +162,7 @@ def test_autogpu_policy_names_the_project_file(workplace, where):
     name = {"relative": "../other/gpu.toml", "absolute": str(named), "tilde": "~/other/gpu.toml"}[where]
     resolved = workplace.resolve({"AUTOGPU_POLICY": name}, script=workplace.script)
     assert (resolved.policy.count, resolved.problems) == (3, ())
-    assert resolved.project_file is not None
-    assert resolved.project_file.resolve() == named
+    assert [file.resolve() for file in resolved.files] == [named]
 
 
 @pytest.mark.parametrize(
@@ -180,13 +179,13 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
     assert resolved.policy.count == 1
     said = [f"AUTOGPU_POLICY names {problem}; it is ignored"] if problem else []
     assert [str(problem) for problem in resolved.problems] == said
-    assert resolved.project_file is None
+    assert resolved.files == ()
 
 
 def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
     file = workplace.user(COUNT_2)
     resolved = workplace.resolve(working_directory=file.parent)
-    assert (resolved.project_file, resolved.settings["select.count"].origin.layer) == (None, "user")
+    assert (resolved.files, resolved.settings["select.count"].origin.layer) == ((file,), "user")
 
 
 EVERYONE, BY_GROUP = "can be written by every user", f"can be written by group {STRANGER}"
@@ -212,7 +211,7 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
     os.chown(changed, owner, group)
     changed.chmod(mode)
     resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.project_file) == (1, None)
+    assert (resolved.policy.count, resolved.files) == (1, ())
     whose = "it" if place == "file" else f"its folder {workplace.project}"
     assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
 
@@ -245,7 +244,7 @@ def test_a_refused_file_hides_no_file_further_up(workplace):
     workplace.autogpu_toml(COUNT_2).chmod(0o666)
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.project_file, len(resolved.problems)) == (3, above, 1)
+    assert (resolved.policy.count, resolved.files, len(resolved.problems)) == (3, (above,), 1)
 
 
 def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
