@@ -16,10 +16,9 @@ from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
 from autogpu.policy.model import DEFAULT
-from autogpu.policy.sources import PROJECT_FILE, PYPROJECT, found_source, homes_of, user_file_of
+from autogpu.policy.sources import PROJECT_FILE, user_file_of
 from autogpu.policy.templates import template
 from autogpu.reporting.text import printable
-from autogpu.variables import POLICY_FILE
 
 
 @click.group(
@@ -119,20 +118,12 @@ Examples:
 @click.option("--user", "is_user", is_flag=True, help="Write ~/.config/autogpu/autogpu.toml, for all your projects.")
 def init(is_user: bool) -> None:
     """Write an autogpu.toml into this folder, with every key and none of them set. Nothing is overwritten."""
-    user_file = user_file_of(os.environ)
-    file = user_file if is_user else Path(PROJECT_FILE)
+    file = user_file_of(os.environ) if is_user else Path(PROJECT_FILE)
     if file is None:
         raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
-    # The policy that the scripts in this folder have until now: beside them, or in a folder above.
-    before = None if is_user else found_source(homes_of(os.environ), None, Path.cwd(), (SYSTEM_FILE, user_file)).file
     _write_new(file, template())
-    click.echo(f"wrote {printable(str(file))}, in which nothing is set yet; `autogpu config` shows the values in use")
-    named = os.environ.get(POLICY_FILE)
-    if named and not is_user:
-        click.echo(f"It is not used as long as {POLICY_FILE} names {printable(named)}.")
-    elif before is not None:
-        table = "[tool.autogpu] in " if before.name == PYPROJECT else ""
-        click.echo(f"It is used in and below its folder from now on, and {table}{printable(str(before))} is not.")
+    where = "" if is_user else "; here and below it counts in place of any other"
+    click.echo(f"wrote {printable(str(file))}, in which nothing is set yet{where}")
 
 
 def _write_new(file: Path, text: str) -> None:

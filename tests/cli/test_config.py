@@ -92,7 +92,7 @@ def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(
 def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     status, out, err = run("init")
     assert (status, err) == (0, "")
-    assert out == "wrote autogpu.toml, in which nothing is set yet; `autogpu config` shows the values in use\n"
+    assert out == "wrote autogpu.toml, in which nothing is set yet; here and below it counts in place of any other\n"
     assert run("config", "check", "autogpu.toml")[0] == 0
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
     assert resolved.policy == Policy()
@@ -119,30 +119,6 @@ def test_init_never_overwrites(run, project):
     assert (status, out) == (1, "")
     assert err.startswith("autogpu: autogpu.toml is there already\n")
     assert (project / "autogpu.toml").read_text() == "# mine\n"
-
-
-TABLE = "[tool.autogpu.select]\ncount = 2\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "folder", "named", "said"),
-    [
-        ("autogpu.toml", "[select]\ncount = 2\n", "code", "", "{} is not."),
-        ("pyproject.toml", TABLE, "code", "", "[tool.autogpu] in {} is not."),
-        ("pyproject.toml", TABLE, "", "", "[tool.autogpu] in {} is not."),
-        ("pyproject.toml", "[project]\nname = 'x'\n", "", "", None),
-        ("pyproject.toml", "", "", "/dev/null", "It is not used as long as AUTOGPU_POLICY names /dev/null."),
-    ],
-    ids=["above", "table-above", "table-beside", "no-policy", "another-is-named"],
-)
-def test_init_says_which_of_two_files_counts(run, project, monkeypatch, name, text, folder, named, said):
-    (project / "code").mkdir()
-    (project / name).write_text(text)
-    monkeypatch.chdir(project / folder)
-    monkeypatch.setenv("AUTOGPU_POLICY", named)
-    both = "It is used in and below its folder from now on, and "
-    lines = [] if said is None else [said if named else both + said.format(project / name)]
-    assert run("init")[1].splitlines()[1:] == lines
 
 
 def test_init_for_the_user(run, tmp_path, monkeypatch):
