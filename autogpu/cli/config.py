@@ -121,20 +121,9 @@ def init(is_user: bool) -> None:
     file = user_file_of(os.environ) if is_user else Path(PROJECT_FILE)
     if file is None:
         raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
-    _write_new(file, template())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # "x": never over a file that is there, not even one that appears meanwhile.
+    with file.open("x", encoding="utf-8") as opened:
+        opened.write(template())
     where = "" if is_user else "; here and below it counts in place of any other"
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet{where}")
-
-
-def _write_new(file: Path, text: str) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # "x": never over a file that is there, not even one that appears meanwhile.
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        what = f"{printable(str(file))} is there already"
-        raise AutoGpuError(what, remedy="`autogpu config` shows the values in use") from None
-    except OSError as error:
-        what = f"{printable(str(file))} can't be written: {error.strerror}"
-        raise AutoGpuError(what, remedy="choose a folder of your own") from None

@@ -116,8 +116,7 @@ def test_init_tells_editors_where_the_schema_is_and_each_line_can_be_switched_on
 def test_init_never_overwrites(run, project):
     (project / "autogpu.toml").write_text("# mine\n")
     status, out, err = run("init")
-    assert (status, out) == (1, "")
-    assert err.startswith("autogpu: autogpu.toml is there already\n")
+    assert (status, out, err) == (1, "", "autogpu: autogpu.toml: File exists\n")
     assert (project / "autogpu.toml").read_text() == "# mine\n"
 
 
