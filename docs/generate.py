@@ -69,8 +69,8 @@ mistakes are reported at once, each with file and line, what is allowed, and the
 one file the first 20. Names in the system file that this version does not
 know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
 
-The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json), which is installed with autogpu:
-`autogpu init` writes its place as `#:schema` on the first line of a file, where editors look for it. The schema is stricter
+The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on
+the first line of a file, where editors look for it. The schema is stricter
 than autogpu: it knows each value as the example file writes it, so an editor marks `count = "2"`, `devices = "0,2"` or
 `busy = "Wait"`, which count. What a text may be, such as a size, `autogpu config check` tells.
 
