@@ -26,16 +26,12 @@ from autogpu.status.snapshot import read_leases, request_here
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later versions
-    """A time as a policy writes it; the value is in seconds."""
-
-    name = "value"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        try:
-            return kinds.DURATION.read(value)
-        except kinds.Refused:
-            self.fail(f"can't be {kinds.quoted(str(value))}; allowed: {kinds.DURATION.allowed}", param, ctx)
+def duration(text: str) -> object:
+    """In seconds, of a time as a policy writes it."""
+    try:
+        return kinds.DURATION.read(text)
+    except kinds.Refused:
+        raise click.BadParameter(f"can't be {kinds.quoted(text)}; allowed: {kinds.DURATION.allowed}") from None
 
 
 def uid_of(name: str) -> int:

@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu import history
-from autogpu.cli.request import Duration, resolve_here, uid_of
+from autogpu.cli.request import duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
@@ -69,7 +69,7 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Duration(),
+    type=duration,
     default="10s",
     show_default=True,
     help="For --on: how long each host may take.",

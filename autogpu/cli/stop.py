@@ -17,7 +17,7 @@ import click
 
 from autogpu import lease, process
 from autogpu.cli.jobs import described, name_of, named, names_of, on_gpu, only_one, read_jobs, told_in_json, watch
-from autogpu.cli.request import Duration, uid_of
+from autogpu.cli.request import duration, uid_of
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -43,7 +43,7 @@ Examples:
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Don't ask.")
 @click.option("--kill", "is_killed", is_flag=True, help="Send SIGKILL, to all of its processes.")
 @click.option(
-    "--grace", "grace_s", type=Duration(), default="10s", show_default=True, help="How long it may take to end."
+    "--grace", "grace_s", type=duration, default="10s", show_default=True, help="How long it may take to end."
 )
 @click.option("--user", metavar="NAME", help="For root: a job of this user.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
