@@ -148,19 +148,17 @@ class Kind(Value):
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
         schema: Of a file that writes it as TOML does; what a text may be is not in it.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
-        words: Among which the nearest to a misspelt value is looked for.
     """
 
     allowed: str
     read: Callable[[Any], object]
     schema: Mapping[str, object]
     plain: Callable[[Any], object] = lambda value: value
-    words: tuple[str, ...] = ()
 
 
 def choice(*words: str) -> Kind:
     allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-    return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)}, words=words)
+    return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)})
 
 
 def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> Kind:
@@ -175,7 +173,7 @@ def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = (
         return found
 
     schema = {"type": "integer", "minimum": smallest, "maximum": largest}
-    return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema, words=words)
+    return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema)
 
 
 def _text(value: object) -> str:
@@ -276,10 +274,8 @@ def _by_group(value: object) -> object:
 
 _CAP = number("", 0, 1024)
 
-FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
-NEED = Kind(
-    'a size with its unit such as "6GiB", "learned", or "" for none', _need, {"type": "string"}, _plain_size, (LEARNED,)
-)
+FLAG = Kind("true or false", _flag, {"type": "boolean"})
+NEED = Kind('a size with its unit such as "6GiB", "learned", or "" for none', _need, {"type": "string"}, _plain_size)
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
     _limit,
