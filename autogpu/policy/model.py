@@ -113,12 +113,11 @@ class Origin(Value):
 
     Attributes:
         place: For people: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
-        line: In ``file``, from 1; ``None`` where it is not certain.
+        line: In a file, from 1; ``None`` where it is not certain.
     """
 
     layer: str
     place: str
-    file: Path | None = None
     line: int | None = None
 
     def __str__(self) -> str:

@@ -58,7 +58,7 @@ class Source(Value):
 
     def origin(self, *path: str) -> Origin:
         """The origin of a key or table of the file, or of the file."""
-        return Origin(self.layer, self.place, self.file, line_of(self.text, path[-1]) if path else None)
+        return Origin(self.layer, self.place, line_of(self.text, path[-1]) if path else None)
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
