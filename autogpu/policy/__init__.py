@@ -166,9 +166,9 @@ def _file_layer(source: Source) -> Layer:
     for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
         if key is not None:
-            layer.take(key, value, source.origin(*path))
+            layer.take(key, value, source.origin(key.name))
         elif len(problems) < _MOST_PROBLEMS:  # to look for the nearest of thousands would take seconds
-            origin = source.origin(*path)
+            origin = source.origin(path[-1])
             problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
     if layer.name == model.SYSTEM:
         problems += _without_effect(layer, source)
@@ -202,7 +202,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
-            origin = source.origin("limits", "per_user", name)
+            origin = source.origin(name)
             yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
 
 

@@ -56,9 +56,9 @@ class Source(Value):
     text: str = ""
     problems: tuple[Problem, ...] = ()
 
-    def origin(self, *path: str) -> Origin:
-        """The origin of a key or table of the file, or of the file."""
-        return Origin(self.layer, self.place, line_of(self.text, path[-1]) if path else None)
+    def origin(self, name: str) -> Origin:
+        """The origin of a key or table of the file."""
+        return Origin(self.layer, self.place, line_of(self.text, name))
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
 
     A file that is ignored leaves its place to another.
     """
-    here, none, is_shared = Source(layer, file, short_path(file, homes)), Source(layer), file.name == PYPROJECT
+    place, none, is_shared = short_path(file, homes), Source(layer), file.name == PYPROJECT
     # A pyproject.toml that is found and has no table of ours is no concern of anybody.
     is_ours = not (judge and is_shared)
     try:
@@ -143,9 +143,9 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
         if not isinstance(table, dict):
             raise UnreadableFile("has no table [tool.autogpu]")
     except UnreadableFile as error:
-        origin = replace(here.origin(), line=error.line)
+        origin = Origin(layer, place, error.line)
         return replace(none, problems=(Problem(f"{origin} {error}", origin),)) if is_ours else none
-    return replace(here, table=table, text=text)
+    return Source(layer, file, place, table, text)
 
 
 def _parsed(content: bytes) -> tuple[Any, str]:
@@ -153,11 +153,7 @@ def _parsed(content: bytes) -> tuple[Any, str]:
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UnreadableFile("is not valid TOML: it is not UTF-8", line) from None
-    _refuse_excess(text)
-    try:
+        _refuse_excess(text)
         if sys.version_info >= (3, 11):
             import tomllib
         else:
