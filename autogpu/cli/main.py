@@ -124,8 +124,8 @@ def _run(given: list[str]) -> int:
     except click.ClickException as error:
         _echo(" ".join(error.format_message().split()))
         if isinstance(error, click.UsageError):
-            verb = f" {given[0]}" if given and given[0] in VERBS else ""
-            _echo(f"see `autogpu{verb} --help`")
+            verb = VERBS.keys() & {*given[:1]}
+            _echo(f"see `{' '.join(['autogpu', *verb])} --help`")
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")

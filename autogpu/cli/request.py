@@ -85,7 +85,7 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
     resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer == COMMAND_LINE:
-            raise click.UsageError(problem.what)
+            raise click.UsageError(with_options(problem.what))
         say(str(problem))
     return resolved
 

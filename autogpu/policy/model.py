@@ -207,7 +207,7 @@ KEYS = (
     _key(
         "select.count",
         'GPUs for this process: a number, "all", or 0 for CPU only',
-        kinds.number('a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES), or "all"', 0, 1024, ("all",)),
+        kinds.number('a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"', 0, 1024, ("all",)),
     ),
     _key("select.need", 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown', kinds.NEED),
     _key(
