@@ -173,8 +173,6 @@ TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
     ("content", "pattern"),
     [
         pytest.param(b"[select]\ncount 2\n", ":2 is not valid TOML: .+", id="no-equals"),
-        pytest.param(b"[select]\ncount = 1\ncount = 2\n", ":3 is not valid TOML: .+", id="duplicate"),
-        pytest.param(b"[select]\n\n[select]\n", ":3 is not valid TOML: .+", id="table-twice"),
         pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated"),
         pytest.param(b"[select]\na = '\xff'\n", " is not valid TOML: .+", id="not-utf-8"),
         pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
