@@ -65,8 +65,8 @@ not matter.
 `off`. A file may write them so as well. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
 
 **Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
-mistakes are reported at once, each with file and line, what is allowed, and the nearest known name; of more than 20 in
-one file the first 20. Names in the system file that this version does not
+mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
+used instead; of more than 20 unknown names in one file the first 20. Names in the system file that this version does not
 know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
 
 The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on

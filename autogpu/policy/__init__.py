@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
 
 from autogpu import variables
+from autogpu.frozen import replace
 from autogpu.policy import model, sources
 from autogpu.policy.kinds import DEFAULT_GROUP, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
@@ -86,8 +87,16 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
-                problems.append(Problem(f"{origin}: {dotted} is locked by {settings['locked'].origin}", origin))
-    return settings, tuple(problems)
+                what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
+                problems.append(Problem(what, origin, dotted))
+    # What is used instead is only known when all layers are merged.
+    return settings, tuple(replace(p, instead=_in_use(settings[p.key])) if p.key else p for p in problems)
+
+
+def _in_use(setting: Setting) -> str:
+    if setting.origin.layer != model.DEFAULT:
+        return f"{setting.text} from {setting.origin} is used"
+    return "the setting is ignored" if setting.text in ('""', "[]") else f"the default {setting.text} is used"
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
@@ -128,7 +137,7 @@ class Layer:
                 # The default says nothing, so a copy of the example file is allowed in any place.
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
-            self.problems.append(Problem(f"{origin}: {wrong}", origin))
+            self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:

@@ -148,13 +148,17 @@ class Problem(Value):
 
     Attributes:
         what: Where it is, what is wrong, and what is allowed.
+        key: Dotted; ``""`` where it is about a file or an unknown name.
+        instead: What is used in its place.
     """
 
     what: str
     origin: Origin
+    key: str = ""
+    instead: str = "it is ignored"
 
     def __str__(self) -> str:
-        return f"{self.what}; it is ignored"
+        return f"{self.what}; {self.instead}"
 
 
 class Resolved(Value):

@@ -35,17 +35,18 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yep"; allowed: true or false; it is ignored',
+        f'{FILE}:1: enabled can\'t be "yep"; allowed: true or false; the default true is used',
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:6: select.need can't be 6; "
-        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; it is ignored',
-        f'{FILE}:7: select.busy can\'t be "shared"; allowed: "share", "wait", "cpu" or "error"; it is ignored',
+        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
+        f'{FILE}:7: select.busy can\'t be "shared"; allowed: "share", '
+        '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3,1"; allowed: a list of '
-        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); it is ignored',
+        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
-        "a number alone is seconds; it is ignored",
+        'a number alone is seconds; the default "30m" is used',
     ]
 
 
@@ -54,8 +55,9 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
     assert resolved.policy.count == 2
     (problem,) = resolved.problems
-    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; it is ignored'
-    assert problem.origin.layer == "environment"
+    file = "~/.config/autogpu/autogpu.toml:2"
+    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
+    assert (problem.key, problem.origin.layer) == ("select.count", "environment")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
 
 def test_a_bad_value_in_the_system_file_is_for_everyone(workplace):
     file = workplace.system("[select]\ncount = -1\n")
-    assert workplace.problems() == [f"{file}:2: select.count can't be -1; allowed: {COUNTS}; it is ignored"]
+    assert workplace.problems() == [f"{file}:2: select.count can't be -1; allowed: {COUNTS}; the default 1 is used"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_variables_that_are_no_keys_are_no_problem(workplace):
 
 def test_a_wrong_switch_is_told(workplace):
     assert workplace.problems({"AUTOGPU": "2"}) == [
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; it is ignored'
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used'
     ]
 
 

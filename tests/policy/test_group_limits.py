@@ -59,6 +59,7 @@ def test_only_the_system_file_may_set_it_and_its_origin_is_its_line(workplace):
     assert (setting.value, str(setting.origin)) == ({"default": 2}, f"{workplace.system_file}:2")
     (problem,) = map(str, resolved.problems)
     assert "limits.per_user counts only in the system file" in problem
+    assert problem.endswith(f"; {{default = 2}} from {workplace.system_file}:2 is used")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             {"system": 'enabled = false\nlocked = ["enabled"]\n'},
             {"AUTOGPU": "1"},
             {"enabled": False, "locked": {"enabled"}},
-            ["AUTOGPU: enabled is locked by SYSTEM:2; it is ignored"],
+            ["AUTOGPU: enabled is locked by SYSTEM:2; false from SYSTEM:1 is used"],
             id="AUTOGPU=1-opens-no-lock",
         ),
         pytest.param(
@@ -123,9 +123,9 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             {"AUTOGPU_LIMIT": "50%", "--exclude": "none"},
             {"exclude": ("0",), "locked": {"select.exclude", "memory.limit"}},
             [
-                "~/proj/autogpu.toml:2: select.exclude is locked by SYSTEM:1; it is ignored",
-                "AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; it is ignored",
-                "--exclude: select.exclude is locked by SYSTEM:1; it is ignored",
+                '~/proj/autogpu.toml:2: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
+                "AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; the setting is ignored",
+                '--exclude: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
             ],
             id="locked-keys-hold-and-each-attempt-is-told",
         ),
@@ -141,8 +141,8 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             {"AUTOGPU_PER_USER": "9"},
             {"per_user": 3},
             [
-                f"~/proj/autogpu.toml:2: limits.per_user {ELSEWHERE}; it is ignored",
-                f"AUTOGPU_PER_USER: limits.per_user {ELSEWHERE}; it is ignored",
+                f"~/proj/autogpu.toml:2: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
+                f"AUTOGPU_PER_USER: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
             ],
             id="per_user-elsewhere-is-left-out",
         ),
@@ -150,7 +150,7 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             {"autogpu_toml": 'locked = ["select.count"]\n'},
             {"AUTOGPU_COUNT": "2"},
             {"count": 2},
-            [f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; it is ignored"],
+            [f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; the setting is ignored"],
             id="locked-elsewhere-locks-nothing",
         ),
         pytest.param(
