@@ -5,6 +5,7 @@ A key that can't be read is left out of its layer and becomes a :class:`Problem`
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
 from autogpu import variables
 from autogpu.frozen import replace
 from autogpu.policy import model, sources
-from autogpu.policy.kinds import DEFAULT_GROUP, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
+from autogpu.policy.kinds import DEFAULT_GROUP, Kind, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.sources import Source, working_directory
 from autogpu.reporting.text import printable
@@ -128,8 +129,8 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            seen = f"be {brief(written)}" if refused.element is None else f"hold {refused.element}"
-            wrong = f"{key.dotted} can't {seen}; allowed: {key.kind.allowed}"
+            verb, seen = ("be", brief(written)) if refused.element is None else ("hold", refused.element)
+            wrong = f"{key.dotted} can't {verb} {seen}{_meant(key.kind, seen)}; allowed: {key.kind.allowed}"
         else:
             if not key.system_only or self.name == model.SYSTEM:
                 self.values[key.dotted] = (value, origin)
@@ -138,6 +139,15 @@ class Layer:
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
             self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
+
+
+def _meant(kind: Kind, seen: str) -> str:
+    """What to write in place of a refused value, in brackets; ``""`` if it is no usual mistake."""
+    text = seen.strip('"')
+    hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
+    near = most_similar(text, kind.words if text != seen else ())
+    hints += [f'nearest is "{near}"'] if near else []
+    return f" ({hints[0]})" if hints else ""
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:

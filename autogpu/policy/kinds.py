@@ -148,17 +148,21 @@ class Kind(Value):
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
         schema: Of a file that writes it as TOML does; what a text may be is not in it.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
+        words: Those it may be, among which the nearest to a misspelt one is looked for.
+        hints: Patterns of what people write that is refused, and how to write it.
     """
 
     allowed: str
     read: Callable[[Any], object]
     schema: Mapping[str, object]
     plain: Callable[[Any], object] = lambda value: value
+    words: tuple[str, ...] = ()
+    hints: tuple[tuple[str, str], ...] = ()
 
 
 def choice(*words: str) -> Kind:
     allowed = ", ".join(f'"{word}"' for word in words[:-1]) + f' or "{words[-1]}"'
-    return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)})
+    return Kind(allowed, lambda value: _word(value, words), {"enum": list(words)}, words=words)
 
 
 def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> Kind:
@@ -173,7 +177,7 @@ def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = (
         return found
 
     schema = {"type": "integer", "minimum": smallest, "maximum": largest}
-    return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema)
+    return Kind(allowed, read, {"anyOf": [schema, {"enum": list(words)}]} if words else schema, words=words)
 
 
 def _text(value: object) -> str:
@@ -248,7 +252,9 @@ def _device(item: object) -> str:
     if type(item) is int and 0 <= item <= 999:
         return str(item)
     text = item.strip() if isinstance(item, str) else ""
-    if not text.isprintable() or not re.fullmatch(_DEVICE, text):
+    numbers = re.fullmatch("([0-9]{1,3})-([0-9]{1,3})", text)
+    is_backwards = numbers is not None and int(numbers[1]) > int(numbers[2])
+    if not text.isprintable() or not re.fullmatch(_DEVICE, text) or is_backwards:
         raise Refused(brief(item))
     return text
 
@@ -273,14 +279,23 @@ def _by_group(value: object) -> object:
 
 
 _CAP = number("", 0, 1024)
+_NO_UNIT = "[0-9.]+", 'add the unit, as in "6GiB"'
 
-FLAG = Kind("true or false", _flag, {"type": "boolean"})
-NEED = Kind('a size with its unit such as "6GiB", "learned", or "" for none', _need, {"type": "string"}, _plain_size)
+FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false"))
+NEED = Kind(
+    'a size with its unit such as "6GiB", "learned", or "" for none',
+    _need,
+    {"type": "string"},
+    _plain_size,
+    (LEARNED,),
+    (_NO_UNIT, (".*%", "did you mean limit?")),
+)
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
     _limit,
     {"type": "string"},
     _plain_size,
+    hints=(_NO_UNIT,),
 )
 DURATION = Kind(
     'a duration such as "30m", "90s" or "1h30m", up to 365d; a number alone is seconds',
@@ -293,6 +308,11 @@ DEVICES = Kind(
     lambda value: tuple(_device(item) for item in _entries(value)),
     {"type": "array", "items": {"type": ["string", "integer"]}},
     list,
+    hints=(
+        ("[0-9:-]+( +[0-9:-]+)+", "write commas between them"),
+        ("[0-9]+-[0-9]+", "the smaller number comes first"),
+        ("[0-9]{4,}", 'a name is written between stars, as "*3090*"'),
+    ),
 )
 KEY_NAMES = Kind(
     'a list of keys such as ["select.exclude"]',

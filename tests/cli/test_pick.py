@@ -68,7 +68,7 @@ def test_where_the_policy_narrows_it_is_said_of_what_it_is_the_only_one(server, 
 
 def test_a_list_without_commas_and_an_unknown_user_are_told_what_was_meant(server):
     done = autogpu(server, "pick", AUTOGPU_DEVICES="1 2")
-    assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2"; allowed' in done.stderr
+    assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in done.stderr
     assert "which ones: --devices 1,2)" in autogpu(server, "pick", "--count", "1,2").stderr
     done = autogpu(server, "status", "--user", "roott")
     assert (done.returncode, "there is no user roott here; did you mean root?" in done.stderr) == (2, True)

@@ -18,14 +18,14 @@ NOTHING_NEAR = "; `autogpu config` lists the keys"
 def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     workplace.autogpu_toml(
         """\
-        enabled = "yep"
+        enabled = "ture"
         count = 2
 
         [select]
         cuont = 3
         need = 6
         busy = "shared"
-        exclude = ["0", "3,1"]
+        exclude = ["0", "3-1"]
         limit = "50%"
 
         [memory]
@@ -35,14 +35,14 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yep"; allowed: true or false; the default true is used',
+        f'{FILE}:1: enabled can\'t be "ture" (nearest is "true"); allowed: true or false; the default true is used',
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
-        f"{FILE}:6: select.need can't be 6; "
+        f'{FILE}:6: select.need can\'t be 6 (add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
-        f'{FILE}:7: select.busy can\'t be "shared"; allowed: "share", '
+        f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"wait", "cpu" or "error"; the default "share" is used',
-        f'{FILE}:8: select.exclude can\'t hold "3,1"; allowed: a list of '
+        f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
@@ -143,6 +143,36 @@ def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml
     in_file, in_variable = workplace.problems({"AUTOGPU_COUNT": "1,2"})
     assert in_file.startswith(f"{FILE}:2: select.count can't be {seen}; allowed: {COUNTS};")
     assert in_variable.startswith(f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS};')
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("need = 8192", '8192 (add the unit, as in "6GiB")'),
+        ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
+        ('need = "50%"', '"50%" (did you mean limit?)'),
+        ('need = "learnt"', '"learnt" (nearest is "learned")'),
+        ('need = "6 apples"', '"6 apples"'),
+        ('busy = "waits"', '"waits" (nearest is "wait")'),
+        ("busy = [2]", "a list"),
+        ('devices = "1 2"', '"1 2" (write commas between them)'),
+        ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
+        ('devices = "3090"', '"3090" (a name is written between stars, as "*3090*")'),
+        ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
+        ('devices = "-1"', '"-1"'),
+    ],
+)
+def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, written, meant):
+    workplace.autogpu_toml(f"[select]\n{written}\n")
+    (problem,) = workplace.problems()
+    key = written.partition(" ")[0]
+    verb = "hold" if key == "devices" else "be"
+    assert problem.startswith(f"{FILE}:2: select.{key} can't {verb} {meant}; allowed: ")
+
+
+def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
+    (problem,) = workplace.problems({"AUTOGPU_LIMIT": "0.5"})
+    assert problem.startswith('AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: ')
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_what_has_no_sensible_meaning_is_refused(dotted, value):
 
 
 @pytest.mark.parametrize(
-    "entry", ["0,1", "A100,V100", "1 3", "0-1 3", "3090", "-1", -1, 1000, True, "", "A\x1b[2J", "A" * 129, ["0"]]
+    "entry", ["3-0", "0,1", "A100,V100", "1 3", "0-1 3", "3090", "-1", -1, 1000, True, "", "A\x1b[2J", "A" * 129, ["0"]]
 )
 def test_a_device_that_names_nothing_is_refused(entry):
     with pytest.raises(Refused) as refused:
