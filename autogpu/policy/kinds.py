@@ -148,7 +148,7 @@ class Kind(Value):
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
         schema: Of a file that writes it as TOML does; what a text may be is not in it.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
-        words: Those it may be, among which the nearest to a misspelt one is looked for.
+        words: Those it may be: for completion, and for the nearest to a misspelt one.
         hints: Patterns of what people write that is refused, and how to write it.
     """
 

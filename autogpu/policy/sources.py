@@ -13,6 +13,7 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
 from autogpu.policy import model
+from autogpu.policy.kinds import quoted
 from autogpu.policy.model import Origin, Problem
 from autogpu.process import UNKNOWN_UID
 from autogpu.reporting.text import printable, short_path
@@ -165,7 +166,19 @@ def _parsed(content: bytes) -> tuple[Any, str]:
     except (ValueError, RecursionError) as error:
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
         why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        raise UnreadableFile(f"is not valid TOML: {printable(why)} ({_USUAL_MISTAKES})", at) from None
+        line = content.decode("utf-8-sig", "replace").split("\n")[at - 1] if at else ""
+        raise UnreadableFile(f"is not valid TOML: {_mistake(line, why)}", at) from None
+
+
+def _mistake(line: str, why: str) -> str:
+    """Name the mistake in the line at which the parser stopped, if it is a usual one; else the usual ones."""
+    name, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
+    if why.startswith(("Cannot overwrite", "Cannot declare")):
+        return f"{printable(name, 64)} is written twice"
+    # A policy takes each value as text as well.
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
+        return f"write {name} = {quoted(value)}, not {name} = {printable(value)}"
+    return f"{printable(why)} ({_USUAL_MISTAKES})"
 
 
 def _refuse_excess(text: str) -> None:

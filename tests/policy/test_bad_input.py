@@ -176,9 +176,31 @@ def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
 
 
 @pytest.mark.parametrize(
-    "text", ["need = 6GiB", "wait = 30m", "limit = 50%", "busy = wait", "count = 1\ncount = 2", "[select]\n[select]"]
+    ("text", "mistake"),
+    [
+        pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
+        pytest.param("select.need = 6 GiB  # big", 'write select.need = "6 GiB", not select.need = 6 GiB', id="spaces"),
+        pytest.param("wait = 30m", 'write wait = "30m", not wait = 30m', id="duration"),
+        pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
+        pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
+        pytest.param("growth = yes", 'write growth = "yes", not growth = yes', id="yes"),
+        pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
+        pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
+        pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
+        pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
+        pytest.param("busy = \u202e2J", r'write busy = "\u202e2J", not busy = \u202e2J', id="hostile"),
+    ],
 )
-def test_what_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
+def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
+    workplace.autogpu_toml("\n" + text)
+    line = 2 + text.count("\n")
+    assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; it is ignored"]
+
+
+@pytest.mark.parametrize(
+    "text", ["count 2", "[select", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
+)
+def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
