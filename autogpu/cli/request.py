@@ -62,6 +62,7 @@ def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Cal
                 expose_value=False,
                 multiple=isinstance(key.default, tuple),  # --exclude 0 --exclude 3 is --exclude 0,3
                 callback=_note,
+                shell_complete=_completing(key.kind.words),
             )(command)
         return command
 
@@ -73,6 +74,11 @@ def _note(ctx: click.Context, param: click.Parameter, given: str | tuple[str, ..
     text = ",".join(given) or None if isinstance(given, tuple) else given
     if text is not None:
         flags[param.name] = text
+
+
+def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
+    # Not click.Choice: what is wrong in a policy is said in one way, wherever it stands.
+    return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def resolve_here(flags: Mapping[str, str]) -> Resolved:

@@ -177,8 +177,9 @@ def test_a_shell_completes_verbs(folder_of_autogpu, shell):
     assert ("status" in offered, "uninstall" in offered) == (True, False)
 
 
-def test_a_shell_completes_options_and_the_command_to_run(folder_of_autogpu):
+def test_a_shell_completes_options_a_policys_words_and_the_command_to_run(folder_of_autogpu):
     assert completed(folder_of_autogpu, "bash", "autogpu run --bus").split() == ["plain,--busy"]
+    assert completed(folder_of_autogpu, "bash", "autogpu run --busy sh").split() == ["plain,share"]
     assert completed(folder_of_autogpu, "bash", "autogpu run -- tra").split() == ["file,tra"]
 
 
