@@ -62,6 +62,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     help=(product or "").partition("\n")[0]
     + "\n\nInstalled once per environment; scripts stay as they are. With AUTOGPU=0 one run goes without it.",
+    commands=dict.fromkeys(VERBS),  # click looks there for the nearest to a mistyped one
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},

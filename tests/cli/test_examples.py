@@ -39,7 +39,7 @@ def printed_helps():
     root = click.Context(cli, info_name="autogpu", terminal_width=80)
     for name, command in [("", cli), *((verb, cli.get_command(root, verb)) for verb in VERBS)]:
         yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
-        for below in getattr(command, "commands", {}).values():
+        for below in filter(None, getattr(command, "commands", {}).values()):  # the root imports its own by name
             yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
 
 
