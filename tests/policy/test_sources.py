@@ -315,6 +315,16 @@ def test_a_link_counts_where_it_is_named_and_is_refused_where_it_is_found(workpl
     assert workplace.problems() == [refused("~/proj/autogpu.toml", why, link)]
 
 
+def test_a_user_file_that_is_a_link_counts(workplace, tmp_path):
+    target = workplace.write(tmp_path / "dotfiles" / "gpu.toml", COUNT_2)
+    user_file = workplace.home / ".config" / "autogpu" / "autogpu.toml"
+    user_file.parent.mkdir(parents=True)
+    user_file.symlink_to(target)
+    resolved = workplace.resolve()
+    assert (resolved.policy.count, resolved.problems) == (2, ())
+    assert str(resolved.settings["select.count"].origin) == "~/.config/autogpu/autogpu.toml:2"
+
+
 def test_a_link_to_nothing_is_no_file(workplace):
     (workplace.project / "autogpu.toml").symlink_to("missing")
     (workplace.home / "autogpu.toml").symlink_to("autogpu.toml")
