@@ -90,14 +90,20 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
             elif value != held.value:
                 what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
                 problems.append(Problem(what, origin, dotted))
-    # What is used instead is only known when all layers are merged.
-    return settings, tuple(replace(p, instead=_in_use(settings[p.key])) if p.key else p for p in problems)
+    return settings, tuple(_with_outcomes(problems, settings))
 
 
-def _in_use(setting: Setting) -> str:
-    if setting.origin.layer != model.DEFAULT:
-        return f"{setting.text} from {setting.origin} is used"
-    return "the setting is ignored" if setting.text in ('""', "[]") else f"the default {setting.text} is used"
+def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting]) -> Iterator[Problem]:
+    """Add what is used instead of a refused value, which is only known when all layers are merged."""
+    for problem in problems:
+        used = settings.get(problem.key)
+        if used is None:
+            yield problem
+        elif used.origin.layer != model.DEFAULT:
+            yield replace(problem, instead=f"{used.text} from {used.origin} is used")
+        else:
+            is_unset = used.text in ('""', "[]")
+            yield replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
