@@ -149,7 +149,7 @@ class Problem(Value):
     Attributes:
         what: Where it is, what is wrong, and what is allowed.
         key: Dotted; ``""`` where it is about a file or an unknown name.
-        instead: What is used in its place.
+        instead: What is done in its place.
     """
 
     what: str

@@ -86,7 +86,8 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     if source.file or source.problems:
         return source
     what = f"{POLICY_FILE} names {short_path(file, homes)}, which does not exist or can't be reached"
-    return replace(source, problems=(Problem(what, Origin(model.ENVIRONMENT, POLICY_FILE)),))
+    origin = Origin(model.ENVIRONMENT, POLICY_FILE)
+    return replace(source, problems=(Problem(what, origin, instead="no project file is read"),))
 
 
 def found_source(
@@ -145,7 +146,8 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
             raise UnreadableFile("has no table [tool.autogpu]")
     except UnreadableFile as error:
         origin = Origin(layer, place, error.line)
-        return replace(none, problems=(Problem(f"{origin} {error}", origin),)) if is_ours else none
+        problem = Problem(f"{origin} {error}", origin, instead="this file is ignored")
+        return replace(none, problems=(problem,)) if is_ours else none
     return Source(layer, file, place, table, text)
 
 

@@ -194,7 +194,7 @@ def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
 def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
     workplace.autogpu_toml("\n" + text)
     line = 2 + text.count("\n")
-    assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; it is ignored"]
+    assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplac
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
     usual = 'text stands in quotes, as in "6GiB", and a key or table only once'
-    assert problem.endswith(f" ({usual}); it is ignored")
+    assert problem.endswith(f" ({usual}); this file is ignored")
 
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
@@ -275,7 +275,7 @@ def test_deep_tables_do_not_break_the_report(workplace):
 @pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
 def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
-    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; it is ignored"]
+    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
 
 
 def test_dots_elsewhere_are_no_name(workplace):
@@ -301,7 +301,7 @@ def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
     assert resolved.policy.count == 3
     assert [*map(str, resolved.problems)] == [
-        f"{FILE} can't be read: the package tomli is not installed; it is ignored"
+        f"{FILE} can't be read: the package tomli is not installed; this file is ignored"
     ]
 
 

@@ -21,7 +21,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 def refused(file: str, why: str, path: Path) -> str:
     ways = f"chmod go-w {path}, or AUTOGPU_POLICY={path}" if "it can be" in why else f"AUTOGPU_POLICY={path}"
-    return f"{file} does not count as a project file: {why} (to use it: {ways}); it is ignored"
+    return f"{file} does not count as a project file: {why} (to use it: {ways}); this file is ignored"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, cont
 )
 def test_that_a_pyproject_toml_has_no_table_of_ours_is_told(workplace, content, named):
     workplace.pyproject(content)
-    problem = "~/proj/pyproject.toml has no table [tool.autogpu]; it is ignored"
+    problem = "~/proj/pyproject.toml has no table [tool.autogpu]; this file is ignored"
     assert workplace.problems({"AUTOGPU_POLICY": named}) == [problem]
 
 
@@ -177,7 +177,7 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
     workplace.autogpu_toml(COUNT_2)
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1
-    said = [f"AUTOGPU_POLICY names {problem}; it is ignored"] if problem else []
+    said = [f"AUTOGPU_POLICY names {problem}; no project file is read"] if problem else []
     assert [str(problem) for problem in resolved.problems] == said
     assert resolved.files == ()
 
@@ -343,5 +343,5 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
     file.chmod(0)
     assert workplace.problems() == [
-        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); it is ignored"
+        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
     ]
