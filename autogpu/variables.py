@@ -25,4 +25,4 @@ TYPED = PREFIX + "RUN_"
 
 # These are not keys of the policy, and no mistakes.
 INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER)
-INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_")
+INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_", TYPED)

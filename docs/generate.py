@@ -53,9 +53,9 @@ the working directory. The search ends at your home folder or at the root; both 
 `AUTOGPU_POLICY=/dev/null` means none.
 
 **Which files are trusted.** A project file that was found counts only if it and its folder belong to you or to
-root, and no other user can write them; the same goes for every link on the way to it. A group that has its
-owner's name and no other member does not count as another user. Any other file is ignored with one line: a file
-that was left in a shared folder must not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
+root, and no other user can write them, and if it is no link. A group that has its owner's name and no other member
+does not count as another user. Any other file is ignored with one line: a file that was left in a shared folder must
+not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
 not matter.
 
 **Locks.** The system file may list keys in `locked`. No other layer can change those; a line names each attempt.
@@ -66,11 +66,11 @@ not matter.
 
 **Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
 mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
-used instead; of more than 20 in one file, how many more there are. Names in the system file that this version does not
+used instead; of more than 20 unknown names in one file the first 20. Names in the system file that this version does not
 know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
 
-The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json), which is installed with autogpu:
-`autogpu init` writes its place as `#:schema` on the first line of a file, where editors look for it. The schema is stricter
+The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on
+the first line of a file, where editors look for it. The schema is stricter
 than autogpu: it knows each value as the example file writes it, so an editor marks `count = "2"`, `devices = "0,2"` or
 `busy = "Wait"`, which count. What a text may be, such as a size, `autogpu config check` tells.
 
@@ -78,9 +78,8 @@ than autogpu: it knows each value as the example file writes it, so an editor ma
 
 | | Written | Meaning |
 |---|---|---|
-| memory | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
+| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
-| | `8589934592` | bytes, from 1048576 on; a smaller number without a unit is refused |
 | share | `"50%"` | of the GPU's memory; above 0, up to 100 |
 | time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -36,29 +35,11 @@ VERBS = {
 # What `pick` prints without this is for `eval`, to which an empty text is a success.
 _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
-# The variable by which a shell asks for completions, and a person for the script that makes it ask.
-_COMPLETION = "_AUTOGPU_COMPLETE"
-
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
-class VerbGroup(click.Group):
-    """A group that suggests the nearest verb for one that it does not have."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        verbs = self.list_commands(ctx)
-        # A shell that asks for completions has nowhere to show what is wrong.
-        if not ctx.resilient_parsing and args[0] not in verbs and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], verbs, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(verbs)}"
-            raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-class LazyGroup(VerbGroup):
+class LazyGroup(click.Group):
     """A group whose commands are imported by name, from :data:`VERBS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -81,6 +62,7 @@ class LazyGroup(VerbGroup):
     cls=LazyGroup,
     help=(product or "").partition("\n")[0]
     + "\n\nInstalled once per environment; scripts stay as they are. With AUTOGPU=0 one run goes without it.",
+    commands=dict.fromkeys(VERBS),  # click looks there for the nearest to a mistyped one
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,11 +80,6 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit status, or by its signal; a verb may return one of its own."""
-    asked = os.environ.get(_COMPLETION)
-    if asked:
-        from click.shell_completion import shell_complete
-
-        sys.exit(shell_complete(cli, {}, "autogpu", _COMPLETION, asked))
     status = run(arguments)
     if status < 0:
         # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
@@ -130,20 +107,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     finally:
         shown = EXIT_INTERRUPTED if status == -signal.SIGINT else status
         if shown > 0 and given[:1] == ["pick"] and not _NOT_FOR_EVAL.search(" ".join(given)):
-            click.echo(f"(exit {shown})")
+            with suppress(OSError):  # the reader has left
+                click.echo(f"(exit {shown})")
 
 
 def _run(given: list[str]) -> int:
     try:
-        # Not cli.main(), which takes a reader that has left, as `| head` does, for an error of the command.
-        with cli.make_context("autogpu", given.copy()) as ctx:
-            status = cli.invoke(ctx)
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    except BrokenPipeError:
-        return -signal.SIGPIPE
+        status = cli.main(given, "autogpu", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(err=True)  # ends the terminal's ^C
         _echo("interrupted")
         return -signal.SIGINT
     except AutoGpuError as error:
@@ -152,44 +123,15 @@ def _run(given: list[str]) -> int:
         _echo(error.what, with_options(error.remedy))
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.ClickException as error:
-        _echo(*_complaint(error, given))
+        _echo(" ".join(error.format_message().split()))
+        if isinstance(error, click.UsageError):
+            verb = VERBS.keys() & {*given[:1]}
+            _echo(f"see `{' '.join(['autogpu', *verb])} --help`")
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
     return status if isinstance(status, int) else 0
-
-
-def _complaint(error: click.ClickException, given: Sequence[str]) -> tuple[str, ...]:
-    """Say what is wrong; in the command line ``given`` itself, also where to look."""
-    if not isinstance(error, click.UsageError):
-        return (error.format_message(),)
-    path, command = _command_of(given)
-    what = " ".join(error.format_message().split())
-    if isinstance(error, click.NoSuchOption):
-        near = _nearest_option(error.option_name, command)
-        what = f"no option {error.option_name}" + (f"; did you mean {near}?" if near else "")
-    return what, f"see `{path} --help`"
-
-
-def _command_of(arguments: Sequence[str]) -> tuple[str, click.Command]:
-    """The verb that a command line begins with, as it is typed; click does not tell that of every error."""
-    path = "autogpu"
-    command: click.Command = cli
-    for argument in arguments:
-        found = command.get_command(click.Context(command), argument) if isinstance(command, click.Group) else None
-        if found is None:
-            break
-        path, command = f"{path} {argument}", found
-    return path, command
-
-
-def _nearest_option(name: str, command: click.Command) -> str | None:
-    from autogpu.policy import nearest_name
-
-    options = [option for param in command.params for option in param.opts if option.startswith("--")]
-    by_name = {option.lstrip("-").replace("-", "_"): option for option in options}
-    return by_name.get(nearest_name(name.lstrip("-").partition("=")[0], by_name))
 
 
 def _echo(*texts: str) -> None:

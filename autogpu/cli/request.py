@@ -25,17 +25,12 @@ from autogpu.status.snapshot import read_leases, request_here
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later versions
-    """A time as a policy writes it; the value is in seconds."""
-
-    name = "value"
-
-    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        try:
-            return kinds.DURATION.read(value)
-        except kinds.Refused as refused:
-            why = str(refused) or f"allowed: {kinds.DURATION.allowed}"
-            self.fail(f"can't be {kinds.quoted(str(value))}; {why}", param, ctx)
+def duration(text: str) -> object:
+    """In seconds, of a time as a policy writes it."""
+    try:
+        return kinds.DURATION.read(text)
+    except kinds.Refused:
+        raise click.BadParameter(f"can't be {kinds.quoted(text)}; allowed: {kinds.DURATION.allowed}") from None
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -81,7 +76,7 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
     resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer == COMMAND_LINE:
-            raise click.UsageError(problem.what)
+            raise click.UsageError(with_options(problem.what))
         say(str(problem))
     return resolved
 

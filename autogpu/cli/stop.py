@@ -15,7 +15,7 @@ import click
 
 from autogpu import lease, process
 from autogpu.cli.jobs import described, name_of, named, names_of, on_gpu, only_one, read_jobs, watch
-from autogpu.cli.request import Duration
+from autogpu.cli.request import duration
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
@@ -40,14 +40,14 @@ Examples:
 @click.option("--gpu", metavar="NUMBER", help="The job of yours that is on this GPU, as `autogpu status` numbers it.")
 @click.option("-y", "--yes", "is_sure", is_flag=True, help="Don't ask.")
 @click.option(
-    "--grace", "grace_s", type=Duration(), default="10s", show_default=True, help="How long it may take to end."
+    "--grace", "grace_s", type=duration, default="10s", show_default=True, help="How long it may take to end."
 )
 def stop(name: str | None, gpu: str | None, is_sure: bool, grace_s: float) -> int:
     """End a job of yours, also one that waits in the queue: by a pid, the name of its script, or its GPU.
 
     It shows the job, and asks. Then it sends SIGTERM, at which a program may save what it has, and says what still
-    runs after --grace. A process that is of no job of autogpu's is not touched, nor is a
-    job of another user, also by root.
+    runs after --grace. A process that is of no job of autogpu's is not touched, nor is another user's job, even by
+    root.
     """
     if (name is None) == (gpu is None):
         raise click.UsageError(

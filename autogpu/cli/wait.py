@@ -11,7 +11,7 @@ import click
 
 from autogpu.acquire import FurtherReadings
 from autogpu.cli.jobs import wait_for_jobs
-from autogpu.cli.request import Duration, decide_now, in_words, policy_options, request_gpus, resolve_flags
+from autogpu.cli.request import decide_now, duration, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
@@ -50,7 +50,7 @@ Examples:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Duration(),
+    type=duration,
     help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
 )
 def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None) -> int:

@@ -13,37 +13,23 @@ from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
 from autogpu import variables
 from autogpu.frozen import replace
 from autogpu.policy import model, sources
-from autogpu.policy.kinds import DEFAULT_GROUP, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
+from autogpu.policy.kinds import DEFAULT_GROUP, Kind, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.sources import Source, working_directory
-from autogpu.reporting.text import printable, short_path
+from autogpu.reporting.text import printable
 
 # Also what callers know by the package's name.
 __all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]
 __all__ += ["problems_of", "resolve", "working_directory"]
 
-NOT_FOLLOWED = "it is ignored"
 _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
-_OF_PYPROJECT = "tool.autogpu"
 _LONGEST_NAME = 64
+_NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
-# Names by which people look for a key, or an option, whose own name is not similar.
-_ALSO_CALLED = {
-    **dict.fromkeys(("gpu", "gpu_id", "gpu_ids", "device"), "devices"),
-    **dict.fromkeys(("gpus", "num_gpus", "ngpus"), "count"),
-    **dict.fromkeys(("memory", "mem", "vram"), "need"),
-    "timeout": "wait",
-    "wait": "timeout",
-    "verbose": "level",
-}
-
-# How a value begins that is meant for another key, and that key.
-_FOR_ANOTHER = {
-    "select.count": (r"a list$|[0-9]+ ?[,:-]|GPU-|MIG-", "select.devices"),
-    "select.need": (r"[0-9.]+ ?%", "memory.limit"),
-}
+# By their names, and by those under which people look for them that are not similar.
+_CALLED = {**BY_NAME, "gpu": BY_NAME["devices"], "gpus": BY_NAME["count"], "memory": BY_NAME["need"]}
 
 
 def resolve(
@@ -78,19 +64,14 @@ def resolve(
         settings=MappingProxyType(settings),
         problems=problems,
         system_notes=tuple(files[0].unknown),
-        project_file=project.file,
-        files=tuple(s.file for s in (system, user, project) if s.file and s.table is not None),
+        files=tuple(s.file for s in (system, user, project) if s.file),
     )
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
     """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
-    homes = sources.homes_of(environ)
-    source = sources.source_of(homes, model.SYSTEM if is_system else model.PROJECT, file)
-    if not source.file and not source.problems:
-        origin = Origin(source.layer, short_path(file, homes), file)
-        return (Problem(f"{origin} has no [tool.autogpu]", "nothing is read from it", origin),)
-    layer = _file_layer(source)
+    layer_name = model.SYSTEM if is_system else model.PROJECT
+    layer = _file_layer(sources.source_of(sources.homes_of(environ), layer_name, file))
     return (*_merged([layer])[1], *layer.unknown)
 
 
@@ -98,7 +79,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
     """Stack layers on the defaults, lowest first: the settings, and what is wrong."""
     origin = Origin(model.DEFAULT, model.DEFAULT)
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
-    problems = [problem for layer in layers for problem in _bounded(layer.problems)]
+    problems = [problem for layer in layers for problem in layer.problems]
     for layer in layers:
         locked = _locked(settings)
         for dotted, (value, origin) in layer.values.items():
@@ -108,8 +89,21 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
                 what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
-                problems.append(Problem(what, "", origin, dotted))
-    return settings, tuple(_with_outcome(problem, settings) for problem in problems)
+                problems.append(Problem(what, origin, dotted))
+    return settings, tuple(_with_outcomes(problems, settings))
+
+
+def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting]) -> Iterator[Problem]:
+    """Add what is used instead of a refused value, which is only known when all layers are merged."""
+    for problem in problems:
+        used = settings.get(problem.key)
+        if used is None:
+            yield problem
+        elif used.origin.layer != model.DEFAULT:
+            yield replace(problem, instead=f"{used.text} from {used.origin} is used")
+        else:
+            is_unset = used.text in ('""', "[]")
+            yield replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
@@ -127,17 +121,6 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
     return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
 
 
-def _with_outcome(problem: Problem, settings: Mapping[str, Setting]) -> Problem:
-    """Add what is used instead, which is only known when all layers are merged."""
-    if problem.key is None:
-        return problem
-    used = settings[problem.key]
-    if used.origin.layer != model.DEFAULT:
-        return replace(problem, instead=f"{used.text} from {used.origin} is used")
-    is_unset = used.text in ('""', "[]")
-    return replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")
-
-
 class Layer:
     """The settings of one source. Names that are ``unknown`` to this version are no problem in the system file."""
 
@@ -152,7 +135,8 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            wrong = _refusal(key, written, refused, origin)
+            verb, seen = ("be", brief(written)) if refused.element is None else ("hold", refused.element)
+            wrong = f"{key.dotted} can't {verb} {seen}{_meant(key.kind, seen)}; allowed: {key.kind.allowed}"
         else:
             if not key.system_only or self.name == model.SYSTEM:
                 self.values[key.dotted] = (value, origin)
@@ -160,52 +144,34 @@ class Layer:
                 # The default says nothing, so a copy of the example file is allowed in any place.
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
-            self.problems.append(Problem(f"{origin}: {wrong}", "", origin, key.dotted))
+            self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
 
 
-def _refusal(key: Key, value: object, refused: Refused, origin: Origin) -> str:
-    verb = "can't be" if refused.element is None else "can't hold"
-    hint = str(refused) or _for_another(key, value, origin)
-    if not hint and isinstance(value, str):
-        near = most_similar(value, key.kind.words)
-        hint = f'nearest is "{near}"' if near else ""
-    seen = (refused.element or brief(value)) + (f" ({hint})" if hint else "")
-    return f"{key.dotted} {verb} {seen}; allowed: {key.kind.allowed}"
-
-
-def _for_another(key: Key, value: object, origin: Origin) -> str:
-    begins, meant = _FOR_ANOTHER.get(key.dotted, (None, ""))
-    if begins is None or not re.match(begins, value if isinstance(value, str) else brief(value), re.IGNORECASE):
-        return ""
-    names = {key.variable: BY_DOTTED[meant].variable, key.flag: BY_DOTTED[meant].flag}
-    return f"did you mean {names.get(origin.place, meant)}?"
+def _meant(kind: Kind, seen: str) -> str:
+    """What to write in place of a refused value, in brackets; ``""`` if it is no usual mistake."""
+    text = seen.strip('"')
+    hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
+    near = most_similar(text, kind.words if text != seen else ())
+    hints += [f'nearest is "{near}"'] if near else []
+    return f" ({hints[0]})" if hints else ""
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
     layer = Layer(model.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
-    internal = {*variables.INTERNAL, *(variables.TYPED + key.name.upper() for key in KEYS if key.variable in environ)}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text = environ.get(name, "").strip()
         if text and name in keys:
             is_typed = environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name]
             place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
             layer.take(keys[name], text, Origin(model.ENVIRONMENT, place))
-        elif text and name not in internal and not name.startswith(variables.INTERNAL_PREFIXES):
+        elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
             origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
-            what = f"{origin} is not a variable of autogpu{_nearest_variable(name)}"
-            layer.problems.append(Problem(what, NOT_FOLLOWED, origin))
+            near = _nearest(name[len(variables.PREFIX) :])
+            hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
+            layer.problems.append(Problem(f"{origin} is not a variable of autogpu{hint}", origin))
     return layer
-
-
-def _nearest_variable(name: str) -> str:
-    begin = len(variables.PREFIX)
-    near = nearest_name(name[begin:], [*BY_NAME, *(known[begin:].lower() for known in variables.INTERNAL)])
-    if not near:
-        return "; `autogpu config` lists the keys"
-    allowed = f" ({BY_NAME[near].kind.allowed})" if near in BY_NAME else ""
-    return f", nearest is {variables.PREFIX}{near.upper()}{allowed}"
 
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:
@@ -220,92 +186,56 @@ def _flag_layer(flags: Mapping[str, str]) -> Layer:
 def _file_layer(source: Source) -> Layer:
     """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
     layer = Layer(source.layer, source.problems)
-    for path, value in _entries(source.table or {}):
-        dotted = ".".join(path)
-        if dotted in BY_DOTTED:
-            layer.take(BY_DOTTED[dotted], value, source.origin(*path))
-            continue
-        # Hosts carry several versions: a name that this one does not know may be another's; a known one elsewhere
-        # is a mistake. "[limit]" is no misplaced "limit".
-        is_key = path[-1] in BY_NAME and not isinstance(value, dict)
-        is_known = is_key or dotted in (_OF_PYPROJECT, *_TABLES)
-        problems = layer.problems if is_known or layer.name != model.SYSTEM else layer.unknown
-        if len(problems) > _MOST_PROBLEMS:
-            # Only counted: to look for the nearest of thousands would take seconds.
-            problems.append(problems[-1])
-            continue
-        origin = source.origin(*path)
-        problems.append(Problem(f"{origin}: {_not_followed(path, value)}", NOT_FOLLOWED, origin))
+    # Hosts carry several versions: a name that this one does not know may be another's.
+    problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
+    for path, value in _entries(source.table):
+        key = BY_DOTTED.get(".".join(path))
+        if key is not None:
+            layer.take(key, value, source.origin(key.name))
+        elif len(problems) < _MOST_PROBLEMS:  # to look for the nearest of thousands would take seconds
+            origin = source.origin(path[-1])
+            problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
     if layer.name == model.SYSTEM:
-        layer.unknown = _bounded([*layer.unknown, *_without_effect(layer, source)])
+        problems += _without_effect(layer, source)
     return layer
-
-
-def _bounded(problems: list[Problem]) -> list[Problem]:
-    """The first of them, and how many there are besides."""
-    rest = problems[_MOST_PROBLEMS:]
-    more = [Problem(f"{rest[0].origin}: and {len(rest)} more", "they are ignored", rest[0].origin)] if rest else []
-    return problems[:_MOST_PROBLEMS] + more
 
 
 def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
     for name, value in table.items():
-        if (name in model.SECTIONS or name == "tool") and isinstance(value, dict):
+        if name in model.SECTIONS and isinstance(value, dict):
             yield from (((name, inner), each) for inner, each in value.items())
         else:
             yield (name,), value
 
 
-def _not_followed(path: tuple[str, ...], value: object) -> str:
-    dotted = ".".join(path)
-    if dotted in _TABLES:
-        return f"{dotted} can't be {brief(value)}; allowed: a table with {', '.join(_names(dotted))}"
-    if dotted == _OF_PYPROJECT:
-        return f"[{dotted}] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-    is_table, section, name = isinstance(value, dict), "".join(path[:-1]), path[-1]
-    what = f"unknown {'table' if is_table else 'key'} {'.'.join(map(bare, path))}"
-    near = BY_NAME.get(nearest_name(name, BY_NAME)) if section or not is_table else None
-    if near:
-        return f"{what}, nearest is {near.dotted} ({near.kind.allowed})"
-    near_section = "" if section else _nearest_section(name, value)
-    return f"{what}, nearest is [{near_section}]" if near_section else f"{what}; known: {', '.join(_names(section))}"
-
-
-def _names(section: str) -> list[str]:
-    if section in _TABLES:
-        return [key.name for key in KEYS if key.section == section]
-    return [*(key.name for key in KEYS if not key.section), *(f"[{table}]" for table in _TABLES)]
+def _unknown(path: tuple[str, ...], value: object) -> str:
+    name = ".".join(map(bare, path))
+    if not isinstance(value, dict):
+        near = _nearest(path[-1])
+        return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)
+    table = most_similar(path[-1], _TABLES)
+    return f"unknown table {name}" + (f", nearest is [{table}]" if table else _NOTHING_NEAR)
 
 
 def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     """Names of no key in ``locked``, and of no group in ``per_user``."""
     names, origin = system.values.get("locked", _NO_LOCKS)
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
-        near = BY_NAME.get(nearest_name(name, BY_NAME))
+        near = _nearest(name)
         hint = f", nearest is {near.dotted}" if near else ""
-        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", "it locks nothing", origin)
+        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", origin)
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
-            origin = source.origin("limits", "per_user", name)
-            what = f"{origin}: limits.per_user names {brief(name)}, which is no group of this host"
-            yield Problem(what, "it has no effect", origin)
+            origin = source.origin(name)
+            yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
 
 
-def _nearest_section(name: str, table: object) -> str:
-    """The section that was meant: the one whose keys are in the table, else the one with the most similar name."""
-    inside = [BY_NAME[key].section for key in (table if isinstance(table, dict) else ()) if key in BY_NAME]
-    return inside[0] if inside and inside[0] else most_similar(name, _TABLES)
-
-
-def nearest_name(name: str, names: Collection[str]) -> str:
-    """The one that was meant: that in which a longer name ends (``memory_limit``), or the most similar, if any."""
-    plain = name.lower().replace("-", "_").split(".")[-1]
-    for own in sorted(names, key=len, reverse=True):
-        if plain == own or plain.endswith("_" + own):
-            return own
-    also = _ALSO_CALLED.get(plain, "")
-    return also if also in names else most_similar(plain, names)
+def _nearest(name: str) -> Key | None:
+    """The key that was meant: one in whose name a longer one ends (``memory_limit``), or the most similar, if any."""
+    plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
+    ends = [own for own in _CALLED if plain.endswith("_" + own)]
+    return _CALLED.get(max(ends, key=len, default="") or most_similar(plain[1:], _CALLED))
 
 
 def most_similar(name: str, known: Collection[str]) -> str:

@@ -34,21 +34,9 @@ _UNITS = {
 }
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
-# An index, an instance of a card, a range.
-_NUMBERS = "([0-9]{1,3})(?: ?([:-]) ?([0-9]{1,3}))?"
-
-# MIG profiles are names that begin with a number: "1g.5gb", "1c.3g.20gb", "1g.*".
-_INSTANCE_NAME = r"[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?"
-
-# Other texts that can't be the name of a device, and why.
-_NO_DEVICES = (
-    (".*,", "write each GPU as its own entry"),
-    ("[0-9:-]+( +[0-9:-]+)+$", "write commas between them"),
-    # "3090" is far more often a card's name than the index of a GPU.
-    ("[0-9]{4}$", 'for a name, write "*{}*"'),
-    ("[0-9+-]", ""),
-    ("(?i:GPU-|MIG-)(?![0-9A-Fa-fGPU/-]*$)", "a UUID has only hexadecimal digits and dashes"),
-)
+# An index, an instance of a card, a range; or a name. MIG profiles are names that begin with a number: "1g.5gb",
+# "1c.3g.20gb", "1g.*". "3090" is far more often a card's name than the index of a GPU.
+_DEVICE = "[0-9]{1,3}(?:[:-][0-9]{1,3})?|[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?|(?![0-9+-])[^,]{1,128}"
 
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
@@ -58,10 +46,10 @@ DEFAULT_GROUP = "default"
 
 
 class Refused(Exception):
-    """A value is not allowed: ``why`` helps further, and ``element`` names the culprit in a list or table."""
+    """A value is not allowed; ``element`` names the culprit in a list or table."""
 
-    def __init__(self, why: str = "", *, element: str | None = None) -> None:
-        super().__init__(why)
+    def __init__(self, element: str | None = None) -> None:
+        super().__init__(element)
         self.element = element
 
 
@@ -160,7 +148,8 @@ class Kind(Value):
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
         schema: Of a file that writes it as TOML does; what a text may be is not in it.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
-        words: Among which the nearest to a misspelt value is looked for.
+        words: Those it may be: for completion, and for the nearest to a misspelt one.
+        hints: Patterns of what people write that is refused, and how to write it.
     """
 
     allowed: str
@@ -168,6 +157,7 @@ class Kind(Value):
     schema: Mapping[str, object]
     plain: Callable[[Any], object] = lambda value: value
     words: tuple[str, ...] = ()
+    hints: tuple[tuple[str, str], ...] = ()
 
 
 def choice(*words: str) -> Kind:
@@ -215,29 +205,14 @@ def _flag(value: object) -> bool:
 
 
 def _size(value: object) -> int | None:
-    if type(value) is int:
-        return _bytes(value)
-    text = _text(value)
-    if text.lower() in ("", NONE):
+    # A unit is a must: people who write 6 mean GiB, those who write 8192 mean MiB.
+    text = _text(value).lower()
+    if text in ("", NONE):
         return None
-    if re.fullmatch("[0-9]{1,18}", text):
-        return _bytes(int(text))
     found = re.fullmatch(_SIZE, text)
-    if found is None or found.group(2).lower() not in _UNITS:
-        raise Refused
-    return _in_range(round(float(found.group(1)) * _UNITS[found.group(2).lower()]))
-
-
-def _bytes(number: int) -> int:
-    if number < SMALLEST_BYTES:
-        # People who write 6 mean GiB, those who write 8192 mean MiB: guessing would be wrong for half of them.
-        raise Refused(f'{brief(number)} are bytes: add the unit, as in "6GiB"')
-    return _in_range(number)
-
-
-def _in_range(size_bytes: int) -> int:
+    size_bytes = round(float(found.group(1)) * _UNITS.get(found.group(2), 0)) if found else 0
     if not SMALLEST_BYTES <= size_bytes <= LARGEST_BYTES:
-        raise Refused("sizes go from 1MiB to 1024TiB")
+        raise Refused
     return size_bytes
 
 
@@ -250,14 +225,12 @@ def _plain_size(value: object) -> str:
 
 
 def _limit(value: object) -> MemoryLimit | None:
-    if isinstance(value, float) and 0 < value <= 1:
-        raise Refused(f'write "{value * 100:g}%"')
-    found = re.fullmatch(_PERCENT, value.strip()) if isinstance(value, str) else None
+    found = re.fullmatch(_PERCENT, _text(value))
     if found is None:
         size_bytes = _size(value)
         return None if size_bytes is None else MemoryLimit(bytes=size_bytes)
     if not 0 < float(found.group(1)) <= 100:
-        raise Refused("a percentage is above 0 and up to 100")
+        raise Refused
     return MemoryLimit(percent=float(found.group(1)))
 
 
@@ -270,9 +243,7 @@ def _duration(value: Any) -> float:
         if found is None:
             raise Refused
         seconds = sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), (86400, 3600, 60, 1)))
-    if seconds > LONGEST_S:
-        raise Refused("at most 365d")
-    if not seconds >= 0:  # nor is what TOML calls nan
+    if not 0 <= seconds <= LONGEST_S:  # nor is what TOML calls nan
         raise Refused
     return float(seconds)
 
@@ -281,27 +252,16 @@ def _device(item: object) -> str:
     if type(item) is int and 0 <= item <= 999:
         return str(item)
     text = item.strip() if isinstance(item, str) else ""
-    if not text.isprintable() or not 0 < len(text) <= 128:
-        raise Refused(element=brief(item))
-    numbers = re.fullmatch(_NUMBERS, text)
-    if numbers:
-        return _in_numbers(*numbers.groups())
-    if not re.fullmatch(_INSTANCE_NAME, text):
-        for pattern, why in _NO_DEVICES:
-            if re.match(pattern, text):
-                raise Refused(why.format(text), element=brief(item))
+    numbers = re.fullmatch("([0-9]{1,3})-([0-9]{1,3})", text)
+    is_backwards = numbers is not None and int(numbers[1]) > int(numbers[2])
+    if not text.isprintable() or not re.fullmatch(_DEVICE, text) or is_backwards:
+        raise Refused(brief(item))
     return text
-
-
-def _in_numbers(first: str, separator: str | None, last: str) -> str:
-    if separator == "-" and int(last) < int(first):
-        raise Refused("the smaller number comes first", element=quoted(f"{first}-{last}"))
-    return f"{int(first)}{separator}{int(last)}" if separator else str(int(first))
 
 
 def _key_name(item: object) -> str:
     if not isinstance(item, str):
-        raise Refused(element=brief(item))
+        raise Refused(brief(item))
     return item
 
 
@@ -314,25 +274,31 @@ def _by_group(value: object) -> object:
         try:
             caps[name] = _CAP.read(entry)
         except Refused:
-            raise Refused(element=f"{bare(name)} = {brief(entry)}") from None
+            raise Refused(f"{bare(name)} = {brief(entry)}") from None
     return caps
 
 
-_TEXT_OR_INTEGER = {"type": ["string", "integer"]}
 _CAP = number("", 0, 1024)
+_NO_UNIT = "[0-9.]+", 'add the unit, as in "6GiB"'
 
-FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false", "yes"))
+FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false"))
 NEED = Kind(
-    'a size with its unit such as "6GiB", "learned", or "" for none', _need, _TEXT_OR_INTEGER, _plain_size, (LEARNED,)
+    'a size with its unit such as "6GiB", "learned", or "" for none',
+    _need,
+    {"type": "string"},
+    _plain_size,
+    (LEARNED,),
+    (_NO_UNIT, (".*%", "did you mean limit?")),
 )
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',
     _limit,
-    _TEXT_OR_INTEGER,
+    {"type": "string"},
     _plain_size,
+    hints=(_NO_UNIT,),
 )
 DURATION = Kind(
-    'a duration such as "30m", "90s" or "1h30m"; a number alone is seconds',
+    'a duration such as "30m", "90s" or "1h30m", up to 365d; a number alone is seconds',
     _duration,
     {"type": ["string", "number"]},
     duration_text,
@@ -340,8 +306,13 @@ DURATION = Kind(
 DEVICES = Kind(
     'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")',
     lambda value: tuple(_device(item) for item in _entries(value)),
-    {"type": "array", "items": _TEXT_OR_INTEGER},
+    {"type": "array", "items": {"type": ["string", "integer"]}},
     list,
+    hints=(
+        ("[0-9:-]+( +[0-9:-]+)+", "write commas between them"),
+        ("[0-9]+-[0-9]+", "the smaller number comes first"),
+        ("[0-9]{4,}", 'a name is written between stars, as "*3090*"'),
+    ),
 )
 KEY_NAMES = Kind(
     'a list of keys such as ["select.exclude"]',

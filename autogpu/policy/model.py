@@ -45,7 +45,6 @@ class Policy(Value):
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
-    faulty: Literal["last", "never"] = "last"
     busy: Literal["share", "wait", "cpu", "error"] = "share"
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
@@ -114,12 +113,11 @@ class Origin(Value):
 
     Attributes:
         place: For people: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
-        line: In ``file``, from 1; ``None`` where it is not certain.
+        line: In a file, from 1; ``None`` where it is not certain.
     """
 
     layer: str
     place: str
-    file: Path | None = None
     line: int | None = None
 
     def __str__(self) -> str:
@@ -150,14 +148,14 @@ class Problem(Value):
 
     Attributes:
         what: Where it is, what is wrong, and what is allowed.
-        instead: What is used in its place.
-        key: Dotted; ``None`` where it is about a file or an unknown name.
+        key: Dotted; ``""`` where it is about a file or an unknown name.
+        instead: What is done in its place.
     """
 
     what: str
-    instead: str
     origin: Origin
-    key: str | None = None
+    key: str = ""
+    instead: str = "it is ignored"
 
     def __str__(self) -> str:
         return f"{self.what}; {self.instead}"
@@ -171,15 +169,13 @@ class Resolved(Value):
         problems: In the order of the layers. For people, at every run.
         system_notes: Names in the system file that this version does not know. For ``doctor`` alone, since a host
             carries several versions.
-        project_file: The one that counts, also where it could not be read.
-        files: Every file that was read in full, lowest layer first.
+        files: Every file that was read, lowest layer first.
     """
 
     policy: Policy
     settings: Mapping[str, Setting]
     problems: tuple[Problem, ...]
     system_notes: tuple[Problem, ...]
-    project_file: Path | None
     files: tuple[Path, ...]
 
     def as_typed(self, text: str) -> str:
@@ -215,7 +211,7 @@ KEYS = (
     _key(
         "select.count",
         'GPUs for this process: a number, "all", or 0 for CPU only',
-        kinds.number('a number of GPUs (0 for CPU only; which ones: devices), or "all"', 0, 1024, ("all",)),
+        kinds.number('a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"', 0, 1024, ("all",)),
     ),
     _key("select.need", 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown', kinds.NEED),
     _key(
@@ -225,7 +221,6 @@ KEYS = (
     ),
     _key("select.exclude", "never choose these; written like devices", kinds.DEVICES),
     _key("select.prefer", "of equally good ones, these first; written like devices", kinds.DEVICES),
-    _key("select.faulty", 'a GPU whose memory has faults: "last", after the healthy ones, or "never"'),
     _key(
         "select.busy",
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',

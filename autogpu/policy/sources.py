@@ -6,23 +6,23 @@ import os
 import re
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.frozen import Value, replace
 from autogpu.policy import model
-from autogpu.policy.kinds import Refused, brief
-from autogpu.policy.model import BY_NAME, Origin, Problem
+from autogpu.policy.kinds import quoted
+from autogpu.policy.model import Origin, Problem
 from autogpu.process import UNKNOWN_UID
 from autogpu.reporting.text import printable, short_path
 from autogpu.variables import POLICY_FILE
 
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
-IGNORED = "this file is ignored"
 LARGEST_FILE_BYTES = 1024**2
-_MOST_LINKS = 40
+_USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
 
 # How the reason begins where the file itself can be written, which its owner can change.
 _ITS_MODE = "it can be written"
@@ -32,8 +32,6 @@ _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?a
 _MOST_DOTS = _DEEPEST_BRACKETS = 100
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
-_NAME = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
-_TABLE_OR_KEY = rf"[ \t]*(?:(\[\[?)[ \t]*({_NAME})[ \t]*\]\]?[ \t]*(?:#.*)?\r?$|({_NAME})[ \t]*=)"
 _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
@@ -46,27 +44,22 @@ class UnreadableFile(Exception):
 
 
 class Source(Value):
-    """The file of one layer, if there is one that counts, and the table of its keys, if that could be read.
+    """The file of one layer, if there is one that counts, and the table of its keys.
 
     Attributes:
         place: The file, as people write its name.
-        lines: Of keys and tables by their paths, in a pyproject.toml below our table; ``None`` where it is not certain.
     """
 
     layer: str
     file: Path | None = None
     place: str = ""
-    table: Mapping[str, object] | None = None
-    lines: Mapping[Sequence[str], int | None] = MappingProxyType({})
+    table: Mapping[str, object] = MappingProxyType({})
+    text: str = ""
     problems: tuple[Problem, ...] = ()
 
-    def origin(self, *path: str) -> Origin:
-        """The origin of a key or table of the file: its line, or that of what it is in, or of the first thing in it."""
-        found = (path[:end] for end in range(len(path), -1, -1))
-        above = [self.lines[each] for each in found if each in self.lines]
-        inside = (line for each, line in self.lines.items() if each[: len(path)] == path)
-        line = above[0] if above else next(inside, None)
-        return Origin(self.layer, self.place, self.file, line)
+    def origin(self, name: str) -> Origin:
+        """The origin of a key or table of the file."""
+        return Origin(self.layer, self.place, line_of(self.text, name))
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -92,10 +85,9 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     source = source_of(homes, model.PROJECT, file)
     if source.file or source.problems:
         return source
-    is_there = os.path.exists(str(file))  # noqa: PTH110  (answers for a name of any length)
-    why = "has no [tool.autogpu]" if is_there else "does not exist or can't be reached"
-    what, origin = f"{POLICY_FILE} names {short_path(file, homes)}, which {why}", Origin(model.ENVIRONMENT, POLICY_FILE)
-    return replace(source, problems=(Problem(what, "no project file is read", origin),))
+    what = f"{POLICY_FILE} names {short_path(file, homes)}, which does not exist or can't be reached"
+    origin = Origin(model.ENVIRONMENT, POLICY_FILE)
+    return replace(source, problems=(Problem(what, origin, instead="no project file is read"),))
 
 
 def found_source(
@@ -129,65 +121,66 @@ def _candidates(homes: Sequence[str], script: Path | None, working_directory: Pa
 
 
 def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = False) -> Source:
-    """Read one file; ``judge`` counts it only if no other user could have written it."""
-    is_shared = file.name == PYPROJECT
-    here, none = Source(layer, file, short_path(file, homes)), Source(layer)
-    # A file that does not count leaves the place to another. Nobody is told of a pyproject.toml without our table.
-    counted, is_ours = none, not (judge and is_shared)
+    """Read one file; ``judge`` counts it only if no other user could have written it.
+
+    A file that is ignored leaves its place to another.
+    """
+    place, none, is_shared = short_path(file, homes), Source(layer), file.name == PYPROJECT
+    # A pyproject.toml that is found and has no table of ours is no concern of anybody.
+    is_ours = not (judge and is_shared)
     try:
         opened = read_file(file, judge=judge)
-        if opened is None or (is_shared and b"autogpu" not in opened[0]):
+        if opened is None or not (is_ours or b"autogpu" in opened[0]):
             return none
         content, distrust = opened
-        is_ours = not is_shared or bool(_OUR_HEADER.search(content))
+        is_ours = is_ours or bool(_OUR_HEADER.search(content))
         if distrust:
             name = printable(str(file))
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
-        counted = here
-        table, lines = _parsed(content)
+        table, text = _parsed(content)
+        if is_shared:
+            tool = table.get("tool")
+            table = tool.get("autogpu") if isinstance(tool, dict) else None
+        if not isinstance(table, dict):
+            raise UnreadableFile("has no table [tool.autogpu]")
     except UnreadableFile as error:
-        origin = replace(here.origin(), line=error.line)
-        return replace(counted, problems=(Problem(f"{origin} {error}", IGNORED, origin),)) if is_ours else none
-    if not is_shared:
-        return replace(here, table=table, lines=lines)
-    tool = table.get("tool")
-    ours = tool.get("autogpu") if isinstance(tool, dict) else None
-    if ours is None:
-        return none
-    # That of [tool] as well, where no other is known.
-    known = [path for path in sorted(lines, key=len) if path[:2] == ("tool", "autogpu")[: len(path)]]
-    here = replace(here, lines={path[2:]: lines[path] for path in known})
-    if isinstance(ours, dict):
-        return replace(here, table=ours)
-    origin = here.origin()
-    what = f"{origin}: [tool.autogpu] can't be {brief(ours)}; allowed: a table"
-    return replace(here, problems=(Problem(what, IGNORED, origin),))
+        origin = Origin(layer, place, error.line)
+        problem = Problem(f"{origin} {error}", origin, instead="this file is ignored")
+        return replace(none, problems=(problem,)) if is_ours else none
+    return Source(layer, file, place, table, text)
 
 
-def _parsed(content: bytes) -> tuple[dict[str, Any], Mapping[Sequence[str], int | None]]:
-    """A file's table, and the lines of its keys."""
+def _parsed(content: bytes) -> tuple[Any, str]:
+    """A file's table and its text."""
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UnreadableFile("is not valid TOML: it is not UTF-8", line) from None
-    _refuse_excess(text)
-    try:
+        _refuse_excess(text)
         if sys.version_info >= (3, 11):
             import tomllib
         else:
             import tomli as tomllib
         # The parser tells no line number for a mistake in a last line that has no line end.
-        return tomllib.loads(text + "\n"), key_lines(text)
+        return tomllib.loads(text + "\n"), text
     except ImportError:
         raise UnreadableFile("can't be read: the package tomli is not installed") from None
     except (ValueError, RecursionError) as error:
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
         why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        mistake = _mistake(text.split("\n")[at - 1], why) if at else ""
-        raise UnreadableFile(f"is not valid TOML: {printable(mistake or why)}", at) from None
+        line = content.decode("utf-8-sig", "replace").split("\n")[at - 1] if at else ""
+        raise UnreadableFile(f"is not valid TOML: {_mistake(line, why)}", at) from None
+
+
+def _mistake(line: str, why: str) -> str:
+    """Name the mistake in the line at which the parser stopped, if it is a usual one; else the usual ones."""
+    name, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
+    if why.startswith(("Cannot overwrite", "Cannot declare")):
+        return f"{printable(name, 64)} is written twice"
+    # A policy takes each value as text as well.
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
+        return f"write {name} = {quoted(value)}, not {name} = {printable(value)}"
+    return f"{printable(why)} ({_USUAL_MISTAKES})"
 
 
 def _refuse_excess(text: str) -> None:
@@ -203,40 +196,12 @@ def _refuse_excess(text: str) -> None:
         raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
 
 
-def _mistake(line: str, why: str) -> str:
-    """Name the mistake in the line at which the parser stopped, if it is a usual one; else ``""``."""
-    if why.startswith(("Cannot overwrite", "Cannot declare")):
-        return f"{re.split('[=#]', line)[0].strip()} is written twice"
-    name, _, value = line.partition("#")[0].partition("=")
-    key = BY_NAME.get(name.strip().rpartition(".")[2])
-    if key is not None and value.strip():
-        try:
-            right = key.written(key.kind.read(value.strip()))
-        except Refused:
-            return ""
-        return f"write {key.name} = {right}, not {key.name} = {value.strip()}"
-    return ""
-
-
-def key_lines(text: str) -> dict[Sequence[str], int | None]:
-    """By path, the lines of the keys and tables of a valid TOML file, which the standard parser does not tell.
-
-    What is written in a way that this does not follow is missing, and what seems to be written twice has no line.
-    """
-    table_or_key = re.compile(_TABLE_OR_KEY)
-    lines: dict[Sequence[str], int | None] = {}
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        found = table_or_key.match(line)
-        if found is None:
-            continue
-        bracket, header, key = found.groups()
-        name = tuple(part[1:-1] if part[0] in "\"'" else part for part in re.findall(_PART, header or key))
-        path = name if bracket else table + name
-        if bracket:
-            table = path
-        lines[path] = None if path in lines or bracket == "[[" else number
-    return lines
+def line_of(text: str, name: str) -> int | None:
+    """The line of the key or table of a TOML file that has this name; ``None`` where several could be it, or none."""
+    key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
+    at_the_start, in_a_table = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]", rf"[^#\n]*[{{,.][ \t]*{key}="
+    found = [*re.finditer(f"^(?:{at_the_start}|{in_a_table})", text, re.MULTILINE)]
+    return text.count("\n", 0, found[0].start()) + 1 if len(found) == 1 else None
 
 
 def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
@@ -281,21 +246,17 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
-    """Why another user could have written the opened file, or put it or a link to it where it is."""
+    """Why another user could have written the opened file, or put it where it is."""
     foreign = _foreign(descriptor, found)
     if foreign:
         return f"it {foreign}"
-    place = path
-    for _ in range(_MOST_LINKS):
-        foreign = _foreign(place.parent, place.parent.stat())
-        if foreign:
-            return f"its folder {place.parent} {foreign}"
-        if not place.is_symlink():
-            now = place.stat()
-            is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
-            return "" if is_same else "it was replaced while it was read"
-        place = place.parent / os.readlink(str(place))
-    return "it is behind too many links"
+    foreign = _foreign(path.parent, path.parent.stat())
+    if foreign:
+        return f"its folder {path.parent} {foreign}"
+    # Not of what a link leads to: whoever can write in a folder on that way could have put another there.
+    now = path.lstat()
+    is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
+    return "" if is_same else "it is a link, or was replaced while it was read"
 
 
 def _foreign(place: int | Path, found: os.stat_result) -> str:
@@ -329,12 +290,9 @@ def _is_private_group(found: os.stat_result) -> bool:
 
 def _has_access_list(place: int | Path) -> bool:
     # With an access control list the group bits are its mask: they do not say who may write.
-    if not hasattr(os, "getxattr"):
-        return False
-    try:
+    with suppress(AttributeError, OSError):  # only Linux has the function
         return bool(os.getxattr(place, "system.posix_acl_access"))
-    except OSError:
-        return False
+    return False
 
 
 def working_directory() -> Path:

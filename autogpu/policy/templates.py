@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 from typing import Iterator, Sequence
 
 from autogpu.policy.model import KEYS, Key
-
-SCHEMA_NAME = "autogpu.schema.json"
 
 _COLUMN = 24
 _WIDTH = 110
@@ -31,9 +28,8 @@ def example() -> str:
 
 
 def template() -> str:
-    """A project's own file to start from, in which nothing is set; it tells editors where its JSON schema is."""
-    keys, schema = [key for key in KEYS if not key.system_only], _schema_file()
-    return (f"#:schema {schema.as_uri()}\n" if schema else "") + _TEMPLATE_HEAD + "".join(listing(keys, "# "))
+    """A project's own file to start from, in which nothing is set."""
+    return _TEMPLATE_HEAD + "".join(listing([key for key in KEYS if not key.system_only], "# "))
 
 
 def listing(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
@@ -51,10 +47,3 @@ def _example_lines(keys: Sequence[Key]) -> Iterator[str]:
             for part in textwrap.wrap(comment, _WIDTH - column - len("# ")):
                 yield f"{text:{column}}# {part}\n"
                 text = ""
-
-
-def _schema_file() -> Path | None:
-    """The JSON schema that came with this autogpu: inside the package, in ``docs`` in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    files = (package / SCHEMA_NAME, package.parent / "docs" / SCHEMA_NAME)
-    return next((file for file in files if file.is_file()), None)

@@ -148,13 +148,11 @@ def _best_connected(
 
 def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
     """The policy, or the GPU's mode, keeps every job of this process from it."""
-    admitted = {name for name in ("devices", "exclude", "faulty") if spec.admits(f"select.{name}", policy)}
-    only_among, faults = policy.devices if "devices" in admitted else (), device.memory_faults
-    refuses_faults = policy.faulty == "never" and "faulty" in admitted
+    admitted = {name for name in ("devices", "exclude") if spec.admits(f"select.{name}", policy)}
+    only_among = policy.devices if "devices" in admitted else ()
     reasons = (
         (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
         ("exclude" in admitted and matches(device, policy.exclude), explain.EXCLUDED, Cause.EXCLUDED_BY_POLICY),
-        (refuses_faults and faults, f"refused by select.faulty: {listed(faults)}", Cause.EXCLUDED_BY_POLICY),
         (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNUSABLE),
         (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNUSABLE),
     )

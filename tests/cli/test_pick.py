@@ -66,10 +66,10 @@ def test_where_the_policy_narrows_it_is_said_of_what_it_is_the_only_one(server, 
     assert f": {why}" in autogpu(server, "pick", *options).stderr
 
 
-def test_a_list_without_commas_and_an_option_of_run_are_told_what_was_meant(server):
+def test_a_list_without_commas_is_told_what_was_meant(server):
     done = autogpu(server, "pick", AUTOGPU_DEVICES="1 2")
     assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in done.stderr
-    assert "no option --wait; did you mean --timeout?" in autogpu(server, "wait", "--wait", "1h").stderr
+    assert "which ones: --devices 1,2)" in autogpu(server, "pick", "--count", "1,2").stderr
 
 
 def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():

@@ -8,19 +8,17 @@ import pytest
 from autogpu.policy import Policy
 
 FILE = "~/proj/autogpu.toml"
-COUNTS = 'a number of GPUs (0 for CPU only; which ones: devices), or "all"'
+COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
-SELECT = "a table with count, need, devices, exclude, prefer, faulty, busy, wait, script, visible, identifier"
-OF_PYPROJECT = "[tool.autogpu] is for pyproject.toml; here it is left out, as in [select] and enabled = true"
-TOP_LEVEL = "enabled, locked, [select], [memory], [limits], [report]"
+NOTHING_NEAR = "; `autogpu config` lists the keys"
 
 
 def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     workplace.autogpu_toml(
         """\
-        enabled = "yep"
+        enabled = "ture"
         count = 2
 
         [select]
@@ -37,17 +35,17 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "yep" (nearest is "yes"); allowed: true or false; the default true is used',
+        f'{FILE}:1: enabled can\'t be "ture" (nearest is "true"); allowed: true or false; the default true is used',
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
-        f'{FILE}:6: select.need can\'t be 6 (6 are bytes: add the unit, as in "6GiB"); '
+        f'{FILE}:6: select.need can\'t be 6 (add the unit, as in "6GiB"); '
         'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
-        'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m"; '
+        'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
         'a number alone is seconds; the default "30m" is used',
     ]
 
@@ -65,20 +63,13 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", f":1: select can't be 3; allowed: {SELECT}", id="section-is-no-table"),
-        pytest.param("[[select]]\ncount = 2", f": select can't be a list; allowed: {SELECT}", id="array-of-tables"),
+        pytest.param("select = 3", f":1: unknown key select{NOTHING_NEAR}", id="section-is-no-table"),
+        pytest.param("[[select]]\ncount = 2", f":1: unknown key select{NOTHING_NEAR}", id="array-of-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
-        pytest.param("[gpus]\ncount = 2", ":1: unknown table gpus, nearest is [select]", id="section-of-its-keys"),
-        pytest.param("[gpu]\n", f":1: unknown table gpu; known: {TOP_LEVEL}", id="nothing-near"),
-        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: {OF_PYPROJECT}", id="table-of-a-pyproject"),
-        pytest.param("[tool.autogpu]\nenabled = false", f":1: {OF_PYPROJECT}", id="keys-of-a-pyproject"),
-        pytest.param("[tool.other]\n", f":1: unknown table tool.other; known: {TOP_LEVEL}", id="another-tool"),
-        pytest.param(
-            "[report]\nqqq = 1",
-            ":2: unknown key report.qqq; known: level, history",
-            id="nothing-near-in-section",
-        ),
+        pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="nothing-near"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="of-a-pyproject"),
+        pytest.param("[report]\nqqq = 1", f":2: unknown key report.qqq{NOTHING_NEAR}", id="nothing-near-in-section"),
         pytest.param(
             "[memory]\nmemory_limit = 1",
             f":2: unknown key memory.memory_limit, nearest is memory.limit ({LIMITS})",
@@ -94,7 +85,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
             ":2: unknown key select.enabled, nearest is enabled (true or false)",
             id="top-level-key-below-a-header",
         ),
-        pytest.param("'' = 1\n", f':1: unknown key ""; known: {TOP_LEVEL}', id="empty-name"),
+        pytest.param("'' = 1\n", f':1: unknown key ""{NOTHING_NEAR}', id="empty-name"),
     ],
 )
 def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
@@ -103,29 +94,15 @@ def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
 
 
 def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
-    workplace.system("qqq = 1\n[select]\ncuont = 2\ncount = 2\n[future]\nx = 1\n")
+    workplace.system("per_user = 1\n[select]\ncuont = 2\ncount = 2\n[future]\nx = 1\n[[limits]]\n")
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.problems) == (2, ())
-    assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5]
+    assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5, 7]
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("[[limits]]\nper_user = 2\n", ": limits can't be a list; allowed: a table with per_user"),
-        ("enabled = true\nselect = 3\n", f":2: select can't be 3; allowed: {SELECT}"),
-    ],
-)
-def test_a_section_of_the_system_file_that_is_no_table_is_told_to_everyone(workplace, text, what):
-    file = workplace.system(text)
-    assert workplace.problems() == [f"{file}{what}; it is ignored"]
-
-
-def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_for_everyone(workplace):
-    workplace.system("per_user = 2\n[select]\ncount = -1\n")
-    in_wrong_place, bad_value = workplace.problems()
-    assert in_wrong_place.startswith(f"{workplace.system_file}:1: unknown key per_user, nearest is limits.per_user (")
-    assert bad_value.endswith(f":3: select.count can't be -1; allowed: {COUNTS}; the default 1 is used")
+def test_a_bad_value_in_the_system_file_is_for_everyone(workplace):
+    file = workplace.system("[select]\ncount = -1\n")
+    assert workplace.problems() == [f"{file}:2: select.count can't be -1; allowed: {COUNTS}; the default 1 is used"]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +111,6 @@ def test_known_keys_of_the_system_file_in_a_wrong_place_or_with_a_bad_value_are_
         pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt"),
         pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
         pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="named-as-a-section"),
-        pytest.param("AUTOGPU_POLCY", ", nearest is AUTOGPU_POLICY", id="other-variable"),
-        pytest.param("AUTOGPU_RUN_NEED", f", nearest is AUTOGPU_NEED ({SIZES})", id="written-by-autogpu-run"),
         pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
     ],
 )
@@ -147,14 +122,11 @@ def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
     ("name", "meant"),
     [
         ("GPU", "devices"),
-        ("GPU_IDS", "devices"),
         ("VISIBLE_DEVICES", "devices"),
         ("GPUS", "count"),
         ("NUM_GPUS", "count"),
-        ("MEM", "need"),
+        ("MEMORY", "need"),
         ("MEM_LIMIT", "limit"),
-        ("TIMEOUT", "wait"),
-        ("VERBOSE", "level"),
     ],
 )
 def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplace, name, meant):
@@ -165,48 +137,75 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
     assert re.search(rf"unknown key {name.lower()}, nearest is \w+\.{meant} \(", key)
 
 
+@pytest.mark.parametrize(("toml", "seen"), [('"1,2"', '"1,2"'), ("[1, 2]", "a list")])
+def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml, seen):
+    workplace.autogpu_toml(f"[select]\ncount = {toml}\n")
+    in_file, in_variable = workplace.problems({"AUTOGPU_COUNT": "1,2"})
+    assert in_file.startswith(f"{FILE}:2: select.count can't be {seen}; allowed: {COUNTS};")
+    assert in_variable.startswith(f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS};')
+
+
 @pytest.mark.parametrize(
-    ("key", "text", "meant"),
+    ("written", "meant"),
     [
-        pytest.param("count", "1,2", "devices", id="list-of-gpus"),
-        pytest.param("count", "0-3", "devices", id="range-of-gpus"),
-        pytest.param("count", "GPU-5d0f", "devices", id="uuid"),
-        pytest.param("need", "50%", "limit", id="percentage"),
+        ("need = 8192", '8192 (add the unit, as in "6GiB")'),
+        ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
+        ('need = "50%"', '"50%" (did you mean limit?)'),
+        ('need = "learnt"', '"learnt" (nearest is "learned")'),
+        ('need = "6 apples"', '"6 apples"'),
+        ('busy = "waits"', '"waits" (nearest is "wait")'),
+        ("busy = [2]", "a list"),
+        ('devices = "1 2"', '"1 2" (write commas between them)'),
+        ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
+        ('devices = "3090"', '"3090" (a name is written between stars, as "*3090*")'),
+        ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
+        ('devices = "-1"', '"-1"'),
     ],
 )
-def test_a_value_for_another_key_is_told_which(workplace, key, text, meant):
-    workplace.autogpu_toml(f'[select]\n{key} = "{text}"\n')
-    seen = f'select.{key} can\'t be "{text}" (did you mean '
-    in_file, in_variable, in_flag = workplace.problems({f"AUTOGPU_{key.upper()}": text}, flags={key: text})
-    assert re.match(rf"{re.escape(f'{FILE}:2: {seen}')}\w+\.{meant}\?\); allowed: ", in_file)
-    assert in_variable.startswith(f"AUTOGPU_{key.upper()}: {seen}AUTOGPU_{meant.upper()}?); allowed: ")
-    assert in_flag.startswith(f"--{key}: {seen}--{meant}?); allowed: ")
-
-
-def test_a_list_of_gpus_is_no_count(workplace):
-    workplace.autogpu_toml("[select]\ncount = [1, 2]\n")
+def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, written, meant):
+    workplace.autogpu_toml(f"[select]\n{written}\n")
     (problem,) = workplace.problems()
-    assert problem.startswith(f"{FILE}:2: select.count can't be a list (did you mean select.devices?); allowed: ")
+    key = written.partition(" ")[0]
+    verb = "hold" if key == "devices" else "be"
+    assert problem.startswith(f"{FILE}:2: select.{key} can't {verb} {meant}; allowed: ")
+
+
+def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
+    (problem,) = workplace.problems({"AUTOGPU_LIMIT": "0.5"})
+    assert problem.startswith('AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: ')
 
 
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
         pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
-        pytest.param("select.need = 6 GiB  # big", 'write need = "6GiB", not need = 6 GiB', id="spaces-and-comment"),
+        pytest.param("select.need = 6 GiB  # big", 'write select.need = "6 GiB", not select.need = 6 GiB', id="spaces"),
         pytest.param("wait = 30m", 'write wait = "30m", not wait = 30m', id="duration"),
-        pytest.param("limit = 50%", 'write limit = "50%", not limit = 50%', id="percentage"),
+        pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
         pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
-        pytest.param("growth = yes", "write growth = true, not growth = yes", id="yes"),
-        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="list"),
+        pytest.param("growth = yes", 'write growth = "yes", not growth = yes', id="yes"),
+        pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
+        pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
         pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
         pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
+        pytest.param("busy = \u202e2J", r'write busy = "\u202e2J", not busy = \u202e2J', id="hostile"),
     ],
 )
 def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
     workplace.autogpu_toml("\n" + text)
     line = 2 + text.count("\n")
     assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
+
+
+@pytest.mark.parametrize(
+    "text", ["count 2", "[select", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
+)
+def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
+    workplace.autogpu_toml("\n" + text)
+    (problem,) = workplace.problems()
+    assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
+    usual = 'text stands in quotes, as in "6GiB", and a key or table only once'
+    assert problem.endswith(f" ({usual}); this file is ignored")
 
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
@@ -228,10 +227,8 @@ TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
     ("content", "pattern"),
     [
         pytest.param(b"[select]\ncount 2\n", ":2 is not valid TOML: .+", id="no-equals"),
-        pytest.param(b"[select]\ncount = 1\ncount = 2\n", ":3 is not valid TOML: .+", id="duplicate"),
-        pytest.param(b"[select]\n\n[select]\n", ":3 is not valid TOML: .+", id="table-twice"),
         pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated"),
-        pytest.param(b"[select]\na = '\xff'\n", ":2 is not valid TOML: it is not UTF-8", id="not-utf-8"),
+        pytest.param(b"[select]\na = '\xff'\n", " is not valid TOML: .+", id="not-utf-8"),
         pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
         pytest.param(b"a = " + b"{a=" * 5000, TOO_DEEP, id="nested-tables"),
         pytest.param(b"count = " + b"9" * 9000, ".*", id="endless-number"),
@@ -247,7 +244,6 @@ def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, conte
     (problem,) = resolved.problems
     assert re.fullmatch(FILE + pattern, problem.what.partition("; allowed")[0])
     assert str(problem).count("\n") == 0
-    assert problem.instead in ("this file is ignored", "it is ignored")
 
 
 def test_a_byte_order_mark_is_no_problem(workplace):
@@ -291,13 +287,11 @@ def test_dots_elsewhere_are_no_name(workplace):
 
 
 @pytest.mark.parametrize("layer", ["system", "project"])
-def test_a_flood_of_problems_is_cut_and_counted(workplace, layer):
-    text = "".join(f"kount{number} = 1\n" for number in range(5000))
-    file = workplace.system(text) if layer == "system" else workplace.autogpu_toml(text) and FILE
+def test_a_flood_of_unknown_names_is_cut(workplace, layer):
+    text = "".join(f"kount{number} = 1\n" for number in range(5000)) + "[select]\ncount = 2\n"
+    workplace.system(text) if layer == "system" else workplace.autogpu_toml(text)
     resolved = workplace.resolve()
-    lines = [*map(str, resolved.system_notes or resolved.problems)]
-    assert len(lines) == 21
-    assert lines[-1] == f"{file}:21: and 4980 more; they are ignored"
+    assert (resolved.policy.count, len(resolved.system_notes or resolved.problems)) == (2, 20)
 
 
 def test_without_the_parser_the_variables_hold(workplace, monkeypatch):

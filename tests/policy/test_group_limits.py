@@ -83,7 +83,7 @@ def test_what_is_no_number_is_told(workplace, table, said):
 def test_a_group_that_the_host_lacks_is_named_to_the_administrator_alone(workplace):
     file = workplace.system("[limits.per_user]\nstudnets = 1\ndaemon = 1\n")
     resolved = workplace.resolve()
-    what = f'{file}:2: limits.per_user names "studnets", which is no group of this host; it has no effect'
+    what = f'{file}:2: limits.per_user names "studnets", which is no group of this host; it is ignored'
     assert [*map(str, resolved.problems)] == []
     assert [*map(str, resolved.system_notes)] == [what]
     assert [*map(str, problems_of(file, {}, is_system=True))] == [what]

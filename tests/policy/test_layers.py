@@ -16,7 +16,6 @@ def test_without_any_layer_the_defaults_hold(workplace):
     resolved = workplace.resolve()
     assert resolved.policy == Policy()
     assert resolved.problems == resolved.system_notes == resolved.files == ()
-    assert resolved.project_file is None
     assert [str(setting.origin) for setting in resolved.settings.values()] == ["default"] * len(KEYS)
 
 
@@ -50,7 +49,6 @@ OTHERS = {
     "select.devices": ('[0, "*A100*"]', "0,*A100*", ("0", "*A100*")),
     "select.exclude": ('["2-3"]', "2-3", ("2-3",)),
     "select.prefer": ('["3", "0-1"]', "3,0-1", ("3", "0-1")),
-    "select.faulty": ('"never"', "never", "never"),
     "select.busy": ('"wait"', "WAIT", "wait"),
     "select.wait": ('"90s"', "90s", 90.0),
     "select.script": ('"override"', "override", "override"),
@@ -182,7 +180,7 @@ def test_unknown_names_in_locked_are_for_doctor(workplace):
     workplace.system('locked = ["select.exlude", "select.count"]\n')
     resolved = workplace.resolve({"AUTOGPU_COUNT": "2"})
     assert (resolved.policy.count, resolved.policy.locked) == (1, frozenset(["select.count"]))
-    what = 'locked names "select.exlude", which is no key, nearest is select.exclude; it locks nothing'
+    what = 'locked names "select.exlude", which is no key, nearest is select.exclude; it is ignored'
     assert [str(note) for note in resolved.system_notes] == [f"{workplace.system_file}:1: {what}"]
 
 

@@ -56,12 +56,6 @@ def test_the_pip_of_python_3_6_reads_the_file_and_can_say_that_python_is_too_old
     assert [line for line in lines if re.match(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.[^=]*=""", line)] == []
 
 
-def test_the_schema_for_editors_is_installed():
-    with zipfile.ZipFile(wheel()) as opened:
-        text = opened.read("autogpu/autogpu.schema.json").decode("utf-8")
-    assert text == (ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8")
-
-
 def test_the_wheel_of_the_start_up_files_has_what_install_writes():
     installed = {path.name: content for path, content in plan_install(Path(), "pth").items()}
     with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:

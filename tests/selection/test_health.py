@@ -6,9 +6,8 @@ import pytest
 
 from autogpu.policy import Policy
 from autogpu.selection import explain
-from autogpu.selection.model import Cause, Rejection
 from autogpu.selection.ranking import ranking_of
-from tests.support.selections import INHERITED, UNSET, request
+from tests.support.selections import UNSET, request
 from tests.support.values import gpu
 
 FAILED = {"remapping_failed": True}
@@ -22,11 +21,11 @@ FAULTS = [
     pytest.param({"retirement_pending": True}, "page retirement pending until a reset", id="retirement-pending"),
     pytest.param(ERRORS, "2 uncorrectable memory errors since boot", id="errors"),
 ]
-ANYTHING, NEVER = Policy(), Policy(faulty="never")
+ANYTHING = Policy()
 
 
-def order(*devices, policy=ANYTHING, spec=UNSET):
-    return [candidate.device.index for candidate in ranking_of(devices, policy, spec).candidates]
+def order(*devices):
+    return [candidate.device.index for candidate in ranking_of(devices, ANYTHING, UNSET).candidates]
 
 
 @pytest.mark.parametrize(("fault", "words"), [*FAULTS, pytest.param(HOT, "slowed down by heat", id="heat")])
@@ -43,18 +42,10 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS)
-def test_heat_passes_and_a_fault_stays_which_the_policy_may_refuse(fault, words):
+def test_heat_passes_and_a_fault_stays(fault, words):
     hot, faulty = gpu(0, **HOT), gpu(1, **fault)
     assert order(hot, faulty) == order(hot) + order(faulty) == [0, 1]
-    assert order(hot, faulty, policy=NEVER) == [0]
-    refused = Rejection(faulty, f"refused by select.faulty: {words}", Cause.EXCLUDED_BY_POLICY)
-    assert ranking_of([hot, faulty], NEVER, UNSET).rejected == (refused,)
-
-
-def test_who_names_the_gpu_has_it_unless_the_key_is_locked():
-    locked = Policy(faulty="never", locked=frozenset(["select.faulty"]))
-    for policy, expected in ((NEVER, [0]), (locked, [])):
-        assert order(gpu(0, **FAILED), policy=policy, spec=INHERITED) == expected
+    assert faulty.memory_faults == (words,)
 
 
 def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
