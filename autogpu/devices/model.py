@@ -68,8 +68,7 @@ class Device(Value):
         retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
         is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
-        temperature_celsius: Of an instance, its card's; ``None`` where it is not told, and but for a process's first
-            reading (``nvmlDeviceGetTemperature``).
+        temperature_celsius: Of an instance, its card's (``nvmlDeviceGetTemperature``).
         power_watts: Likewise (``nvmlDeviceGetPowerUsage``).
     """
 

@@ -34,6 +34,7 @@ _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_proces
 _HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
+_TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
 _BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
 
 # CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
@@ -113,8 +114,8 @@ def read_inventory(
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Yields:
-        The reading, and at the first of a process twice more: with what connects the cards, and with how warm they are,
-        which decides nothing. A driver that fails at one of these questions costs no more than its answer.
+        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
+        question costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
@@ -146,10 +147,7 @@ def read_inventory(
     reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
     yield reading
     if silent is None:
-        reading = {**reading, "topology": _read_topology(nvml, reading["devices"])}
-        yield reading
-        warmth = {device["index"]: _warmth(nvml, device["index"]) for device in reading["devices"]}
-        yield {**reading, "devices": [{**device, **warmth[device["index"]]} for device in reading["devices"]]}
+        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
     if len(answers) == count:  # else a thread is still inside the library
         nvml.answer("nvmlShutdown")
 
@@ -218,6 +216,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     activity = _activity(nvml, gpu)
     processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
     is_shared = activity["utilization_percent"] and len(processes or ()) > 1
+    milliwatts = nvml.reading("nvmlDeviceGetPowerUsage", gpu)
     card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
@@ -235,6 +234,8 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
         "multiprocessors": _multiprocessors(nvml, gpu),
+        "temperature_celsius": nvml.reading("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_OF_GPU),
+        "power_watts": None if milliwatts is None else round(milliwatts / 1000),
         **_health(nvml, gpu),
     }
     return [card, *read_instances(nvml, gpu, card)] if card["mig_enabled"] else [card]
@@ -312,13 +313,6 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
         "uncorrected_errors": nvml.reading("nvmlDeviceGetTotalEccErrors", gpu, uncorrected, since_boot) or 0,
         "is_too_hot": bool((slowdown or 0) & _HW_THERMAL_SLOWDOWN),
     }
-
-
-def _warmth(nvml: Nvml, index: int) -> dict[str, int | None]:
-    gpu, sensor_of_gpu = nvml.answer("nvmlDeviceGetHandleByIndex", index), 0  # nvmlTemperatureSensors_t
-    celsius = nvml.answer("nvmlDeviceGetTemperature", gpu, sensor_of_gpu)
-    milliwatts = nvml.answer("nvmlDeviceGetPowerUsage", gpu)
-    return {"temperature_celsius": celsius, "power_watts": None if milliwatts is None else round(milliwatts / 1000)}
 
 
 def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:

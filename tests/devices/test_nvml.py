@@ -210,11 +210,11 @@ def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_pat
     assert read_with(tmp_path, source)["pids"] == [5004242]
 
 
-FAILING = """
+FAILING_TOPOLOGY = """
 import os, time
 from real_pynvml import *
 from real_pynvml import NVMLError
-def {}(*arguments):
+def nvmlDeviceGetTopologyCommonAncestor(one, other):
     {}
 """
 
@@ -242,13 +242,10 @@ os._exit(0)
     ],
 )
 def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_path, fault, is_embedded):
-    # What connects them decides, and is told before how warm they are.
-    for function, pairs in (("nvmlDeviceGetTopologyCommonAncestor", 0), ("nvmlDeviceGetPowerUsage", 1)):
-        gpus, source = (Gpu(path="0/0"), Gpu(path="0/1")), FAILING.format(function, fault)
-        (tmp_path / function).mkdir()
-        *told, waited_s = read_with(tmp_path / function, source, READ_TOPOLOGY.format(is_embedded), gpus)
-        assert told == [2, None, pairs]
-        assert waited_s < 5
+    gpus, source = (Gpu(path="0/0"), Gpu(path="0/1")), FAILING_TOPOLOGY.format(fault)
+    *told, waited_s = read_with(tmp_path, source, READ_TOPOLOGY.format(is_embedded), gpus)
+    assert told == [2, None, 0]
+    assert waited_s < 5
 
 
 # A card in MIG mode with the instances 0 and 2, of the second of which NVML tells little.
