@@ -10,11 +10,10 @@ import os
 import sys
 import threading
 import time
-from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
+    from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -70,13 +69,6 @@ class Nvml:
                 raise
             return None
 
-    def answer(self, name: str, *arguments: Any) -> Any:
-        """As :meth:`reading`; of a GPU that is lost nothing either."""
-        try:
-            return self.reading(name, *arguments)
-        except self.error:
-            return None
-
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
         """Pid and bytes of each process, by the newest version of the call that the driver knows."""
         for version in _PROCESS_LIST_VERSIONS:
@@ -110,46 +102,42 @@ def load_pynvml() -> Any:
 def read_inventory(
     silent: Collection[int] | None = None,
     on_asking: Callable[[int], None] = lambda index: None,
-) -> Iterator[dict[str, Any]]:
+) -> dict[str, Any]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
-
-    Yields:
-        The reading, and at the first of a process once more, with what connects the cards: a driver that fails at that
-        question costs no more than its answer.
 
     Args:
         silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
             others have answered and are asked one after the other, which is five times faster: handing the
             interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
-            in which one that hangs blocks no other.
+            in which one that hangs blocks no other, and which alone tells what connects the cards.
         on_asking: Is told of each before it is asked, where they are asked one after the other.
     """
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
-        yield {"failure": str(error), "failure_cause": "pynvml"}
-        return
+        return {"failure": str(error), "failure_cause": "pynvml"}
     version = None
     try:
         nvml.call("nvmlInit")
         version = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
-        yield {"driver_version": version, **_failure(nvml, error)}
-        return
+        return {"driver_version": version, **_failure(nvml, error)}
+    answers: dict[int, Any] = {}
     if silent is None:
-        answers = _ask_all_at_once(nvml, range(count))
+        answers = _ask_all_at_once(lambda index: _answer(nvml, index), range(count))
     else:
-        answers = {}
         for index in range(count):
             on_asking(index)
             answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
-    reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
-    yield reading
-    if silent is None:
-        yield {**reading, "topology": _read_topology(nvml, reading["devices"])}
-    if len(answers) == count:  # else a thread is still inside the library
-        nvml.answer("nvmlShutdown")
+    reading = {"driver_version": version, **_sorted(answers)}
+    # An instance has its card's bus, and no links.
+    cards = [device for device in reading["devices"] if "parent" not in device] if silent is None else []
+    told = _ask_all_at_once(lambda number: _links(nvml, *cards[number:]), range(len(cards)))
+    reading["topology"] = [link for links in told.values() if links != NO_ANSWER for link in links]
+    if NO_ANSWER not in (*answers.values(), *told.values()):  # else a thread may still be inside the library
+        nvml.reading("nvmlShutdown")
+    return reading
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -182,14 +170,14 @@ def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
     return {"failure": f"NVML reports: {reason}", "failure_cause": "no-driver" if is_absent else "driver"}
 
 
-def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
-    """Ask each GPU in a thread; one that does not answer is missing in the answers, which are by index."""
-    answers: dict[int, Any] = {}
+def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[int, Any]:
+    """Ask each in a thread; ``NO_ANSWER`` stands for what has not come by the deadline."""
+    answers: dict[int, Any] = dict.fromkeys(numbers, NO_ANSWER)
 
-    def ask(index: int) -> None:
-        answers[index] = _answer(nvml, index)
+    def answer(number: int) -> None:
+        answers[number] = ask(number)
 
-    threads = [threading.Thread(target=ask, args=(index,), daemon=True) for index in indices]
+    threads = [threading.Thread(target=answer, args=(number,), daemon=True) for number in answers]
     deadline_s = time.monotonic() + DEVICE_DEADLINE_S
     for thread in threads:
         thread.start()
@@ -315,20 +303,21 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     }
 
 
-def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:
-    """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
-    # A MIG instance has its card's bus, and no links.
-    cards = [card for card in devices if "parent" not in card]
-    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
-    pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
-    return [(pair, near) for pair, near in pairs if near]
+def _links(nvml: Nvml, card: Mapping[str, Any], *others: Mapping[str, Any]) -> list[tuple[tuple[str, str], int]]:
+    """How near the others are to a card, by UUIDs. A call that fails costs none of the other answers."""
+    found = [((card["uuid"], other["uuid"]), _nearness(nvml, card["index"], other["index"])) for other in others]
+    return [(pair, near) for pair, near in found if near]
 
 
-def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
-    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
-        return _NVLINK
-    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
-    return 0 if level is None else _BEST_ANCESTOR - int(level)
+def _nearness(nvml: Nvml, *indices: int) -> int:
+    try:
+        gpus = [nvml.call("nvmlDeviceGetHandleByIndex", index) for index in indices]
+        if nvml.reading("nvmlDeviceGetP2PStatus", *gpus, _P2P_OVER_NVLINK) == _P2P_OK:
+            return _NVLINK
+        level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", *gpus)
+        return 0 if level is None else _BEST_ANCESTOR - int(level)
+    except nvml.error:  # one was lost since it was read
+        return 0
 
 
 def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
@@ -379,7 +368,7 @@ def _stand_in(name: str, functions: Any) -> Any:
 
 
 def main() -> None:
-    """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
+    """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
     import marshal
 
     # The process that started this may be gone, killed while it waited for a driver that hangs.
@@ -389,10 +378,9 @@ def main() -> None:
     # pynvml calls find_library on Windows only, and of string nothing but this: what they import takes 10 ms.
     for name, functions in {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}.items():
         sys.modules[name] = _stand_in(name, functions)
-    for reading in read_inventory():
-        # As one string: of what lies behind another value, the parts of a dictionary would be loaded one by one.
-        written = marshal.dumps(marshal.dumps(reading))
-        while written:
-            written = written[os.write(1, written) :]
+    written = marshal.dumps(read_inventory())
+    while written:
+        written = written[os.write(1, written) :]
+    os.close(1)  # a thread that is stuck in the driver would keep it open
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

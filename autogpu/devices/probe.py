@@ -25,9 +25,6 @@ _PATIENCE_S = 15.0
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
-# What connects the GPUs is told in ms once they are read, and decides only among equals.
-_TOPOLOGY_DEADLINE_S = 1.0
-
 # When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
 CONTEXT_DEADLINE_S = 10.0
 
@@ -144,7 +141,6 @@ class ThreadReading:
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
         self._owner_pid = os.getpid()
         self._inventory: Inventory | None = None
-        self._has_devices = threading.Event()
         self._last = last
         self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
@@ -165,18 +161,12 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         last = self._last
         silent = None if last is None else [lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER]
-        try:
-            for reading in nvml.read_inventory(silent, self._asked.append):
-                inventory = Inventory.from_reading(reading)
-                self._inventory = replace(inventory, topology=last.topology) if last else inventory
-                self._has_devices.set()
-        finally:
-            self._has_devices.set()
+        inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
+        self._inventory = replace(inventory, topology=last.topology) if last else inventory
 
     def result(self, deadline_s: float) -> Inventory | None:
-        left_s = max(self._started_s + deadline_s - monotonic_s(), 0)
-        if self._thread.is_alive() and self._has_devices.wait(left_s):
-            self._thread.join(_TOPOLOGY_DEADLINE_S)
+        if self._thread.is_alive():
+            self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
         # A fork's child has no such thread: nothing hangs there.
         if self._inventory is None and self._last is not None and self._asked and os.getpid() == self._owner_pid:
             from autogpu.devices.nvml import NO_ANSWER
@@ -202,7 +192,7 @@ class ProcessReading:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
-        self._pieces: list[bytes] = []
+        self._printed = b""
         self._owner_pid = os.getpid()
         self._pipe, writer = os.pipe()
         # -I -S: no site, so neither our hook nor other start-up code runs in it. Imported, and not run as a file:
@@ -243,15 +233,12 @@ class ProcessReading:
         os.close(self._pipe)
 
     def _read_pipe(self, until_s: float) -> bytes | None:
-        # Not until the process's end: one that is stuck in the driver has none.
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
-                return b"".join(self._pieces)
-            self._pieces.append(piece)
-            # The GPUs are read, and what connects them is not awaited for long.
-            until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
-        return b"".join(self._pieces) or None
+                return self._printed
+            self._printed += piece
+        return None
 
     def _end(self, *, is_killed: bool) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
@@ -289,20 +276,16 @@ def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
     return os.posix_spawn(command[0], command, environ, file_actions=actions)
 
 
-def _inventory(written: bytes, status: int) -> Inventory:
-    import io
+def _inventory(printed: bytes, status: int) -> Inventory:
     import marshal
 
     from autogpu.devices.model import Inventory
 
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-    inventory = Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
-    stream = io.BytesIO(written)
     try:
-        while True:
-            inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
-    except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
-        return inventory
+        return Inventory.from_reading(marshal.loads(printed))
+    except (EOFError, KeyError, TypeError, ValueError):  # it is not whole
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
 
 
 class Readings:

@@ -72,7 +72,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
     is_shared = bool(found[-1]["utilization_percent"]) and len(found[-1]["compute_processes"] or ()) > 1
     found[-1]["active_pids"] = [each.pid for each in active if each.smUtil] if is_shared else None
 version = theirs.nvmlSystemGetDriverVersion()
-*_, reading = ours.read_inventory()
+reading = ours.read_inventory()
 for row in reading["devices"]:
     del row["idle_s"], row["has_mps"], row["is_small"]  # worked out, and no reading of NVML
     for kind in ("compute_processes", "graphics_processes"):
@@ -211,7 +211,7 @@ def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_pat
 
 
 FAILING_TOPOLOGY = """
-import os, time
+import time
 from real_pynvml import *
 from real_pynvml import NVMLError
 def nvmlDeviceGetTopologyCommonAncestor(one, other):
@@ -236,7 +236,6 @@ os._exit(0)
     [
         pytest.param("raise TypeError('of another age')", False, id="raises"),
         pytest.param("raise TypeError('of another age')", True, id="raises-in-a-thread"),
-        pytest.param("os.abort()", False, id="crashes"),
         pytest.param("time.sleep(60)", False, id="hangs", marks=pytest.mark.slow),
         pytest.param("time.sleep(60)", True, id="hangs-in-a-thread", marks=pytest.mark.slow),
     ],
