@@ -67,7 +67,6 @@ class Device(Value):
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
         retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
-        is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
         temperature_celsius: Of an instance, its card's (``nvmlDeviceGetTemperature``).
         power_watts: Likewise (``nvmlDeviceGetPowerUsage``).
     """
@@ -93,7 +92,6 @@ class Device(Value):
     remapping_pending: bool = False
     retirement_pending: bool = False
     uncorrected_errors: int = 0
-    is_too_hot: bool = False
     temperature_celsius: int | None = None
     power_watts: int | None = None
 
@@ -119,7 +117,7 @@ class Device(Value):
         return unlisted if len(known) == len(listed) and unlisted > 1 << 30 else 0
 
     @property
-    def memory_faults(self) -> tuple[str, ...]:
+    def health_problems(self) -> tuple[str, ...]:
         """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
 
         Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
@@ -131,11 +129,6 @@ class Device(Value):
             (self.uncorrected_errors, f"{counted(self.uncorrected_errors, 'uncorrectable memory error')} since boot"),
         )
         return tuple(words for is_there, words in faults if is_there)
-
-    @property
-    def health_problems(self) -> tuple[str, ...]:
-        """All that makes it worse than a healthy one at this moment, whichever job uses it."""
-        return self.memory_faults + (("slowed down by heat",) if self.is_too_hot else ())
 
 
 class CudaAttributes(Value):

@@ -30,7 +30,6 @@ LIFETIME_S = 20.0
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-_HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
@@ -293,13 +292,11 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
     pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
     uncorrected, since_boot = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
-    slowdown = nvml.reading("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
     return {
         "remapping_failed": bool(rows and rows[3]),
         "remapping_pending": bool(rows and rows[2]),
         "retirement_pending": bool(pages),
         "uncorrected_errors": nvml.reading("nvmlDeviceGetTotalEccErrors", gpu, uncorrected, since_boot) or 0,
-        "is_too_hot": bool((slowdown or 0) & _HW_THERMAL_SLOWDOWN),
     }
 
 

@@ -257,12 +257,10 @@ def health(facts: Facts) -> Finding:
         return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in devices if device.health_problems]
     remedies = []
-    faulty = [device.index for device in devices if device.memory_faults]
+    faulty = [device.index for device in devices if device.health_problems]
     if faulty:
         reset = f"have {explain.gpu_names(faulty)} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
-    if any(device.is_too_hot for device in devices):
-        remedies.append("see to the cooling")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
         bad.append(

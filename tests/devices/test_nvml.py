@@ -45,7 +45,6 @@ for index in range(theirs.nvmlDeviceGetCount()):
     memory, pci = asked(theirs.nvmlDeviceGetMemoryInfo, gpu), asked(theirs.nvmlDeviceGetPciInfo, gpu)
     mig = asked(theirs.nvmlDeviceGetMigMode, gpu)
     rows = asked(theirs.nvmlDeviceGetRemappedRows, gpu)
-    slowed = asked(theirs.nvmlDeviceGetCurrentClocksThrottleReasons, gpu) or 0
     milliwatts = asked(theirs.nvmlDeviceGetPowerUsage, gpu)
     kind, since_boot = theirs.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, theirs.NVML_VOLATILE_ECC
     found.append({
@@ -63,7 +62,6 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "remapping_pending": bool(rows and rows[2]),
         "retirement_pending": bool(asked(theirs.nvmlDeviceGetRetiredPagesPendingStatus, gpu)),
         "uncorrected_errors": asked(theirs.nvmlDeviceGetTotalEccErrors, gpu, kind, since_boot) or 0,
-        "is_too_hot": bool(slowed & theirs.nvmlClocksThrottleReasonHwThermalSlowdown),
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
         "temperature_celsius": asked(theirs.nvmlDeviceGetTemperature, gpu, theirs.NVML_TEMPERATURE_GPU),
         "power_watts": None if milliwatts is None else round(milliwatts / 1000),
@@ -94,10 +92,10 @@ FLEET = (
     Gpu(unsupported=["memory", "processes", "graphics_processes", "compute_mode", "pci", "utilization", "samples"]),
     Gpu(processes={5004244: "1GiB"}, unsupported=["process_memory"], compute_mode="prohibited"),
     Gpu(compute_capability="8.0", ecc=True, health=["row_remapping_failed"], uncorrected_errors=3),
-    Gpu(compute_capability="9.0", ecc=True, health=["row_remapping_pending", "thermal_slowdown"]),
+    Gpu(compute_capability="9.0", ecc=True, health=["row_remapping_pending"]),
     Gpu(compute_capability="7.0", ecc=True, health=["page_retirement_pending"]),
 )
-NAMES = ("busy", "more-processes-than-asked-for", "mute", "nameless", "failed-rows", "hot", "retired-pages")
+NAMES = ("busy", "more-processes-than-asked-for", "mute", "nameless", "failed-rows", "pending-rows", "retired-pages")
 
 
 @pytest.fixture(scope="module")
