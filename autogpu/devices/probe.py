@@ -51,10 +51,9 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
     failed this one is taken outside, and where this process has no pynvml to use the last one stands.
     """
-    # Where threads are not real, a call that hangs would hold up the script as well.
-    if last is None or last.failure or not process.threads_are_real():
-        return start(environ)
-    return ThreadReading(last)
+    # Their threads are not real: a call that hangs would hold up the script as well.
+    is_green = not {"gevent", "eventlet"}.isdisjoint(sys.modules)
+    return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
 
 
 def prepare(last: Inventory) -> None:
