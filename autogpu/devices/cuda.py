@@ -16,9 +16,6 @@ _CUDA_SUCCESS = 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
 
-# NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
-_CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
-
 # For a process in which CUDA may start, and which the driver may crash.
 START = """
 import ctypes
@@ -76,9 +73,7 @@ def can_run(version: tuple[int, int]) -> bool:
     except OSError:
         return False
     number = _written_by(cuda.cuDriverGetVersion)
-    # Where the driver has other files, as on WSL2, these are not asked for.
-    is_open = os.access(_MEMORY_FILE, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
-    if number is None or not is_open:
+    if number is None:
         return False
     major, minor = number // 1000, number % 1000 // 10
     return (major, minor) >= version or (major == version[0] and major >= 11)

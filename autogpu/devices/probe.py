@@ -56,14 +56,14 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
 
 
-def finish(reading: Reading) -> Inventory:
+def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     """Wait for a reading; a driver that does not answer is one more failure."""
     from autogpu.devices.model import Inventory
 
-    inventory = reading.result(_PATIENCE_S)
+    inventory = reading.result(deadline_s)
     if inventory is None:
         reading.close()
-        inventory = Inventory(failure=f"NVML timed out after {_PATIENCE_S:.0f} s", failure_cause="driver")
+        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause="driver")
     return inventory
 
 
@@ -318,13 +318,9 @@ class Readings:
             self._stuck = self._reader.start_in_process(self._environ, self.newest)
         return self._stuck.result(CONTEXT_DEADLINE_S)
 
-    def take_outside(self, deadline_s: float) -> Inventory | None:
+    def take_outside(self, deadline_s: float) -> Inventory:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""
-        reading = self._reader.start(self._environ)
-        try:
-            return reading.result(deadline_s)
-        finally:
-            reading.close()
+        return finish(self._reader.start(self._environ), deadline_s)
 
     def close(self) -> None:
         """End the reading that is under way: none is needed any more."""
