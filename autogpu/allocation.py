@@ -259,11 +259,11 @@ class Allocation:
             inventory, visible = self.readings.newest, self.visible
             if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
                 return None
-            if not visible.listed.pool or not self.cuda.can_run(built_for):
+            if not visible.listed.pool:
                 return None
             # Scripts ask again and again, and each time a process would be started.
             if visible.listed.pool not in self._counted_elsewhere:
-                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ)
+                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
             count = self._counted_elsewhere[visible.listed.pool]
             return count if count == len(visible.listed.pool) else None
 

@@ -49,34 +49,23 @@ def visible_uuids() -> tuple[str, ...] | None:
     return tuple(uuids)
 
 
-def count_elsewhere(environ: Mapping[str, str]) -> int | None:
-    """Count the GPUs by CUDA in a process of its own; ``None`` where it does not start there, or none can be asked.
+def count_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> int | None:
+    """Count the GPUs by CUDA in a process of its own, for a program that was ``built_for`` that version of CUDA.
 
-    A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
+    ``None`` where CUDA does not start there or is too old, or none can be asked. A driver that NVML can read may refuse
+    ``cuInit`` all the same: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from CUDA 11
+    on the first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
     """
     from autogpu.devices.probe import is_this_python  # few processes ask
 
     if not is_this_python(sys.executable):
         return None
     found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
-    return None if found is None or found["code"] else int(found["count"])
-
-
-def can_run(version: tuple[int, int]) -> bool:
-    """There is a driver that programs can use which are built for ``version`` of CUDA.
-
-    It is loaded if nothing else has done so, and not initialised. Source: ``cuDriverGetVersion``; from CUDA 11 on the
-    first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
-    """
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    number = _written_by(cuda.cuDriverGetVersion)
-    if number is None:
-        return False
-    major, minor = number // 1000, number % 1000 // 10
-    return (major, minor) >= version or (major == version[0] and major >= 11)
+    if found is None or found["code"]:
+        return None
+    version = found["version"] // 1000, found["version"] % 1000 // 10
+    is_new_enough = version >= built_for or version[0] == built_for[0] >= 11
+    return int(found["count"]) if is_new_enough else None
 
 
 def ordinals_in_use() -> tuple[int, ...]:
