@@ -348,22 +348,6 @@ def _capwords(text: str, separator: str | None = None) -> str:
     return (separator or " ").join(map(str.capitalize, text.split(separator)))
 
 
-def _stand_in(name: str, functions: Any) -> Any:
-    """A module of these ``functions`` and, at the first look for another one, of what the real one has."""
-
-    def other(attribute: str) -> Any:
-        import importlib
-
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        del sys.modules[name]
-        return getattr(importlib.import_module(name), attribute)
-
-    module = type(sys)(name)
-    vars(module).update(functions, __getattr__=other)
-    return module
-
-
 def main() -> None:
     """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
     import marshal
@@ -373,8 +357,15 @@ def main() -> None:
     end.daemon = True
     end.start()
     # pynvml calls find_library on Windows only, and of string nothing but this: what they import takes 10 ms.
-    for name, functions in {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}.items():
-        sys.modules[name] = _stand_in(name, functions)
+    stand_ins: dict[str, Any] = {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}
+    for name, functions in stand_ins.items():
+        sys.modules[name] = type(sys)(name)
+        vars(sys.modules[name]).update(functions)
+    try:
+        load_pynvml()
+    except UnusableBinding:  # it may use more of them
+        for name in stand_ins:
+            del sys.modules[name]
     written = marshal.dumps(read_inventory())
     while written:
         written = written[os.write(1, written) :]
