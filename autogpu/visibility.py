@@ -47,9 +47,8 @@ class Order(enum.Enum):
 
     OURS = "idlest first: a number that the script names is a place"
     PARENTS = "that of the process that started this one: a number is a place there"
-    RANKS = "one for all ranks of a job, which count the GPUs among themselves"
     WORKERS = "one for the workers of a program, whose numbers are not known"
-    GIVEN = "that of a list which autogpu did not write, or CUDA's own"
+    GIVEN = "that of a list which autogpu did not write, CUDA's own, or one for all ranks of a job"
 
 
 class Listed(Value):
@@ -293,10 +292,8 @@ class VisibleDevices:
         return None if not self.lists_chosen else sys.maxsize if count == "all" else count
 
     def _order_of(self, devices: Sequence[Device]) -> Order:
-        if not devices:
+        if not devices or self.grant.rank is not None:
             return Order.GIVEN
-        if self.grant.rank is not None:
-            return Order.RANKS
         if self._is_worker:
             return Order.WORKERS
         return Order.PARENTS if self.initial.is_written else Order.OURS
