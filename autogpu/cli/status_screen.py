@@ -43,9 +43,6 @@ best effort  a job that shares what others leave, and has no claim"""
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
-# The driver's samples reach back some seconds; to be idle for less than this says nothing of a job.
-_TELLING_IDLE_S = 60.0
-
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
 _LEAST_WIDTH_WITH_WARMTH, _WIDTH_OF_WARMTH = 80, 14
@@ -356,7 +353,7 @@ def _owners(gpu: GpuStatus) -> list[str]:
 
 
 def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:
-    yield from (_job_line(job, gpu) for job in gpu.jobs[:_MOST_JOBS])
+    yield from map(_job_line, gpu.jobs[:_MOST_JOBS])
     if len(gpu.jobs) > _MOST_JOBS:
         yield Text(f"{_INDENT}and {counted(len(gpu.jobs) - _MOST_JOBS, 'more job')} with claims")
     processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
@@ -377,17 +374,14 @@ def _process_line(process: UnmanagedProcess) -> Text:
     return Text(f"{_INDENT}{printable(process.user or 'unknown', 32):10} {what}{uses}, {kind}")
 
 
-def _job_line(job: JobStatus, gpu: GpuStatus) -> Text:
+def _job_line(job: JobStatus) -> Text:
     members = "" if job.processes == 1 else f", {job.processes} processes"
     who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     line = Text(f"{_INDENT}{who} {_memory_words(job)}{_lasting(job.age_s)}")
-    # No sample of the driver's shows more than that it was idle as far as they reach back.
-    idle_s = min(gpu.idle_s or 0, job.age_s or 0)
-    idle = f"idle {span(idle_s)} or more" if idle_s >= _TELLING_IDLE_S else "idle"
     if job.is_idle:
-        line.append(", ").append(idle, style=STANDS_OUT)
+        line.append(", ").append("idle", style=STANDS_OUT)
     elif job.is_active is not None:
-        line.append(", active" if job.is_active else f", {idle}")
+        line.append(", active" if job.is_active else ", idle")
     return line
 
 

@@ -49,8 +49,6 @@ class Device(Value):
         memory_used_bytes: Allocated now, by every process and by the driver itself. Same source.
         utilization_percent: 0-100, the mean over the driver's own sample buffer (``nvmlDeviceGetSamples``), else
             its momentary value (``nvmlDeviceGetUtilizationRates``).
-        idle_s: Since the last sample with activity; at least that long where no sample has any, for the buffer reaches
-            back seconds to minutes. ``None`` without samples.
         compute_processes: ``None`` where the driver can't list them; an empty list is not a proof of idleness,
             since containers and WSL2 hide processes.
         graphics_processes: A desktop's; likewise.
@@ -78,7 +76,6 @@ class Device(Value):
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     utilization_percent: int | None = None
-    idle_s: float | None = None
     compute_processes: tuple[Process, ...] | None = None
     graphics_processes: tuple[Process, ...] | None = None
     active_pids: Sequence[int] | None = None

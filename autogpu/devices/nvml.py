@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any, Callable, Collection, Iterable, Mapping
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -200,9 +200,9 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
     mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
-    activity = _activity(nvml, gpu)
+    utilization = _utilization_percent(nvml, gpu)
     processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
-    is_shared = activity["utilization_percent"] and len(processes or ()) > 1
+    is_shared = utilization and len(processes or ()) > 1
     milliwatts = nvml.reading("nvmlDeviceGetPowerUsage", gpu)
     card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
@@ -211,7 +211,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "pci_bus_id": text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
-        **activity,
+        "utilization_percent": utilization,
         "compute_processes": processes,
         # For a single process, the GPU's own utilization tells as much.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
@@ -250,7 +250,7 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
     name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
-        **dict.fromkeys(("utilization_percent", "idle_s", "active_pids", "multiprocessors")),
+        **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors")),
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
@@ -317,21 +317,17 @@ def _nearness(nvml: Nvml, *indices: int) -> int:
         return 0
 
 
-def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
+def _utilization_percent(nvml: Nvml, gpu: Any) -> int | None:
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
     samples = [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
     if not samples:
         rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
-        return {"utilization_percent": None if rates is None else int(rates.gpu), "idle_s": None}
-    newest_us, oldest_us = max(samples)[0], min(samples)[0]
+        return None if rates is None else int(rates.gpu)
+    newest_us = max(samples)[0]
     recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
-    active_us = max((time_us for time_us, percent in samples if percent), default=oldest_us)
     # The driver rounds to whole percents; any activity in the span must not round down to idle.
-    return {
-        "utilization_percent": min(100, -(-sum(recent) // len(recent))),
-        "idle_s": (newest_us - active_us) / 1e6,
-    }
+    return int(min(100, -(-sum(recent) // len(recent))))
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:

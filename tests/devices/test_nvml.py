@@ -72,7 +72,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
 version = theirs.nvmlSystemGetDriverVersion()
 reading = ours.read_inventory()
 for row in reading["devices"]:
-    del row["idle_s"], row["has_mps"], row["is_small"]  # worked out, and no reading of NVML
+    del row["has_mps"], row["is_small"]  # worked out, and no reading of NVML
     for kind in ("compute_processes", "graphics_processes"):
         row[kind] = row[kind] and sorted(row[kind])
 print(json.dumps([reading, {"devices": found, "driver_version": version}]))

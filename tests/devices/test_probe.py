@@ -57,13 +57,12 @@ def machine(tmp_path):
 WORKS = [90, 90, 90, 90, 0]
 READINGS = {
     # A pause between two batches is no idleness.
-    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72, "idle_s": 1.0}),
-    "worked": (Gpu(utilization_samples=[90, 80, 0, 0, 0, 0]), {"idle_s": 4.0}),
-    "idle-as-far-as-the-samples-reach": (Gpu(utilization_samples=[0] * 31), {"idle_s": 30.0}),
-    "works": (Gpu(utilization_samples=[0, 1]), {"idle_s": 0.0}),
+    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72}),
+    "idle": (Gpu(utilization_samples=[0] * 31), {"utilization_percent": 0}),
+    "works": (Gpu(utilization_samples=[0, 1]), {"utilization_percent": 1}),
     "momentary-utilization": (
         Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80]),
-        {"utilization_percent": 80, "idle_s": None},
+        {"utilization_percent": 80},
     ),
     "no-utilization": (Gpu(unsupported=["samples", "utilization"]), {"utilization_percent": None}),
     "no-memory": (Gpu(unsupported=["memory"]), {"memory_total_bytes": None}),

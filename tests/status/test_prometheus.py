@@ -51,7 +51,7 @@ DESKTOP = (Process(50, 64 << 20),)
 MACHINE = inventory(
     gpu(0, used_gib=6, pids=[7, 99], busy=97, remapping_failed=True, graphics_processes=DESKTOP),
     gpu(1, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"),
-    gpu(2, used_gib=2, pids=[8], idle_s=99.0),
+    gpu(2, used_gib=2, pids=[8]),
     unreadable=(UnreadableDevice(3, "lost"),),
     driver_version="550.54.15",
 )
