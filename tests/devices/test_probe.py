@@ -139,17 +139,6 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
     assert not _is_running(pid)
 
 
-def test_where_python_is_embedded_the_driver_is_read_in_a_thread(machine):
-    program = """
-        import os, sys
-        sys.executable = "/usr/bin/uwsgi"
-        from autogpu.devices import probe
-        print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
-    """
-    with machine(Gpu(), Gpu()) as server:
-        assert indices(read(server, program=program)) == [0, 1]
-
-
 @pytest.mark.parametrize("is_embedder", [False, True], ids=["another-program", "this-one-embeds-a-python"])
 def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_path, is_embedder):
     application = tmp_path / "python3"
