@@ -176,11 +176,10 @@ def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, dev
         (CUT, R570, 3),
         (CUT, R535, 1),
         (MIXED, R535, 2),
-        # More of them would include one that is shown its instance alone, and is told number 2.
-        (MIXED, R570, 2),
+        (MIXED, R570, 4),
     ],
 )
-def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
+def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
         begun += [count] if parent.allocator.on_workers(count) else []
