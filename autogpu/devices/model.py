@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
-from autogpu.frozen import Value, replace
+from autogpu.frozen import Value
 from autogpu.reporting.text import counted
 
 TYPE_CHECKING = False
@@ -174,12 +174,6 @@ class Inventory(Value):
                 "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
             }
         )
-
-    def without(self, index: int, reason: str) -> Inventory:
-        """The same readings, but the GPU of that index can't be read any more."""
-        devices = tuple(device for device in self.devices if device.index != index)
-        known = tuple(lost for lost in self.unreadable if lost.index != index)
-        return replace(self, devices=devices, unreadable=(*known, UnreadableDevice(index, reason)))
 
     @property
     def has_no_driver(self) -> bool:

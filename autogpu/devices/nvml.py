@@ -98,18 +98,12 @@ def load_pynvml() -> Any:
     return pynvml
 
 
-def read_inventory(
-    silent: Collection[int] | None = None,
-    on_asking: Callable[[int], None] = lambda index: None,
-) -> dict[str, Any]:
+def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Args:
-        silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
-            others have answered and are asked one after the other, which is five times faster: handing the
-            interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
-            in which one that hangs blocks no other, and which alone tells what connects the cards.
-        on_asking: Is told of each before it is asked, where they are asked one after the other.
+        silent: Indices of the GPUs that did not answer before; these are not touched again. ``None`` for the first
+            reading of a process, which alone tells what connects the cards.
     """
     try:
         nvml = Nvml(load_pynvml())
@@ -122,13 +116,9 @@ def read_inventory(
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
         return {"driver_version": version, **_failure(nvml, error)}
-    answers: dict[int, Any] = {}
-    if silent is None:
-        answers = _ask_all_at_once(lambda index: _answer(nvml, index), range(count))
-    else:
-        for index in range(count):
-            on_asking(index)
-            answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
+    answers = dict.fromkeys(range(count), NO_ANSWER)
+    asked = [index for index in answers if index not in (silent or ())]
+    answers.update(_ask_all_at_once(lambda index: _answer(nvml, index), asked))
     reading = {"driver_version": version, **_sorted(answers)}
     # An instance has its card's bus, and no links.
     cards = [device for device in reading["devices"] if "parent" not in device] if silent is None else []

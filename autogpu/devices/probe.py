@@ -130,10 +130,8 @@ class ThreadReading:
 
         problem = _pynvml_problem()
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
-        self._owner_pid = os.getpid()
         self._inventory: Inventory | None = None
         self._last = last
-        self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         if problem:
             self._inventory = last or Inventory(failure=problem, failure_cause="pynvml")
@@ -152,18 +150,12 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         last = self._last
         silent = None if last is None else [lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER]
-        inventory = Inventory.from_reading(nvml.read_inventory(silent, self._asked.append))
+        inventory = Inventory.from_reading(nvml.read_inventory(silent))
         self._inventory = replace(inventory, topology=last.topology) if last else inventory
 
     def result(self, deadline_s: float) -> Inventory | None:
         if self._thread.is_alive():
             self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
-        # A fork's child has no such thread: nothing hangs there.
-        if self._inventory is None and self._last is not None and self._asked and os.getpid() == self._owner_pid:
-            from autogpu.devices.nvml import NO_ANSWER
-
-            # It has begun to hang; what was known of the others is better than nothing.
-            return self._last.without(self._asked[-1], NO_ANSWER)
         return self._inventory
 
     @property
@@ -287,7 +279,8 @@ class Readings:
         self._reader = reader
         self._environ = environ
         self._pending: Reading | None = first
-        self._stuck: Reading | None = None
+        self._further: Reading | None = None
+        self._last: Inventory | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -314,9 +307,11 @@ class Readings:
 
     def take(self) -> Inventory | None:
         """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
-        if self._stuck is None or not self._stuck.is_running:
-            self._stuck = self._reader.start_in_process(self._environ, self.newest)
-        return self._stuck.result(CONTEXT_DEADLINE_S)
+        if self._further is None or not self._further.is_running:
+            self._further = self._reader.start_in_process(self._environ, self._last or self.newest)
+        inventory = self._further.result(CONTEXT_DEADLINE_S)
+        self._last = inventory or self._last
+        return inventory
 
     def take_outside(self, deadline_s: float) -> Inventory:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""
