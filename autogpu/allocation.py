@@ -10,8 +10,8 @@ from typing import Callable, ContextManager, Iterable, MutableMapping, Sequence
 from autogpu import engines
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
-from autogpu.devices.enumeration import cards, counted_by_framework, named_by_nvml
-from autogpu.devices.model import NO_READING, Inventory, by_uuid
+from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
+from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
@@ -175,7 +175,6 @@ class Allocation:
         if anew or not self.visible.is_written:
             inventory = self.readings.wait(IMPORT_DEADLINE_S)
             self.visible.write(inventory)
-            self.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                 self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
         if self.moment is Moment.IMPORT and self.taken is None:
@@ -265,11 +264,11 @@ class Allocation:
             inventory, visible = self.readings.newest, self.visible
             if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
                 return None
-            if not visible.listed.pool or not self.cuda.can_run(built_for):
+            if not visible.listed.pool:
                 return None
             # Scripts ask again and again, and each time a process would be started.
             if visible.listed.pool not in self._counted_elsewhere:
-                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ)
+                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
             count = self._counted_elsewhere[visible.listed.pool]
             return count if count == len(visible.listed.pool) else None
 
@@ -448,17 +447,10 @@ class Allocation:
         is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
         if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():
             return False
-        if not 2 <= count <= self._most_workers():
+        if not 2 <= count <= len(self.uuids or ()):
             return False
         # What the process has claimed itself and does not use is for them.
         return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
-
-    def _most_workers(self) -> int:
-        inventory = self.readings.newest
-        known = by_uuid(inventory.devices if inventory else ())
-        pool = [known[uuid] for uuid in self.uuids or () if uuid in known]
-        # One list names cards or instances, and each worker counts by its list up to its own number.
-        return len(cards(pool) or pool)
 
     def _granted_by_now(self) -> Grant:
         return engines.granted_here(self.visible.environ_without_ours(), self.visible.initial.value)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Iterable, Mapping, Sequence
 
 from autogpu import lease
-from autogpu.devices.model import NO_READING, Device, by_uuid
+from autogpu.devices.model import Device, by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import Value
@@ -87,7 +87,7 @@ class _Now:
     """A GPU at this moment, by the driver, which may not answer, and the leases of other jobs."""
 
     def __init__(self, allocation: Allocation, known: Device, *, has_context: bool) -> None:
-        devices = (allocation.readings.take_outside(_DEADLINE_S) or NO_READING).devices
+        devices = allocation.readings.take_outside(_DEADLINE_S).devices
         self.devices = by_uuid(devices)
         self.device = self.devices.get(known.uuid, known)
         self.held_bytes = bytes_by_pid(self.device).get(os.getpid(), 0) if known.uuid in self.devices else 0

@@ -44,18 +44,6 @@ def copy_of(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in values if value is not None}
 
 
-def threads_are_real() -> bool:
-    """A thread may wait in a system call without holding up the others.
-
-    Not where gevent or eventlet have put their own in the place of the system's.
-    """
-    import threading
-
-    # Up to 3.12 the first, from 3.13 on the second.
-    start = getattr(threading, "_start_new_thread", None) or getattr(threading, "_start_joinable_thread", None)
-    return start is None or type(start) is type(len)
-
-
 def is_worker() -> bool:
     """Python's ``multiprocessing`` started this process."""
     module: Any = sys.modules.get("multiprocessing.process")

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 
-from autogpu.devices.enumeration import has_instances, hides_all, named_uuids, shows_several
+from autogpu.devices.enumeration import cards, has_instances, hides_all, named_uuids, shows_several
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
@@ -21,10 +21,8 @@ from autogpu.selection.visible_devices import (
     device_order,
     environment_for,
     initial_visibility,
-    listed_before_claim,
     pool_in_order,
     restore,
-    to_list,
     visible_spec,
 )
 from autogpu.variables import (
@@ -49,9 +47,8 @@ class Order(enum.Enum):
 
     OURS = "idlest first: a number that the script names is a place"
     PARENTS = "that of the process that started this one: a number is a place there"
-    RANKS = "one for all ranks of a job, which count the GPUs among themselves"
     WORKERS = "one for the workers of a program, whose numbers are not known"
-    GIVEN = "that of a list which autogpu did not write, or CUDA's own"
+    GIVEN = "that of a list which autogpu did not write, CUDA's own, or one for all ranks of a job"
 
 
 class Listed(Value):
@@ -114,8 +111,7 @@ class VisibleDevices:
     @property
     def hides_others(self) -> bool:
         """GPUs that the process has not claimed are to be hidden from every library."""
-        is_wanted = self._policy.visible == "chosen" and not self.lists_chosen
-        return is_wanted and (self.grant.rank is None or bool(self.listed.candidates))
+        return self._policy.visible == "chosen" and not self.lists_chosen and self.grant.rank is None
 
     # What is written
 
@@ -204,17 +200,13 @@ class VisibleDevices:
         return sorted(uuids, key=lambda uuid: rank.get(uuid, len(rank)))
 
     def _shown_after_claim(self, inventory: Inventory, decision: Decision) -> tuple[str, ...]:
-        """The pool; the claimed GPUs where others are hidden, with those that CUDA shows beside a MIG instance."""
+        """The pool; the claimed GPUs where others are hidden, and a MIG instance where CUDA shows none beside it."""
         candidates = self.listed.candidates
-        if not candidates and not self.hides_others:
-            return self.listed.pool
-        devices = decision.devices
-        if candidates:
-            known = by_uuid(inventory.devices)
-            is_all = self._policy.visible == "pool" or self.grant.rank is not None
-            beside = [known[uuid] for uuid in candidates if uuid in known] if is_all else devices
-            devices = to_list(devices, decision.of_ranks, beside, shows_several=shows_several(inventory))
-        return tuple(device.uuid for device in devices)
+        if self.hides_others or (candidates and has_instances(decision.devices)):
+            return tuple(device.uuid for device in decision.devices)
+        known = by_uuid(inventory.devices)
+        whole = cards(known[uuid] for uuid in candidates if uuid in known)
+        return tuple(device.uuid for device in whole) if candidates else self.listed.pool
 
     def _list_in_order(self, inventory: Inventory, pool: tuple[str, ...]) -> None:
         before = self.listed.pool
@@ -262,7 +254,7 @@ class VisibleDevices:
     ) -> tuple[Listed, _Variables]:
         known = by_uuid(inventory.devices)
         ranking = ranking_of([known[uuid] for uuid in pool], self._policy, self.spec, os.getpid())
-        devices, candidates = self._shown(self._in_order(pool, ranking, parents), parents, inventory)
+        devices, candidates = self._shown(self._in_order(pool, ranking, parents), inventory)
         if self.spec.is_scripts and len(devices) == len(pool):
             # Leave the script's own value, which it may read back: the framework is told the choice.
             return Listed(pool, candidates=candidates), {}
@@ -282,19 +274,15 @@ class VisibleDevices:
         listed = pool_in_order(ranking, kept_order=parents or before or pool)
         return tuple(device for device in listed if device.uuid in parents) if parents else listed
 
-    def _shown(
-        self, devices: tuple[Device, ...], parents: tuple[str, ...], inventory: Inventory
-    ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    def _shown(self, devices: tuple[Device, ...], inventory: Inventory) -> tuple[tuple[Device, ...], tuple[str, ...]]:
         """Of these what CUDA shows a process, and the UUIDs of those among which it has to claim before."""
         devices = tuple(device for device in devices if not device.mig_enabled)
-        are_several, is_rank = shows_several(inventory), self.grant.rank is not None
         if len(devices) < 2 or not has_instances(devices):
             return devices, ()
-        # Before R570 CUDA shows one instance, or cards. Ranks count what they divide, on any driver.
-        if are_several and not is_rank:
+        if shows_several(inventory):
             return best_kind_first(devices), ()
-        of_parent = tuple(device for device in devices if device.uuid in parents) or devices
-        shown = listed_before_claim(of_parent, is_rank=is_rank, shows_several=are_several and bool(parents))
+        # Before R570 CUDA shows cards, or one instance.
+        shown = cards(devices) if devices[0].parent is None else devices[:1]
         return shown[: self._listed_count], tuple(device.uuid for device in devices)
 
     @property
@@ -304,10 +292,8 @@ class VisibleDevices:
         return None if not self.lists_chosen else sys.maxsize if count == "all" else count
 
     def _order_of(self, devices: Sequence[Device]) -> Order:
-        if not devices:
+        if not devices or self.grant.rank is not None:
             return Order.GIVEN
-        if self.grant.rank is not None:
-            return Order.RANKS
         if self._is_worker:
             return Order.WORKERS
         return Order.PARENTS if self.initial.is_written else Order.OURS

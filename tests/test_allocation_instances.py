@@ -145,20 +145,28 @@ def test_a_driver_that_shows_another_instance_than_the_claimed_one_is_followed(p
 
 
 @pytest.mark.parametrize(
-    ("version", "size", "devices", "shown"),
+    ("size", "devices", "shown"),
     [
         # Whole cards are shown to all ranks in one order, since scripts count them by their rank.
-        pytest.param(R535, 2, MIXED, ["1 2"] * 2, id="enough-whole-cards-before-r570"),
-        pytest.param(R570, 2, MIXED, ["1 2"] * 2, id="enough-whole-cards"),
-        pytest.param(R535, 4, MIXED, ["0:0", "0:1", "1 2", "1 2"], id="one-kind-is-shown-before-r570"),
-        pytest.param(R570, 4, MIXED, ["0:0 0:1 1 2"] * 4, id="cards-and-instances"),
-        pytest.param(R535, 2, CUT, ["0:1", "0:2"], id="one-instance-each-before-r570"),
-        pytest.param(R570, 2, CUT, ["0:1 0:2"] * 2, id="each-others-instances"),
+        pytest.param(2, MIXED, ["1 2"] * 2, id="enough-whole-cards"),
+        pytest.param(4, MIXED, ["0:0", "0:1", "1 2", "1 2"], id="one-kind-is-shown"),
+        pytest.param(2, CUT, ["0:1", "0:2"], id="one-instance-each"),
     ],
 )
-def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
-    job = ranks(process, *devices, size=size, version=version)
+def test_ranks_have_a_gpu_each(process, size, devices, shown):
+    job = ranks(process, *devices, size=size)
     assert sorted(" ".join(sorted(rank.listed.split())) for rank in job) == shown
+    assert len({device.uuid for rank in job for device in rank.allocation.decision.devices}) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "devices"), [(2, MIXED), (4, MIXED), (2, CUT)], ids=["enough-cards", "of-both", "instances"]
+)
+def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, devices):
+    job = ranks(process, *devices, size=size, version=R570, counted=devices[1:])
+    assert [rank.listed for rank in job] == [" ".join(device.label for device in devices[1:])] * size
+    for rank in job:
+        rank.framework.take()
     assert len({device.uuid for rank in job for device in rank.allocation.decision.devices}) == size
 
 
@@ -168,11 +176,10 @@ def test_ranks_have_a_gpu_each(process, version, size, devices, shown):
         (CUT, R570, 3),
         (CUT, R535, 1),
         (MIXED, R535, 2),
-        # More of them would include one that is shown its instance alone, and is told number 2.
-        (MIXED, R570, 2),
+        (MIXED, R570, 4),
     ],
 )
-def test_as_many_workers_choose_together_as_one_list_has_gpus_of_a_kind(process, gpus, version, workers):
+def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
         begun += [count] if parent.framework.on_workers(count) else []

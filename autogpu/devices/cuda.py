@@ -16,21 +16,19 @@ _CUDA_SUCCESS = 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
 
-# NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
-_CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
-
-# Counts the GPUs, or says why not, in a process in which CUDA may start, and which the driver may crash.
+# Tells how many GPUs there are and how new CUDA is, or why not, in a process in which CUDA may start, and which the driver may crash.
 START = """
 import ctypes
 try:
-    cuda, count, why = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p()
+    cuda, count, version, why = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
 except OSError as error:
     raise SystemExit(str(error))
 code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
 if code:
     cuda.cuGetErrorString(code, ctypes.byref(why))
     raise SystemExit("cuInit fails with %d: %s" % (code, (why.value or b"unknown").decode()))
-print("\\n%d" % count.value)
+cuda.cuDriverGetVersion(ctypes.byref(version))
+print("\\n[%d, %d]" % (count.value, version.value))
 """
 START_DEADLINE_S = 20.0
 
@@ -54,36 +52,24 @@ def visible_uuids() -> tuple[str, ...] | None:
     return tuple(uuids)
 
 
-def count_elsewhere(environ: Mapping[str, str]) -> int | None:
-    """Count the GPUs by CUDA in a process of its own; ``None`` where it does not start there, or none can be asked.
+def count_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> int | None:
+    """Count the GPUs by CUDA in a process of its own, for a program that was ``built_for`` that version of CUDA.
 
-    A driver that NVML can read may refuse ``cuInit`` all the same: without a fabric manager, or after a suspend.
+    ``None`` where CUDA does not start there or is too old, or none can be asked. A driver that NVML can read may refuse
+    ``cuInit`` all the same: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from CUDA 11
+    on the first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
     """
     from autogpu.devices.probe import is_this_python  # few processes ask
 
     if not is_this_python(sys.executable):
         return None
-    count, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
-    return None if count is None else int(count)
-
-
-def can_run(version: tuple[int, int]) -> bool:
-    """There is a driver that programs can use which are built for ``version`` of CUDA.
-
-    It is loaded if nothing else has done so, and not initialised. Source: ``cuDriverGetVersion``; from CUDA 11 on the
-    first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
-    """
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    number = _written_by(cuda.cuDriverGetVersion)
-    # Where the driver has other files, as on WSL2, these are not asked for.
-    is_open = os.access(_MEMORY_FILE, os.R_OK | os.W_OK) or not os.access(_CONTROL_FILE, os.F_OK)
-    if number is None or not is_open:
-        return False
-    major, minor = number // 1000, number % 1000 // 10
-    return (major, minor) >= version or (major == version[0] and major >= 11)
+    found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    if found is None:
+        return None
+    count, number = found
+    version = number // 1000, number % 1000 // 10
+    is_new_enough = version >= built_for or version[0] == built_for[0] >= 11
+    return int(count) if is_new_enough else None
 
 
 def ordinals_in_use() -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
-from autogpu.frozen import Value, replace
+from autogpu.frozen import Value
 from autogpu.reporting.text import counted
 
 TYPE_CHECKING = False
@@ -49,8 +49,6 @@ class Device(Value):
         memory_used_bytes: Allocated now, by every process and by the driver itself. Same source.
         utilization_percent: 0-100, the mean over the driver's own sample buffer (``nvmlDeviceGetSamples``), else
             its momentary value (``nvmlDeviceGetUtilizationRates``).
-        idle_s: Since the last sample with activity; at least that long where no sample has any, for the buffer reaches
-            back seconds to minutes. ``None`` without samples.
         compute_processes: ``None`` where the driver can't list them; an empty list is not a proof of idleness,
             since containers and WSL2 hide processes.
         graphics_processes: A desktop's; likewise.
@@ -67,9 +65,7 @@ class Device(Value):
         remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
         retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
         uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
-        is_too_hot: It slows itself down (``nvmlDeviceGetCurrentClocksThrottleReasons``).
-        temperature_celsius: Of an instance, its card's; ``None`` where it is not told, and but for a process's first
-            reading (``nvmlDeviceGetTemperature``).
+        temperature_celsius: Of an instance, its card's (``nvmlDeviceGetTemperature``).
         power_watts: Likewise (``nvmlDeviceGetPowerUsage``).
     """
 
@@ -80,7 +76,6 @@ class Device(Value):
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     utilization_percent: int | None = None
-    idle_s: float | None = None
     compute_processes: tuple[Process, ...] | None = None
     graphics_processes: tuple[Process, ...] | None = None
     active_pids: Sequence[int] | None = None
@@ -94,7 +89,6 @@ class Device(Value):
     remapping_pending: bool = False
     retirement_pending: bool = False
     uncorrected_errors: int = 0
-    is_too_hot: bool = False
     temperature_celsius: int | None = None
     power_watts: int | None = None
 
@@ -120,7 +114,7 @@ class Device(Value):
         return unlisted if len(known) == len(listed) and unlisted > 1 << 30 else 0
 
     @property
-    def memory_faults(self) -> tuple[str, ...]:
+    def health_problems(self) -> tuple[str, ...]:
         """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
 
         Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
@@ -132,11 +126,6 @@ class Device(Value):
             (self.uncorrected_errors, f"{counted(self.uncorrected_errors, 'uncorrectable memory error')} since boot"),
         )
         return tuple(words for is_there, words in faults if is_there)
-
-    @property
-    def health_problems(self) -> tuple[str, ...]:
-        """All that makes it worse than a healthy one at this moment, whichever job uses it."""
-        return self.memory_faults + (("slowed down by heat",) if self.is_too_hot else ())
 
 
 class CudaAttributes(Value):
@@ -185,12 +174,6 @@ class Inventory(Value):
                 "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
             }
         )
-
-    def without(self, index: int, reason: str) -> Inventory:
-        """The same readings, but the GPU of that index can't be read any more."""
-        devices = tuple(device for device in self.devices if device.index != index)
-        known = tuple(lost for lost in self.unreadable if lost.index != index)
-        return replace(self, devices=devices, unreadable=(*known, UnreadableDevice(index, reason)))
 
     @property
     def has_no_driver(self) -> bool:
@@ -262,14 +245,12 @@ if TYPE_CHECKING:
 
         def start(self, environ: Mapping[str, str]) -> Reading: ...
         def start_in_process(self, environ: Mapping[str, str], last: Inventory | None) -> Reading: ...
-        def prepare(self, last: Inventory) -> None: ...
 
     class CudaDriver(Protocol):
         """The CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
 
         def visible_uuids(self) -> tuple[str, ...] | None: ...
-        def can_run(self, version: tuple[int, int]) -> bool: ...
-        def count_elsewhere(self, environ: Mapping[str, str]) -> int | None: ...
+        def count_elsewhere(self, environ: Mapping[str, str], built_for: tuple[int, int]) -> int | None: ...
         def ordinals_in_use(self) -> tuple[int, ...]: ...
         def attributes(self) -> tuple[CudaAttributes, ...] | None: ...
         def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]: ...

@@ -10,11 +10,10 @@ import os
 import sys
 import threading
 import time
-from itertools import combinations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterator, Mapping, Sequence
+    from typing import Any, Callable, Collection, Iterable, Mapping
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -31,9 +30,9 @@ LIFETIME_S = 20.0
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
-_HW_THERMAL_SLOWDOWN = 0x40  # nvmlClocksThrottleReasonHwThermalSlowdown: the clocks are halved or worse
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
+_TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
 _BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
 
 # CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
@@ -69,13 +68,6 @@ class Nvml:
                 raise
             return None
 
-    def answer(self, name: str, *arguments: Any) -> Any:
-        """As :meth:`reading`; of a GPU that is lost nothing either."""
-        try:
-            return self.reading(name, *arguments)
-        except self.error:
-            return None
-
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
         """Pid and bytes of each process, by the newest version of the call that the driver knows."""
         for version in _PROCESS_LIST_VERSIONS:
@@ -106,52 +98,35 @@ def load_pynvml() -> Any:
     return pynvml
 
 
-def read_inventory(
-    silent: Collection[int] | None = None,
-    on_asking: Callable[[int], None] = lambda index: None,
-) -> Iterator[dict[str, Any]]:
+def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
-    Yields:
-        The reading, and at the first of a process twice more: with what connects the cards, and with how warm they are,
-        which decides nothing. A driver that fails at one of these questions costs no more than its answer.
-
     Args:
-        silent: Indices of the GPUs that did not answer before; these are not touched again. Where it is given the
-            others have answered and are asked one after the other, which is five times faster: handing the
-            interpreter from thread to thread takes longer than the calls. ``None`` for the first reading of a process,
-            in which one that hangs blocks no other.
-        on_asking: Is told of each before it is asked, where they are asked one after the other.
+        silent: Indices of the GPUs that did not answer before; these are not touched again. ``None`` for the first
+            reading of a process, which alone tells what connects the cards.
     """
     try:
         nvml = Nvml(load_pynvml())
     except UnusableBinding as error:
-        yield {"failure": str(error), "failure_cause": "pynvml"}
-        return
+        return {"failure": str(error), "failure_cause": "pynvml"}
     version = None
     try:
         nvml.call("nvmlInit")
         version = text(nvml.reading("nvmlSystemGetDriverVersion"))
         count = nvml.call("nvmlDeviceGetCount")
     except nvml.error as error:
-        yield {"driver_version": version, **_failure(nvml, error)}
-        return
-    if silent is None:
-        answers = _ask_all_at_once(nvml, range(count))
-    else:
-        answers = {}
-        for index in range(count):
-            on_asking(index)
-            answers[index] = NO_ANSWER if index in silent else _answer(nvml, index)
-    reading = {"driver_version": version, **_sorted({index: answers.get(index, NO_ANSWER) for index in range(count)})}
-    yield reading
-    if silent is None:
-        reading = {**reading, "topology": _read_topology(nvml, reading["devices"])}
-        yield reading
-        warmth = {device["index"]: _warmth(nvml, device["index"]) for device in reading["devices"]}
-        yield {**reading, "devices": [{**device, **warmth[device["index"]]} for device in reading["devices"]]}
-    if len(answers) == count:  # else a thread is still inside the library
-        nvml.answer("nvmlShutdown")
+        return {"driver_version": version, **_failure(nvml, error)}
+    answers = dict.fromkeys(range(count), NO_ANSWER)
+    asked = [index for index in answers if index not in (silent or ())]
+    answers.update(_ask_all_at_once(lambda index: _answer(nvml, index), asked))
+    reading = {"driver_version": version, **_sorted(answers)}
+    # An instance has its card's bus, and no links.
+    cards = [device for device in reading["devices"] if "parent" not in device] if silent is None else []
+    told = _ask_all_at_once(lambda number: _links(nvml, *cards[number:]), range(len(cards)))
+    reading["topology"] = [link for links in told.values() if links != NO_ANSWER for link in links]
+    if NO_ANSWER not in (*answers.values(), *told.values()):  # else a thread may still be inside the library
+        nvml.reading("nvmlShutdown")
+    return reading
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
@@ -184,14 +159,14 @@ def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
     return {"failure": f"NVML reports: {reason}", "failure_cause": "no-driver" if is_absent else "driver"}
 
 
-def _ask_all_at_once(nvml: Nvml, indices: Sequence[int]) -> dict[int, Any]:
-    """Ask each GPU in a thread; one that does not answer is missing in the answers, which are by index."""
-    answers: dict[int, Any] = {}
+def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[int, Any]:
+    """Ask each in a thread; ``NO_ANSWER`` stands for what has not come by the deadline."""
+    answers: dict[int, Any] = dict.fromkeys(numbers, NO_ANSWER)
 
-    def ask(index: int) -> None:
-        answers[index] = _answer(nvml, index)
+    def answer(number: int) -> None:
+        answers[number] = ask(number)
 
-    threads = [threading.Thread(target=ask, args=(index,), daemon=True) for index in indices]
+    threads = [threading.Thread(target=answer, args=(number,), daemon=True) for number in answers]
     deadline_s = time.monotonic() + DEVICE_DEADLINE_S
     for thread in threads:
         thread.start()
@@ -215,9 +190,10 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
     mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
-    activity = _activity(nvml, gpu)
+    utilization = _utilization_percent(nvml, gpu)
     processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
-    is_shared = activity["utilization_percent"] and len(processes or ()) > 1
+    is_shared = utilization and len(processes or ()) > 1
+    milliwatts = nvml.reading("nvmlDeviceGetPowerUsage", gpu)
     card = {
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
@@ -225,7 +201,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "pci_bus_id": text(pci.busId) if pci else None,
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
-        **activity,
+        "utilization_percent": utilization,
         "compute_processes": processes,
         # For a single process, the GPU's own utilization tells as much.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
@@ -235,6 +211,8 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
         "multiprocessors": _multiprocessors(nvml, gpu),
+        "temperature_celsius": nvml.reading("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_OF_GPU),
+        "power_watts": None if milliwatts is None else round(milliwatts / 1000),
         **_health(nvml, gpu),
     }
     return [card, *read_instances(nvml, gpu, card)] if card["mig_enabled"] else [card]
@@ -262,7 +240,7 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", instance)
     name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
-        **dict.fromkeys(("utilization_percent", "idle_s", "active_pids", "multiprocessors")),
+        **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors")),
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
         "memory_total_bytes": memory.total if memory else None,
         "memory_used_bytes": memory.used if memory else None,
@@ -304,54 +282,42 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
     pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
     uncorrected, since_boot = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
-    slowdown = nvml.reading("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
     return {
         "remapping_failed": bool(rows and rows[3]),
         "remapping_pending": bool(rows and rows[2]),
         "retirement_pending": bool(pages),
         "uncorrected_errors": nvml.reading("nvmlDeviceGetTotalEccErrors", gpu, uncorrected, since_boot) or 0,
-        "is_too_hot": bool((slowdown or 0) & _HW_THERMAL_SLOWDOWN),
     }
 
 
-def _warmth(nvml: Nvml, index: int) -> dict[str, int | None]:
-    gpu, sensor_of_gpu = nvml.answer("nvmlDeviceGetHandleByIndex", index), 0  # nvmlTemperatureSensors_t
-    celsius = nvml.answer("nvmlDeviceGetTemperature", gpu, sensor_of_gpu)
-    milliwatts = nvml.answer("nvmlDeviceGetPowerUsage", gpu)
-    return {"temperature_celsius": celsius, "power_watts": None if milliwatts is None else round(milliwatts / 1000)}
+def _links(nvml: Nvml, card: Mapping[str, Any], *others: Mapping[str, Any]) -> list[tuple[tuple[str, str], int]]:
+    """How near the others are to a card, by UUIDs. A call that fails costs none of the other answers."""
+    found = [((card["uuid"], other["uuid"]), _nearness(nvml, card["index"], other["index"])) for other in others]
+    return [(pair, near) for pair, near in found if near]
 
 
-def _read_topology(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[tuple[tuple[str, str], int]]:
-    """Pairs of cards with how near they are, by UUID. A call that fails costs none of the other answers."""
-    # A MIG instance has its card's bus, and no links.
-    cards = [card for card in devices if "parent" not in card]
-    gpus = {card["uuid"]: nvml.answer("nvmlDeviceGetHandleByIndex", card["index"]) for card in cards}
-    pairs = ((pair, _nearness(nvml, gpus[pair[0]], gpus[pair[1]])) for pair in combinations(gpus, 2))
-    return [(pair, near) for pair, near in pairs if near]
+def _nearness(nvml: Nvml, *indices: int) -> int:
+    try:
+        gpus = [nvml.call("nvmlDeviceGetHandleByIndex", index) for index in indices]
+        if nvml.reading("nvmlDeviceGetP2PStatus", *gpus, _P2P_OVER_NVLINK) == _P2P_OK:
+            return _NVLINK
+        level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", *gpus)
+        return 0 if level is None else _BEST_ANCESTOR - int(level)
+    except nvml.error:  # one was lost since it was read
+        return 0
 
 
-def _nearness(nvml: Nvml, one: Any, other: Any) -> int:
-    if nvml.answer("nvmlDeviceGetP2PStatus", one, other, _P2P_OVER_NVLINK) == _P2P_OK:
-        return _NVLINK
-    level = nvml.answer("nvmlDeviceGetTopologyCommonAncestor", one, other)
-    return 0 if level is None else _BEST_ANCESTOR - int(level)
-
-
-def _activity(nvml: Nvml, gpu: Any) -> dict[str, Any]:
+def _utilization_percent(nvml: Nvml, gpu: Any) -> int | None:
     gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
     samples = [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
     if not samples:
         rates = nvml.reading("nvmlDeviceGetUtilizationRates", gpu)
-        return {"utilization_percent": None if rates is None else int(rates.gpu), "idle_s": None}
-    newest_us, oldest_us = max(samples)[0], min(samples)[0]
+        return None if rates is None else int(rates.gpu)
+    newest_us = max(samples)[0]
     recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
-    active_us = max((time_us for time_us, percent in samples if percent), default=oldest_us)
     # The driver rounds to whole percents; any activity in the span must not round down to idle.
-    return {
-        "utilization_percent": min(100, -(-sum(recent) // len(recent))),
-        "idle_s": (newest_us - active_us) / 1e6,
-    }
+    return int(min(100, -(-sum(recent) // len(recent))))
 
 
 def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
@@ -368,24 +334,8 @@ def _capwords(text: str, separator: str | None = None) -> str:
     return (separator or " ").join(map(str.capitalize, text.split(separator)))
 
 
-def _stand_in(name: str, functions: Any) -> Any:
-    """A module of these ``functions`` and, at the first look for another one, of what the real one has."""
-
-    def other(attribute: str) -> Any:
-        import importlib
-
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        del sys.modules[name]
-        return getattr(importlib.import_module(name), attribute)
-
-    module = type(sys)(name)
-    vars(module).update(functions, __getattr__=other)
-    return module
-
-
 def main() -> None:
-    """Write the readings to stdout for ``marshal.load``: both ends are the same Python, and json would take longer."""
+    """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
     import marshal
 
     # The process that started this may be gone, killed while it waited for a driver that hangs.
@@ -393,12 +343,18 @@ def main() -> None:
     end.daemon = True
     end.start()
     # pynvml calls find_library on Windows only, and of string nothing but this: what they import takes 10 ms.
-    for name, functions in {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}.items():
-        sys.modules[name] = _stand_in(name, functions)
-    for reading in read_inventory():
-        # As one string: of what lies behind another value, the parts of a dictionary would be loaded one by one.
-        written = marshal.dumps(marshal.dumps(reading))
-        while written:
-            written = written[os.write(1, written) :]
+    stand_ins: dict[str, Any] = {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}
+    for name, functions in stand_ins.items():
+        sys.modules[name] = type(sys)(name)
+        vars(sys.modules[name]).update(functions)
+    try:
+        load_pynvml()
+    except UnusableBinding:  # it may use more of them
+        for name in stand_ins:
+            del sys.modules[name]
+    written = marshal.dumps(read_inventory())
+    while written:
+        written = written[os.write(1, written) :]
+    os.close(1)  # a thread that is stuck in the driver would keep it open
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

@@ -25,9 +25,6 @@ _PATIENCE_S = 15.0
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
 
-# What connects the GPUs is told in ms once they are read, and decides only among equals.
-_TOPOLOGY_DEADLINE_S = 1.0
-
 # When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
 CONTEXT_DEADLINE_S = 10.0
 
@@ -54,28 +51,19 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
     failed this one is taken outside, and where this process has no pynvml to use the last one stands.
     """
-    # Where threads are not real, a call that hangs would hold up the script as well.
-    if last is None or last.failure or not process.threads_are_real():
-        return start(environ)
-    return ThreadReading(last)
+    # Their threads are not real: a call that hangs would hold up the script as well.
+    is_green = not {"gevent", "eventlet"}.isdisjoint(sys.modules)
+    return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
 
 
-def prepare(last: Inventory) -> None:
-    """Import what :func:`start_in_process` will need, so that it need not be waited for when the framework starts."""
-    # Beside a framework, which has usually imported subprocess, pynvml takes 7 ms; alone it takes 25, which is too much
-    # for a process that may never take a GPU.
-    if last.devices and "subprocess" in sys.modules:
-        _pynvml_problem()
-
-
-def finish(reading: Reading) -> Inventory:
+def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     """Wait for a reading; a driver that does not answer is one more failure."""
     from autogpu.devices.model import Inventory
 
-    inventory = reading.result(_PATIENCE_S)
+    inventory = reading.result(deadline_s)
     if inventory is None:
         reading.close()
-        inventory = Inventory(failure=f"NVML timed out after {_PATIENCE_S:.0f} s", failure_cause="driver")
+        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause="driver")
     return inventory
 
 
@@ -142,11 +130,8 @@ class ThreadReading:
 
         problem = _pynvml_problem()
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
-        self._owner_pid = os.getpid()
         self._inventory: Inventory | None = None
-        self._has_devices = threading.Event()
         self._last = last
-        self._asked: list[int] = []
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         if problem:
             self._inventory = last or Inventory(failure=problem, failure_cause="pynvml")
@@ -165,24 +150,12 @@ class ThreadReading:
         # One that answered with an error may have recovered, which a job that waits for hours wants to know.
         last = self._last
         silent = None if last is None else [lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER]
-        try:
-            for reading in nvml.read_inventory(silent, self._asked.append):
-                inventory = Inventory.from_reading(reading)
-                self._inventory = replace(inventory, topology=last.topology) if last else inventory
-                self._has_devices.set()
-        finally:
-            self._has_devices.set()
+        inventory = Inventory.from_reading(nvml.read_inventory(silent))
+        self._inventory = replace(inventory, topology=last.topology) if last else inventory
 
     def result(self, deadline_s: float) -> Inventory | None:
-        left_s = max(self._started_s + deadline_s - monotonic_s(), 0)
-        if self._thread.is_alive() and self._has_devices.wait(left_s):
-            self._thread.join(_TOPOLOGY_DEADLINE_S)
-        # A fork's child has no such thread: nothing hangs there.
-        if self._inventory is None and self._last is not None and self._asked and os.getpid() == self._owner_pid:
-            from autogpu.devices.nvml import NO_ANSWER
-
-            # It has begun to hang; what was known of the others is better than nothing.
-            return self._last.without(self._asked[-1], NO_ANSWER)
+        if self._thread.is_alive():
+            self._thread.join(max(self._started_s + deadline_s - monotonic_s(), 0))
         return self._inventory
 
     @property
@@ -202,7 +175,7 @@ class ProcessReading:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = monotonic_s()
         self._inventory: Inventory | None = None
-        self._pieces: list[bytes] = []
+        self._printed = b""
         self._owner_pid = os.getpid()
         self._pipe, writer = os.pipe()
         # -I -S: no site, so neither our hook nor other start-up code runs in it. Imported, and not run as a file:
@@ -243,15 +216,12 @@ class ProcessReading:
         os.close(self._pipe)
 
     def _read_pipe(self, until_s: float) -> bytes | None:
-        # Not until the process's end: one that is stuck in the driver has none.
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             if not piece:
-                return b"".join(self._pieces)
-            self._pieces.append(piece)
-            # The GPUs are read, and what connects them is not awaited for long.
-            until_s = min(until_s, monotonic_s() + _TOPOLOGY_DEADLINE_S)
-        return b"".join(self._pieces) or None
+                return self._printed
+            self._printed += piece
+        return None
 
     def _end(self, *, is_killed: bool) -> int:
         """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
@@ -289,20 +259,16 @@ def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
     return os.posix_spawn(command[0], command, environ, file_actions=actions)
 
 
-def _inventory(written: bytes, status: int) -> Inventory:
-    import io
+def _inventory(printed: bytes, status: int) -> Inventory:
     import marshal
 
     from autogpu.devices.model import Inventory
 
-    how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-    inventory = Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
-    stream = io.BytesIO(written)
     try:
-        while True:
-            inventory = Inventory.from_reading(marshal.loads(marshal.load(stream)))
-    except (EOFError, KeyError, TypeError, ValueError):  # the last one that is whole counts
-        return inventory
+        return Inventory.from_reading(marshal.loads(printed))
+    except (EOFError, KeyError, TypeError, ValueError):  # it is not whole
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
+        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
 
 
 class Readings:
@@ -313,7 +279,8 @@ class Readings:
         self._reader = reader
         self._environ = environ
         self._pending: Reading | None = first
-        self._stuck: Reading | None = None
+        self._further: Reading | None = None
+        self._last: Inventory | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -321,11 +288,6 @@ class Readings:
 
     def begin(self) -> None:
         self._pending = self._reader.start_in_process(self._environ, self.newest)
-
-    def prepare(self) -> None:
-        """Import beside the framework's import what a reading in this process needs."""
-        if self.newest is not None:
-            self._reader.prepare(self.newest)
 
     def wait(self, deadline_s: float) -> Inventory | None:
         """The newest reading, after the one under way has come or its deadline has passed."""
@@ -345,17 +307,15 @@ class Readings:
 
     def take(self) -> Inventory | None:
         """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
-        if self._stuck is None or not self._stuck.is_running:
-            self._stuck = self._reader.start_in_process(self._environ, self.newest)
-        return self._stuck.result(CONTEXT_DEADLINE_S)
+        if self._further is None or not self._further.is_running:
+            self._further = self._reader.start_in_process(self._environ, self._last or self.newest)
+        inventory = self._further.result(CONTEXT_DEADLINE_S)
+        self._last = inventory or self._last
+        return inventory
 
-    def take_outside(self, deadline_s: float) -> Inventory | None:
+    def take_outside(self, deadline_s: float) -> Inventory:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""
-        reading = self._reader.start(self._environ)
-        try:
-            return reading.result(deadline_s)
-        finally:
-            reading.close()
+        return finish(self._reader.start(self._environ), deadline_s)
 
     def close(self) -> None:
         """End the reading that is under way: none is needed any more."""

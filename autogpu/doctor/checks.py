@@ -65,7 +65,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    cuda_count, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
+    cuda, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, folder_error = try_folder(environ)
     return Facts(
         environ=dict(environ),
@@ -73,7 +73,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda_count=cuda_count,
+        cuda_count=cuda and cuda[0],
         cuda_error=cuda_error,
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
@@ -219,12 +219,10 @@ def health(facts: Facts) -> Finding:
         return not_applicable("no GPU to examine")
     bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in devices if device.health_problems]
     remedies = []
-    faulty = [device.index for device in devices if device.memory_faults]
+    faulty = [device.index for device in devices if device.health_problems]
     if faulty:
         reset = f"have {explain.gpu_names(faulty)} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
-    if any(device.is_too_hot for device in devices):
-        remedies.append("see to the cooling")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
         bad.append(f"{explain.gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")

@@ -84,14 +84,13 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
     return replace(seen, claim_bytes=claim_bytes, left_bytes=left, is_best_effort=is_best_effort)
 
 
-def standing(candidate: Candidate) -> tuple[int, int, bool, int, int]:
+def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     left, utilization = candidate.left_bytes, device.utilization_percent
     return (
         candidate.tier,
-        # Heat passes, and a fault of the memory may end the job.
-        2 if device.memory_faults else int(device.is_too_hot),
+        bool(device.health_problems),
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         left is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.

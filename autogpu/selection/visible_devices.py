@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Mapping, MutableMapping, Sequence
 
-from autogpu.devices.enumeration import cards, has_instances, hides_all
+from autogpu.devices.enumeration import hides_all
 from autogpu.devices.model import Device, Inventory
 from autogpu.frozen import Value
 from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
@@ -111,22 +111,3 @@ def environment_for(
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Whole cards before instances, or behind them, as the best one is: CUDA reads the first kind in any case."""
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
-
-
-def listed_before_claim(devices: Sequence[Device], *, is_rank: bool, shows_several: bool) -> tuple[Device, ...]:
-    """The GPUs of a process, best first, that its list names until it claims one of them: cards, else an instance."""
-    if devices[0].parent is None or (is_rank and cards(devices)):
-        return cards(devices)
-    return tuple(devices if shows_several else devices[:1])
-
-
-def to_list(
-    taken: Sequence[Device], of_ranks: Sequence[str], pool: Sequence[Device], *, shows_several: bool
-) -> tuple[Device, ...]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` is to name for a process, or the ranks of one job, that has claimed."""
-    known = {device.uuid: device for device in pool}
-    ranks = [known[uuid] for uuid in of_ranks if uuid in known]
-    if shows_several and has_instances(ranks):
-        # Each of them has to count the others' as well, also where some have a card and some an instance.
-        return tuple(ranks)
-    return tuple(taken[:1]) if has_instances(taken) else cards(pool)

@@ -54,7 +54,6 @@ class GpuStatus:
     memory_total_bytes: int | None
     memory_used_bytes: int | None
     utilization_percent: int | None
-    idle_s: float | None
     compute_mode: str | None
     mig_enabled: bool
     state: str

@@ -28,8 +28,7 @@ METRICS = {
     "gpu_memory_used_bytes": "Memory that is used, by all processes.",
     "gpu_utilization_ratio": "Share of the driver's last seconds in which the GPU computed, 0 to 1.",
     "gpu_state": "1 for the state that the GPU is in, 0 for the others.",
-    "gpu_health_problems": "Kinds of problems of the GPU itself, memory errors and heat, that the driver tells; "
-    "0 if it is healthy.",
+    "gpu_health_problems": "Kinds of faults of the GPU's memory that the driver tells; 0 if it is healthy.",
     "claims": "Jobs that claim the GPU.",
     "idle_claims": "Of these, jobs that have held the GPU for half an hour or more while nothing computes on it.",
     "claim_bytes": "Memory promised to these jobs; 0 for best-effort jobs.",

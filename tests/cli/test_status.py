@@ -127,7 +127,7 @@ def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
 
 
 def idle(job_age_s):
-    return host(inventory(gpu(0, used_gib=1, pids=[7], idle_s=99.0)), [holder("a", (0, 24), age_s=job_age_s)])
+    return host(inventory(gpu(0, used_gib=1, pids=[7])), [holder("a", (0, 24), age_s=job_age_s)])
 
 
 def queued(**wanted):

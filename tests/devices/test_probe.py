@@ -57,13 +57,12 @@ def machine(tmp_path):
 WORKS = [90, 90, 90, 90, 0]
 READINGS = {
     # A pause between two batches is no idleness.
-    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72, "idle_s": 1.0}),
-    "worked": (Gpu(utilization_samples=[90, 80, 0, 0, 0, 0]), {"idle_s": 4.0}),
-    "idle-as-far-as-the-samples-reach": (Gpu(utilization_samples=[0] * 31), {"idle_s": 30.0}),
-    "works": (Gpu(utilization_samples=[0, 1]), {"idle_s": 0.0}),
+    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72}),
+    "idle": (Gpu(utilization_samples=[0] * 31), {"utilization_percent": 0}),
+    "works": (Gpu(utilization_samples=[0, 1]), {"utilization_percent": 1}),
     "momentary-utilization": (
         Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80]),
-        {"utilization_percent": 80, "idle_s": None},
+        {"utilization_percent": 80},
     ),
     "no-utilization": (Gpu(unsupported=["samples", "utilization"]), {"utilization_percent": None}),
     "no-memory": (Gpu(unsupported=["memory"]), {"memory_total_bytes": None}),
@@ -138,17 +137,6 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
     assert inventory is None
     assert 0.3 < waited_s < 5
     assert not _is_running(pid)
-
-
-def test_where_python_is_embedded_the_driver_is_read_in_a_thread(machine):
-    program = """
-        import os, sys
-        sys.executable = "/usr/bin/uwsgi"
-        from autogpu.devices import probe
-        print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
-    """
-    with machine(Gpu(), Gpu()) as server:
-        assert indices(read(server, program=program)) == [0, 1]
 
 
 @pytest.mark.parametrize("is_embedder", [False, True], ids=["another-program", "this-one-embeds-a-python"])
@@ -233,7 +221,7 @@ print(repr((second.result(float(sys.argv[1])), time.monotonic() - begun_s, type(
         pytest.param(
             [Gpu(), Gpu(nvml="GPU_IS_LOST")], {"nvml": ""}, 30, [0, 1], [], "ThreadReading", (0, 30), id="answers-again"
         ),
-        pytest.param([Gpu()] * 2, {"nvml": "hang"}, 0.5, [0], SILENT, "ThreadReading", (0.3, 5), id="begins-to-hang"),
+        pytest.param([Gpu()] * 2, {"nvml": "hang"}, 30, [0], SILENT, "ThreadReading", (2.5, 8), id="begins-to-hang"),
     ],
 )
 def test_the_second_reading_is_taken_inside(machine, gpus, change, deadline_s, expected, unreadable, kind, within_s):

@@ -95,7 +95,6 @@ WRONG = {
         (gpus(gpu(1, remapping_failed=True)), "GPU 1: row remapping failed", "is to be replaced"),
         (gpus(gpu(1, uncorrected_errors=3)), "3 uncorrectable memory errors", "--gpu-reset"),
         (gpus(gpu(1, remapping_pending=True)), "pending until a reset", "--gpu-reset"),
-        (gpus(gpu(1, is_too_hot=True)), "GPU 1: slowed down by heat", "see to the cooling"),
         (
             {"inventory": inventory(*cut(0, 5), *cut(1))},
             "GPU 1: in MIG mode without an instance",

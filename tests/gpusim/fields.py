@@ -29,7 +29,7 @@ READINGS = (
     *("compute_mode", "temperature", "power", "p2p", "topology"),
 )
 # What NVML says of a GPU that is not well.
-HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending", "thermal_slowdown")
+HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending")
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES, MOST_LINKS, MOST_INSTANCES = 64, 64, 64, 18, 7
 SAMPLES_OF_CONSTANT_LOAD = 10

@@ -38,7 +38,6 @@ static const struct {
     {"row_remapping_pending", ROW_REMAPPING_PENDING},
     {"row_remapping_failed", ROW_REMAPPING_FAILED},
     {"page_retirement_pending", PAGE_RETIREMENT_PENDING},
-    {"thermal_slowdown", THERMAL_SLOWDOWN},
 };
 
 static unsigned health_from(char *text) {

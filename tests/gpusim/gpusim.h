@@ -111,7 +111,6 @@ typedef enum {
   ROW_REMAPPING_PENDING = 1,
   ROW_REMAPPING_FAILED = 1 << 1,
   PAGE_RETIREMENT_PENDING = 1 << 2,
-  THERMAL_SLOWDOWN = 1 << 3,
 } Sickness;
 
 /* A fault is 0 for none, the error code to answer, or one of these. */

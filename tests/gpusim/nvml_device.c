@@ -217,9 +217,9 @@ API nvmlReturn nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice device, int *is
 }
 
 API nvmlReturn nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice device, unsigned long long *reasons) {
-  enum { IDLE = 0x1, HW_THERMAL_SLOWDOWN = 0x40 };
+  enum { IDLE = 0x1 };
   NEEDS_GPU(device, READING_OF_CARD);
-  *reasons = (gpu_utilization(gpu) ? 0 : IDLE) | (gpu->health & THERMAL_SLOWDOWN ? HW_THERMAL_SLOWDOWN : 0);
+  *reasons = gpu_utilization(gpu) ? 0 : IDLE;
   return NVML_SUCCESS;
 }
 ALIAS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons);

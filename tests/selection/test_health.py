@@ -12,7 +12,6 @@ from tests.support.values import gpu
 
 FAILED = {"remapping_failed": True}
 ERRORS = {"uncorrected_errors": 2}
-HOT = {"is_too_hot": True}
 BUSY = {"pids": [7], "used_gib": 2}
 # Each fault of the memory, and how it is called.
 FAULTS = [
@@ -28,7 +27,7 @@ def order(*devices):
     return [candidate.device.index for candidate in ranking_of(devices, ANYTHING, UNSET).candidates]
 
 
-@pytest.mark.parametrize(("fault", "words"), [*FAULTS, pytest.param(HOT, "slowed down by heat", id="heat")])
+@pytest.mark.parametrize(("fault", "words"), FAULTS)
 def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     # The highest index is the first of equals.
     assert order(gpu(0), gpu(1, **fault)) == [0, 1]
@@ -42,15 +41,8 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS)
-def test_heat_passes_and_a_fault_stays(fault, words):
-    hot, faulty = gpu(0, **HOT), gpu(1, **fault)
-    assert order(hot, faulty) == order(hot) + order(faulty) == [0, 1]
-    assert faulty.memory_faults == (words,)
-
-
-def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
-    assert gpu(0).health_problems == gpu(0, **HOT).memory_faults == ()
-    assert gpu(0, **FAILED, **HOT).health_problems == ("row remapping failed", "slowed down by heat")
+def test_a_well_one_has_no_problem():
+    assert gpu(0).health_problems == ()
     assert gpu(0, uncorrected_errors=1).health_problems == ("1 uncorrectable memory error since boot",)
 
 
@@ -62,9 +54,9 @@ def test_a_well_one_has_no_problem_and_a_hot_one_no_fault():
         ([gpu(0), gpu(1, **ERRORS)], 2, "all 2 (not healthy: GPU 1: 2 uncorrectable memory errors since boot)"),
         # Once, where others are on it as well.
         (
-            [gpu(0, **BUSY, **HOT)],
+            [gpu(0, **BUSY, **FAILED)],
             1,
-            "the only one here (shared: slowed down by heat, pid 7 on it without a claim, 0 % busy, "
+            "the only one here (shared: row remapping failed, pid 7 on it without a claim, 0 % busy, "
             "22.0 of 24.0 GiB free)",
         ),
     ],

@@ -49,9 +49,9 @@ def values(host_status, name, *labels):
 
 DESKTOP = (Process(50, 64 << 20),)
 MACHINE = inventory(
-    gpu(0, used_gib=6, pids=[7, 99], busy=97, remapping_failed=True, is_too_hot=True, graphics_processes=DESKTOP),
+    gpu(0, used_gib=6, pids=[7, 99], busy=97, remapping_failed=True, graphics_processes=DESKTOP),
     gpu(1, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"),
-    gpu(2, used_gib=2, pids=[8], idle_s=99.0),
+    gpu(2, used_gib=2, pids=[8]),
     unreadable=(UnreadableDevice(3, "lost"),),
     driver_version="550.54.15",
 )
@@ -66,7 +66,7 @@ LAB = host(MACHINE, HOLDERS, WAITERS)
         ("info", "version driver_version", {f"{__version__} 550.54.15": 1}),
         ("driver_read_success", "", {"": 1}),
         ("leases_read_success", "", {"": 1}),
-        ("gpu_health_problems", "gpu", {"0": 2, "1": 0, "2": 0}),
+        ("gpu_health_problems", "gpu", {"0": 1, "1": 0, "2": 0}),
         ("gpu_read_success", "gpu name", {f"0 {TITAN}": 1, "1 NVIDIA GB10": 1, f"2 {TITAN}": 1, "3 ": 0}),
         ("gpu_memory_bytes", "gpu", {"0": 24 * GIB, "2": 24 * GIB}),
         ("gpu_memory_used_bytes", "gpu uuid", {f"0 {gpu(0).uuid}": 6 * GIB, f"2 {gpu(2).uuid}": 2 * GIB}),

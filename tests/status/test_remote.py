@@ -62,7 +62,7 @@ def test_fields_of_a_later_version_are_ignored(status):
         pytest.param(("gpus", 0), {"memory_used_bytes": "3"}, id="text-for-a-number"),
         pytest.param(("gpus", 0), {"memory_used_bytes": -1}, id="negative"),
         pytest.param(("gpus", 0), {"memory_used_bytes": 1 << 63}, id="too-large"),
-        pytest.param(("gpus", 0), {"idle_s": float("nan")}, id="not-a-number"),
+        pytest.param((), {"time_s": float("nan")}, id="not-a-number"),
         pytest.param(("preview",), {"uuids": [1]}, id="list-of-others"),
     ],
 )

@@ -65,9 +65,6 @@ class FakeDriver:
     def start_in_process(self, environ, last):
         return self.start(environ)
 
-    def prepare(self, last):
-        assert last == self.now
-
     def change(self, index, **fields):
         """Let the GPU of that index have other readings from now on."""
         devices = [replace(d, **fields) if d.index == index else d for d in self.now.devices]
@@ -92,11 +89,9 @@ class FakeCuda:
     def initialise(self):
         self._is_initialised = True
 
-    def count_elsewhere(self, environ):
-        return len(environ["CUDA_VISIBLE_DEVICES"].split(",")) if self.starts_elsewhere else None
-
-    def can_run(self, version):
-        return version <= (13, 0)
+    def count_elsewhere(self, environ, built_for):
+        can_run = self.starts_elsewhere and built_for <= (13, 0)
+        return len(environ["CUDA_VISIBLE_DEVICES"].split(",")) if can_run else None
 
     def visible_uuids(self):
         return tuple(device.uuid for device in self.devices) if self._is_initialised else None
