@@ -16,7 +16,7 @@ _CUDA_SUCCESS = 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
 
-# Tells how many GPUs there are and how new CUDA is, or why not, in a process in which CUDA may start, and which the driver may crash.
+# Tells how many GPUs there are and how new CUDA is, or why it does not start; the driver may crash this process.
 START = """
 import ctypes
 try:

@@ -46,8 +46,8 @@ if importlib.util.find_spec("{module}"):
     try:
         import {module}
         found["version"] = {module}.__version__
-        from autogpu.frameworks.{module} import find_hooks
-        hooks = find_hooks()
+        from autogpu.frameworks import load
+        hooks = load("{module}").find_hooks()
         found["missing"], found["obstacle"] = dict(hooks.missing), hooks.obstacle
 {questions}
     except Exception as error:

@@ -40,7 +40,6 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     assert gpu(0, **fault).health_problems == (words,)
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS)
 def test_a_well_one_has_no_problem():
     assert gpu(0).health_problems == ()
     assert gpu(0, uncorrected_errors=1).health_problems == ("1 uncorrectable memory error since boot",)
