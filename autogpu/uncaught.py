@@ -53,7 +53,7 @@ def is_of_another_process(error: BaseException) -> bool:
 
 
 def watch(report: Callable[[BaseException], None]) -> None:
-    """Call ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt.
+    """Call ``report`` with each exception that ends a script or a notebook's cell.
 
     In this process: a forked child watches for itself.
     """
@@ -68,28 +68,11 @@ def watch(report: Callable[[BaseException], None]) -> None:
         with suppress(BaseException):  # it would be printed below the script's own error
             report(error)
 
-    def look(result: Any = None) -> None:
-        """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
-        # A script that the cell has run is not in its result.
+    def look(result: Any) -> None:
+        # Of a cell that has ended. A script that it has run is not in its result.
         tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
     at_end(tell)
-    prompt: Any = getattr(sys, "ps1", None)
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
         shell.events.register("post_run_cell", look)
-    elif type(prompt) in (str, _Prompt):
-        # Python asks for its text before each prompt, which is the first moment after a traceback there.
-        sys.ps1 = _Prompt(prompt)
-        sys.ps1.look, sys.ps1.before = look, prompt
-
-
-class _Prompt(str):
-    """A prompt that looks first; in every other way the text that it was."""
-
-    look: Callable[[], None]
-    before: str
-
-    def __str__(self) -> str:
-        self.look()
-        return str(self.before)  # which may look as well

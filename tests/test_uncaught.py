@@ -1,4 +1,4 @@
-"""A watch hears of what ends a script, a cell or a statement at the prompt, and of nothing else."""
+"""A watch hears of what ends a script or a worker, and of nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from autogpu.uncaught import chain, is_of_another_process
 from tests.support.environments import interpreter
-from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.7", "3.12", "3.13")
@@ -127,17 +126,3 @@ def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
     assert is_of_another_process(linked(OSError(), cause=_RemoteTraceback()))
     assert is_of_another_process(type("RayTaskError(OSError)", (OSError,), {})())
     assert not is_of_another_process(linked(OSError(), cause=KeyError()))
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_statement_at_the_prompt_is_told_of_once_before_the_next(version, tmp_path):
-    (tmp_path / "watch.py").write_text(WATCH)
-    with Terminal(tmp_path, {"HOME": str(tmp_path)}, (python(version), "-q"), r">>> ") as terminal:
-        terminal.write("import watch\n1 / 0\n")
-        shown, _ = terminal.until("told of ZeroDivisionError")
-        assert "ZeroDivisionError: division by zero" in shown
-        terminal.write("1234 + 1\n")
-        shown, _ = terminal.until("1235")
-        terminal.write("[][1]\n")
-        more, _ = terminal.until("told of IndexError")
-        assert "told of" not in shown + more
