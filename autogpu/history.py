@@ -111,20 +111,6 @@ class History:
         finally:
             os.close(descriptor)
 
-    def forget(self) -> bool:
-        """Remove the file; whether there was one of ours.
-
-        Raises:
-            OSError: It can't be removed, or is none of ours.
-        """
-        try:
-            file = self._file()
-            _read(file)
-        except FileNotFoundError:
-            return False
-        file.unlink()
-        return True
-
     def _file(self, *, make: bool = False) -> Path:
         if self.folder is None or not hasattr(os, "geteuid"):
             raise FileNotFoundError

@@ -124,9 +124,8 @@ def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
         return {path: path.is_file() and path.read_bytes() for path in kept.folder.parent.rglob("*")}
 
     before = found()
-    for change in (lambda: kept.keep(JOB, 1), kept.forget):
-        with pytest.raises(OSError, match=r".*"):
-            change()
+    with pytest.raises(OSError, match=r".*"):
+        kept.keep(JOB, 1)
     assert kept.read() == ""
     assert found() == before
 
@@ -205,10 +204,3 @@ def test_processes_that_end_at_once_all_have_their_run_kept(tmp_path, kept):
     begun = [subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)]) for _ in "123"]
     assert [process.wait(60) for process in begun] == [0, 0, 0]
     assert len(runs_of(kept.read())) == 301
-
-
-def test_forget(kept):
-    assert not kept.forget()
-    kept.keep(JOB, 1)
-    assert kept.forget()
-    assert (kept.read(), kept.forget()) == ("", False)

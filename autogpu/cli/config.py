@@ -76,35 +76,13 @@ def check(files: tuple[Path, ...]) -> int:
     return status
 
 
-@config.command(
-    epilog="""\b
-Examples:
-  autogpu config forget
-  AUTOGPU_HISTORY=false python train.py"""
-)
-def forget() -> None:
-    """Delete what is kept of your scripts' runs: how much GPU memory they took.
-
-    Scripts count as new from then on: select.need = "learned" claims the whole GPU until there are three runs again.
-    The key report.history keeps nothing in the first place.
-    """
-    history = History(os.environ)
-    try:
-        was_there = history.forget()
-    except OSError as error:
-        what = f"{printable(str(history.folder))} can't be changed: {error.strerror or error}"
-        raise AutoGpuError(what, remedy="is it yours, and no link?") from None
-    click.echo("what was kept of your scripts' runs is deleted" if was_there else "nothing is kept")
-
-
 def _history_lines() -> Iterator[str]:
     history = History(os.environ)
     count = len(runs_of(history.read()))
     if count:
-        where = printable(short_path(str(history.folder), (os.environ.get("HOME", ""),)))
+        where = short_path(f"{history.folder}/runs", (os.environ.get("HOME", ""),))
         yield ""
-        kept = f"{counted(count, 'run')} of your scripts kept in {where}, for you alone"
-        yield f"{kept}; to delete: autogpu config forget"
+        yield f"{counted(count, 'run')} of your scripts kept in {where}, for you alone; the file may be deleted"
 
 
 def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
