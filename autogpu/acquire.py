@@ -88,14 +88,12 @@ def acquire(
     script: str,
     read: Callable[[], Inventory | None],
     on_wait: OnWait,
-    run: str = "",
 ) -> Taken:
     """Decide which GPUs the process takes and claim them.
 
     Args:
         environ: Names the lease folder, and the parent's lease if there is one.
         script: The running script's name, for the others to see.
-        run: As for :class:`autogpu.lease.Lease`.
         read: Takes a fresh reading of the driver.
         on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
 
@@ -105,7 +103,7 @@ def acquire(
     """
     if why_none(request):
         return Taken(decide(request))
-    process = _Process(by_scripts_list(request), script, run, read, on_wait)
+    process = _Process(by_scripts_list(request), script, read, on_wait)
     try:
         return process.acquire(environ)
     except LeaseUnavailable as error:
@@ -141,11 +139,11 @@ class _Process:
     """One process that wants GPUs, before it has any; ``decision`` is the last one, by what is known so far."""
 
     def __init__(
-        self, request: SelectionRequest, script: str, run: str, read: Callable[[], Inventory | None], on_wait: OnWait
+        self, request: SelectionRequest, script: str, read: Callable[[], Inventory | None], on_wait: OnWait
     ) -> None:
         self.decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
         self._request = request
-        self._script, self._run = script, run
+        self._script = script
         self._read = read
         self._on_wait = on_wait
         self._begun_s = monotonic_s()
@@ -165,10 +163,10 @@ class _Process:
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
             claims, parents = self._shared.claims or None, self._family.parent.group
-            wanted = Lease(folder, self._script, run=self._run, group=parents)
+            wanted = Lease(folder, self._script, group=parents)
             held = lease.acquire_lease(wanted, lambda *_: claims)
             return Taken(self._shared, held, held.problem if held else None, is_parents=True)
-        wanted = Lease(folder, self._script, run=self._run, group=self._job, caps=self._caps)
+        wanted = Lease(folder, self._script, group=self._job, caps=self._caps)
         held = lease.acquire_lease(wanted, self._choose)
         if self.decision.verdict is Verdict.WAIT:
             with suppress(_NothingToWaitFor):

@@ -385,7 +385,7 @@ class Allocation:
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
         try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting, run=self.this_run.key)
+            self.taken = acquire(request, environ, script, self.readings.take, waiting)
         except KeyboardInterrupt as error:
             waiting.interrupted(error)
             raise

@@ -46,10 +46,6 @@ def peak_of(peaks: Sequence[int], ranks: int = 1) -> int | None:
     return max(peaks[: RUNS * ranks]) if len(peaks) >= RUNS * ranks else None
 
 
-def took_at_most(peak_bytes: int) -> str:
-    return f"its last {RUNS} runs took at most {size(peak_bytes + CONTEXT_BYTES)}"
-
-
 def key_of(kept: str, *job: object) -> str:
     """A name for ``job`` from which nothing can be told; ``""`` where nothing is kept."""
     from hashlib import sha256  # few processes get here
@@ -139,11 +135,7 @@ def _read(file: Path) -> str:
 
 
 class ThisRun:
-    """The run that this process is; its script, arguments, policy and GPUs say which others were runs of the same job.
-
-    Attributes:
-        key: The job's, for its lease; ``""`` until the GPUs are known, and where nothing is kept.
-    """
+    """The run that this process is; its script, arguments, policy and GPUs say which others were runs of its job."""
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
         """Nothing is read yet. The arguments are those of now: a script may change them later."""
@@ -157,7 +149,6 @@ class ThisRun:
         self._frameworks: list[Framework] = []
         self._is_limited = False
         self._pid: int | None = None
-        self.key = ""
 
     def learned(self, inventory: Inventory | None, uuids: Sequence[str]) -> MemoryDemand | None:
         """The claim of a script that may have these GPUs, where the policy wants it by the script's last runs."""
@@ -179,7 +170,7 @@ class ThisRun:
         is_told = by_script or policy.need_bytes is not None or policy.limit is not None
         if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
             return ""
-        took = took_at_most(self._peak_bytes or 0)
+        took = f"its last {RUNS} runs took at most {size((self._peak_bytes or 0) + CONTEXT_BYTES)}"
         return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
 
     def _how_learned(self, total_bytes: int) -> str:
@@ -222,8 +213,7 @@ class ThisRun:
         # Workers that a program starts do something else than the program.
         self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
         kept = self._history.read()
-        self.key = key_of(kept, *self._job)
-        self._peaks = peaks_of(kept, self.key)
+        self._peaks = peaks_of(kept, key_of(kept, *self._job))
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():

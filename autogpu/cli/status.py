@@ -7,7 +7,6 @@ import os
 import select
 import sys
 import time
-from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,13 +16,12 @@ import click
 from rich.console import Console, Group
 from rich.text import Text
 
-from autogpu import history
 from autogpu.cli.request import Duration, resolve_here, uid_of
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
-from autogpu.status.snapshot import read_leases, read_status
+from autogpu.status.snapshot import read_status
 
 
 @click.command(
@@ -121,21 +119,9 @@ def status(
     if as_json:
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
-        for line in (*page(answers, view), *map(Text, _last_runs() if is_mine and hosts is None else ())):
+        for line in page(answers, view):
             show(console, line)
     return int(any(map(_has_failed, answers)))
-
-
-def _last_runs() -> Iterator[str]:
-    """For each of one's own jobs that run: what its last runs took."""
-    kept, ranks = history.History(os.environ).read(), defaultdict(list)
-    for holder in read_leases(os.environ).leases.holders:
-        if holder.uid == os.getuid():
-            ranks[holder.run].append(holder)
-    for run, holders in ranks.items():
-        peak_bytes = history.peak_of(history.peaks_of(kept, run), len(holders))
-        if peak_bytes is not None:
-            yield f"{holders[0].script} (pid {holders[0].pid}): {history.took_at_most(peak_bytes)}"
 
 
 def named(text: str) -> list[str]:

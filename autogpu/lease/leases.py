@@ -130,12 +130,11 @@ class Lease(LockedFile):
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
-    def __init__(self, folder: Folder, script: str, *, run: str = "", group: str = "", caps: _Caps = dict) -> None:
+    def __init__(self, folder: Folder, script: str, *, group: str = "", caps: _Caps = dict) -> None:
         """Hold nothing yet.
 
         Args:
             script: The running script; only its name is kept, never its folder or arguments.
-            run: Tells its user alone which runs of the script these were: a hash with a salt of the user's.
             caps: Tells, once it is chosen what to claim, what each member of the job may allocate, by GPU UUID.
         """
         super().__init__(folder)
@@ -144,14 +143,12 @@ class Lease(LockedFile):
         self.group = group
         self.problem: LeaseUnavailable | None = None
         self._caps = caps
-        self._run = run
         self.claims: Mapping[str, int] = {}
 
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = model.new_name("job")
-        fields = {**self.identity, "group": self.group or name, "run": self._run}
-        text = model.encode_lease(fields, claims, self._caps())
+        text = model.encode_lease({**self.identity, "group": self.group or name}, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
 

@@ -55,7 +55,6 @@ class Holder(Value):
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: By GPU UUID, what each member of the job may allocate there; no entry where nothing caps them.
-        run: By which its user finds what the last runs of the script took; else empty.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Holder(Value):
     group: str = ""
     claims: Mapping[str, int] = MappingProxyType({})
     caps: Mapping[str, Cap] = MappingProxyType({})
-    run: str = ""
 
     @property
     def pid_here(self) -> int | None:
@@ -190,7 +188,6 @@ def lease_fields(raw: bytes) -> dict[str, Any]:
     return {
         **of_process,
         "group": _name(fields.get("group")),
-        "run": _name(fields.get("run", "")),
         "claims": _claims(fields.get("gpus")),
         "caps": {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps},
     }

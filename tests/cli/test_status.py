@@ -36,8 +36,7 @@ SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.sche
 UNKNOWN_PID = (1 << 22) + 1
 
 # Makes a context on the first GPU, claims it, and keeps both until its input ends.
-RUN = "0123456789abcdef"
-HOLD = f"""
+HOLD = """
 import ctypes, os, sys
 from autogpu import lease
 from autogpu.devices import cuda as driver
@@ -46,8 +45,8 @@ device, context = ctypes.c_int(), ctypes.c_void_p()
 cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0)
 cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 uuid = driver.visible_uuids()[0]
-wanted = lease.Lease(lease.find_folder(os.environ), sys.argv[1], run={RUN!r})
-held = lease.acquire_lease(wanted, lambda *_: {{uuid: 6 << 30}})
+wanted = lease.Lease(lease.find_folder(os.environ), sys.argv[1])
+held = lease.acquire_lease(wanted, lambda *_: {uuid: 6 << 30})
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -125,18 +124,6 @@ def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
     of_one_user = json.loads(ask(lab, "--mine", "--json").stdout)
     jsonschema.validate(of_one_user, SCHEMA)
     assert [gpu["index"] for gpu in of_one_user["gpus"]] == [0]
-
-
-def test_mine_says_what_the_last_runs_of_that_very_job_took(lab, tmp_path):
-    environ, other = {**lab[1], "XDG_STATE_HOME": str(tmp_path)}, RUN[::-1]
-    (tmp_path / "autogpu").mkdir()
-    runs = [f"{int(time.time())} {key} {gib * GIB}" for gib in (3, 2, 2) for key in (RUN, other)]
-    (tmp_path / "autogpu" / "runs").write_text(
-        "\n".join(["0" * 32, *runs, f"{int(time.time())} {other} {9 * GIB}", ""])
-    )
-    mine = ask((lab[0], environ, lab[2]), "--mine").stdout.splitlines()
-    assert mine[-1] == f"train.py (pid {lab[2].pid}): its last 3 runs took at most 3.5 GiB"
-    assert "last 3 runs" not in ask((lab[0], environ, lab[2])).stdout
 
 
 def idle(job_age_s):
