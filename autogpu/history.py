@@ -165,26 +165,16 @@ class ThisRun:
     def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
         """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
         policy, least = self._policy, min((device.memory_total_bytes or 0 for device in taken), default=0)
+        if policy.need_bytes == "learned" and self._need_bytes:
+            return f"claims {size(min(self._need_bytes, least))}, learned from {RUNS} runs"
         if policy.need_bytes == "learned":
-            return self._how_learned(least)
+            takes = f"{RUNS} runs of a script's file, with report.history and without memory.limit"
+            return f"select.need is not learned yet: it takes {takes}"
         is_told = by_script or policy.need_bytes is not None or policy.limit is not None
         if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
             return ""
         took = f"its last {RUNS} runs took at most {size((self._peak_bytes or 0) + CONTEXT_BYTES)}"
         return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
-
-    def _how_learned(self, total_bytes: int) -> str:
-        if not self._policy.history:
-            return "select.need is not learned, for report.history is false"
-        if not self._arguments:
-            return "select.need is learned only from runs of a script's file"
-        if self._policy.limit is not None:
-            return "select.need is not learned under memory.limit"
-        if self._peak_bytes is None:
-            runs = len(self._peaks) // self._ranks
-            there_are = f"there {'is' if runs == 1 else 'are'} {runs}"
-            return f"select.need is learned from {RUNS} runs, of which {there_are}"
-        return f"claims {size(min(self._need_bytes, total_bytes))}, learned from {RUNS} runs"
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
