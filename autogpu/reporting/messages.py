@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
 from typing import Callable, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
-from autogpu.reporting.stderr import say
 from autogpu.reporting.text import counted, listed, printable, span
 from autogpu.selection import explain
 from autogpu.selection.grants import Grant
@@ -162,27 +159,6 @@ class WaitingReport:
             waited = span(state.waited_s) + limit
             place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
             self._say(f"{place}: {decision.why}; Ctrl-C stops")
-
-    def interrupted(self, error: KeyboardInterrupt) -> None:
-        """Let Python print a line in place of a traceback, if the script catches ``error`` nowhere.
-
-        Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's. It
-        stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
-        the script's own is left as it is.
-        """
-        before = sys.excepthook
-        # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
-        if self._printed_s is None or before is not sys.__excepthook__:
-            return
-
-        def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            sys.excepthook = before
-            if value is error:
-                say("stopped waiting for a GPU; nothing is claimed")
-            else:
-                before(kind, value, trace)
-
-        sys.excepthook = report
 
 
 def _what_it_waits_for(state: QueueState, decision: Decision) -> object:

@@ -1,11 +1,6 @@
-"""A script that autogpu makes wait: the line about it, and what Ctrl-C does then to script, Python and shell."""
+"""The line about a script that autogpu makes wait."""
 
 from __future__ import annotations
-
-import re
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -60,58 +55,3 @@ def test_a_wait_beyond_its_time_is_of_no_time():
     state, decision = look(1803.0)
     WaitingReport(lines.append)(state, decision)
     assert lines == [f"waiting for a GPU, place 1 in the queue, 30 min: {decision.why}; Ctrl-C stops"]
-
-
-WAIT = """
-import signal, sys
-from autogpu.lease import QueueState
-from autogpu.reporting.messages import WaitingReport
-from autogpu.selection.model import Cause, Decision, Ranking, Rejection, Verdict
-from tests.support.host_states import holder
-from tests.support.values import gpu
-
-def wait(is_told=True):
-    report = WaitingReport(lambda line: None)
-    if is_told:
-        report(QueueState((), (), timeout_s=60.0), Decision(Verdict.WAIT, "no GPU is free"))
-    try:
-        print("waits", flush=True)
-        signal.pause()
-    except KeyboardInterrupt as error:
-        report.interrupted(error)
-        raise
-"""
-CATCH = "try: wait()\nexcept KeyboardInterrupt as error: print(type(error).__name__)\n"
-LINE = re.escape("autogpu: stopped waiting for a GPU; nothing is claimed\n")
-
-
-@pytest.mark.parametrize(
-    ("script", "status", "out", "errors"),
-    [
-        pytest.param("wait()", -signal.SIGINT, "", LINE, id="one-line-and-the-signal-where-nobody-catches-it"),
-        pytest.param(CATCH, 0, "KeyboardInterrupt\n", "", id="caught-as-in-plain-python"),
-        pytest.param(CATCH + "1 / 0", 1, "KeyboardInterrupt\n", "Traceback.*: division by zero\n", id="later-errors"),
-        pytest.param(
-            "sys.excepthook = lambda kind, *_: print('mine', kind.__name__)\nwait()",
-            -signal.SIGINT,
-            "mine KeyboardInterrupt\n",
-            "",
-            id="the-scripts-own-hook-is-called",
-        ),
-        pytest.param(
-            "wait(False)", -signal.SIGINT, "", "Traceback.*\nKeyboardInterrupt\n", id="in-no-wait-the-scripts"
-        ),
-    ],
-)
-def test_ctrl_c_in_a_wait(script, status, out, errors):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    waiting = subprocess.Popen([sys.executable, "-c", WAIT + script], text=True, **pipes)
-    try:
-        assert waiting.stdout.readline() == "waits\n"
-        waiting.send_signal(signal.SIGINT)
-        found_out, found_errors = waiting.communicate(timeout=60)
-    finally:
-        waiting.kill()
-        waiting.wait()
-    assert (waiting.returncode, found_out) == (status, out)
-    assert re.fullmatch(errors, found_errors, re.DOTALL), found_errors
