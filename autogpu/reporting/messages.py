@@ -140,29 +140,19 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
 
 
 class WaitingReport:
-    """Prints a line about the queue at once, and again when another place or other jobs make this one wait."""
+    """Prints a line about the queue at once, and again at another place in it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._printed_s: float | None = None
-        self._printed: object = None
+        self._printed_s = -_LINE_EVERY_S
+        self._position = -1
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
-        if self._printed_s is not None and state.waited_s - self._printed_s < _LINE_EVERY_S:
-            return
-        now = _what_it_waits_for(state, decision)
-        if now != self._printed:
-            self._printed_s, self._printed = state.waited_s, now
+        if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s, self._position = state.waited_s, state.position
             gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
             # Who shares goes on to wait for the minute.
             limit = f" of {span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
             waited = span(state.waited_s) + limit
             place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
             self._say(f"{place}: {decision.why}; Ctrl-C stops")
-
-
-def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
-    """Name what a line about the wait tells, without the readings, which differ at every look."""
-    usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
-    holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
-    return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)
