@@ -41,9 +41,11 @@ _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 _WORTH_SHARING = 0.75
 
 
-def peak_of(peaks: Sequence[int], ranks: int = 1) -> int | None:
-    """The largest of the last three runs, of ``ranks`` processes each; ``None`` until there are as many."""
-    return max(peaks[: RUNS * ranks]) if len(peaks) >= RUNS * ranks else None
+def peak_of(kept: str, job: Sequence[object], ranks: int = 1) -> int:
+    """The largest of the last three runs, of ``ranks`` processes each; 0 until there are as many that ended well."""
+    newest_first = (int(run.rpartition(" ")[2]) for run in reversed(runs_of(kept, key_of(kept, *job))))
+    clean = [*takewhile(bool, newest_first)]
+    return max(clean[: RUNS * ranks]) if len(clean) >= RUNS * ranks else 0
 
 
 def key_of(kept: str, *job: object) -> str:
@@ -52,11 +54,6 @@ def key_of(kept: str, *job: object) -> str:
 
     salt = kept.partition("\n")[0]
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
-
-
-def peaks_of(kept: str, key: str) -> Sequence[int]:
-    """The runs of a job since it last ran out of memory, newest first."""
-    return [*takewhile(bool, (int(run.rpartition(" ")[2]) for run in reversed(runs_of(kept, re.escape(key)))))]
 
 
 def runs_of(kept: str, key: str = "[0-9a-f]{16}") -> list[str]:
@@ -145,7 +142,7 @@ class ThisRun:
         self._policy = policy
         self._ranks = grant.rank.size if grant.rank is not None else 1
         self._job: Sequence[object] = ()
-        self._peaks: Sequence[int] = ()
+        self._peak_bytes = 0
         self._frameworks: list[Framework] = []
         self._is_limited = False
         self._pid: int | None = None
@@ -173,7 +170,7 @@ class ThisRun:
         is_told = by_script or policy.need_bytes is not None or policy.limit is not None
         if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
             return ""
-        took = f"its last {RUNS} runs took at most {size((self._peak_bytes or 0) + CONTEXT_BYTES)}"
+        took = f"its last {RUNS} runs took at most {size(self._peak_bytes + CONTEXT_BYTES)}"
         return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
@@ -189,10 +186,6 @@ class ThisRun:
             self._frameworks.append(framework)
 
     @property
-    def _peak_bytes(self) -> int | None:
-        return peak_of(self._peaks, self._ranks)
-
-    @property
     def _need_bytes(self) -> int:
         """A tenth more than it took at most, and the CUDA context; 0 where that is not known."""
         return self._peak_bytes * 11 // 10 + CONTEXT_BYTES if self._peak_bytes else 0
@@ -202,8 +195,7 @@ class ThisRun:
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
         # Workers that a program starts do something else than the program.
         self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
-        kept = self._history.read()
-        self._peaks = peaks_of(kept, key_of(kept, *self._job))
+        self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():
