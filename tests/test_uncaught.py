@@ -19,6 +19,10 @@ sys.path.insert(0, {str(ROOT)!r})
 from autogpu.uncaught import watch
 watch(lambda error: print("told of", type(error).__name__, flush=True))
 """
+END = """
+from autogpu.uncaught import at_end
+at_end(lambda error: error or print("ended well", flush=True))
+"""
 
 ENDS = {
     "raised": ("1 / 0", ["told of ZeroDivisionError"]),
@@ -76,12 +80,13 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_ends_a_worker(version, method, ending, told, tmp_path):
-    (tmp_path / "watch.py").write_text(WATCH)
+    (tmp_path / "watch.py").write_text(WATCH + END)
     (tmp_path / "train.py").write_text(WORKER)
     command = [python(version), str(tmp_path / "train.py"), method, ending]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     is_seen = version != "3.13"
-    assert done.stdout.splitlines() == ["told of ZeroDivisionError"] * told * is_seen, done.stderr
+    said = ["told of ZeroDivisionError"] if told else ["ended well"]
+    assert done.stdout.splitlines() == said * is_seen, done.stderr
     assert done.returncode == told
 
 
