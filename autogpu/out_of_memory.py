@@ -44,7 +44,6 @@ _CAPS = {
         "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false",
     ),
 }
-_TOO_LARGE = "its model is larger than the GPU"
 
 
 def lines_of(
@@ -56,16 +55,16 @@ def lines_of(
     if decision is None or known is None:
         return []
     device, others = _now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
-    cap = _cap(error, request, assignment, ordinal, known)
-    if cap is None and others == [] and framework.DEFAULT_SHARE < 1 and ordinal in assignment.usable:
-        cap = Cap(assignment.usable[ordinal], f"default {framework.NAME}")
+    cap, usable = _cap(error, request, assignment, ordinal, known), assignment.usable.get(ordinal)
+    is_alone = cap is None and others == []
+    if is_alone and usable and framework.DEFAULT_SHARE < 1:
+        cap = Cap(usable, f"default {framework.NAME}")
     held, used = bytes_by_pid(device).get(os.getpid(), 0), framework.peak_bytes()
     had = used + CONTEXT_BYTES if used else held
     needed, total = had + error.asked_bytes if had else 0, device.memory_total_bytes
     reason, remedy = _of_cap(cap, needed, limit=str(allocation.resolved.settings["memory.limit"].origin))
-    # Nobody else is there, or all of it would not be enough.
-    if (cap is None and others == []) or needed > (total or needed):
-        remedy = _TOO_LARGE
+    if (is_alone and cap is None) or needed > (total or needed):
+        remedy = "its model is larger than the GPU"
     remedy = remedy or decision.remedy or _of_need(needed, cap, allocation, request)
     gpu = f"GPU {device.label}" + (f" ({size(total)})" if total else "")
     return [
