@@ -23,17 +23,13 @@ def at_end(look: Callable[[BaseException | None], None]) -> None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """``error``, those behind it and those in a group of errors, latest first, as far as a traceback shows them."""
-    left = [error]
+    """``error`` and those behind it, latest first, as far as a traceback shows them."""
     for _ in range(20):  # one may be its own cause
-        error = left.pop(0) if left else None
         if error is None:
             return
         yield error
         behind = None if error.__suppress_context__ else error.__context__
-        behind = behind if error.__cause__ is None else error.__cause__
-        group = getattr(error, "exceptions", ())
-        left += [each for each in (behind, *(group if type(group) is tuple else ())) if isinstance(each, BaseException)]
+        error = behind if error.__cause__ is None else error.__cause__
 
 
 def is_of_another_process(error: BaseException) -> bool:

@@ -103,12 +103,6 @@ def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected
     assert [type(each).__name__ for each in chain(error)] == expected
 
 
-def test_those_in_a_group_are_behind_it():
-    """As asyncio.TaskGroup and anyio raise them, also by the package for older Pythons."""
-    group = type("ExceptionGroup", (Exception,), {"exceptions": (OSError(), linked(KeyError(), cause=ValueError()))})
-    assert [type(each).__name__ for each in chain(group())] == ["ExceptionGroup", "OSError", "KeyError", "ValueError"]
-
-
 def test_an_error_that_is_its_own_cause_has_an_end():
     error = OSError()
     assert len(list(chain(linked(error, cause=error)))) == 20
