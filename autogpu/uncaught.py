@@ -14,12 +14,23 @@ from autogpu.process import is_worker
 def at_end(look: Callable[[BaseException | None], None]) -> None:
     """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
 
-    Not in a worker of ``multiprocessing``: from Python 3.13 on nothing tells its exit functions how it has ended.
+    Not in a worker of ``multiprocessing`` from Python 3.13 on: nothing tells its exit functions how it has ended.
     Source: ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is; not for
     ``SystemExit``, nor in other threads, whose errors end no process.
     """
     if not is_worker():
         atexit.register(lambda: look(getattr(sys, "last_value", None)))
+    elif sys.version_info < (3, 13):
+        from multiprocessing.util import Finalize
+
+        Finalize(None, lambda: look(_of_worker()), exitpriority=0)
+
+
+def _of_worker() -> BaseException | None:
+    """The error on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
+    error = sys.exc_info()[1]
+    # Some frameworks' workers write it down for their parent, and leave.
+    return error.__context__ if isinstance(error, SystemExit) else error
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
