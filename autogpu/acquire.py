@@ -194,7 +194,7 @@ class _Process:
             if self.decision.verdict is not Verdict.WAIT:
                 raise_if_refused(self.decision)
                 return Taken(self._told_of_wait(), problem=problem)
-            state = lease.QueueState(leases.queue, leases.holders, self._demand.count, waited_s)
+            state = lease.QueueState(leases.queue, self._demand.count, waited_s)
             if waited_s >= self._timeout_s:
                 from autogpu.lease.queue import gave_up
 

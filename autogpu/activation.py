@@ -47,7 +47,7 @@ class guard:
 
     def __exit__(self, kind: object, error: BaseException | None, own: TracebackType | None) -> bool:
         """Report an error; those that the policy asks for go on to the script."""
-        if isinstance(error, NoEligibleDevice):
+        if isinstance(error, (NoEligibleDevice, KeyboardInterrupt)):
             if own is not None:
                 own.tb_next = None  # to the script's author it ends where the framework called us
             return False

@@ -390,9 +390,6 @@ class Allocation:
         environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting)
-        except KeyboardInterrupt as error:
-            waiting.interrupted(error)
-            raise
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise

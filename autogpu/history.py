@@ -41,9 +41,11 @@ _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(
 _WORTH_SHARING = 0.75
 
 
-def peak_of(peaks: Sequence[int], ranks: int = 1) -> int | None:
-    """The largest of the last three runs, of ``ranks`` processes each; ``None`` until there are as many."""
-    return max(peaks[: RUNS * ranks]) if len(peaks) >= RUNS * ranks else None
+def peak_of(kept: str, job: Sequence[object], ranks: int = 1) -> int:
+    """The largest of the last three runs, of ``ranks`` processes each; 0 until there are as many that ended well."""
+    newest_first = (int(run.rpartition(" ")[2]) for run in reversed(runs_of(kept, key_of(kept, *job))))
+    clean = [*takewhile(bool, newest_first)]
+    return max(clean[: RUNS * ranks]) if len(clean) >= RUNS * ranks else 0
 
 
 def key_of(kept: str, *job: object) -> str:
@@ -52,11 +54,6 @@ def key_of(kept: str, *job: object) -> str:
 
     salt = kept.partition("\n")[0]
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
-
-
-def peaks_of(kept: str, key: str) -> Sequence[int]:
-    """The runs of a job since it last ran out of memory, newest first."""
-    return [*takewhile(bool, (int(run.rpartition(" ")[2]) for run in reversed(runs_of(kept, re.escape(key)))))]
 
 
 def runs_of(kept: str, key: str = "[0-9a-f]{16}") -> list[str]:
@@ -135,7 +132,7 @@ def _read(file: Path) -> str:
 
 
 class ThisRun:
-    """This process; its script, arguments, policy and GPUs say which others were runs of the same job."""
+    """The run that this process is; its script, arguments, policy and GPUs say which others were runs of its job."""
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
         """Nothing is read yet. The arguments are those of now: a script may change them later."""
@@ -145,7 +142,7 @@ class ThisRun:
         self._policy = policy
         self._ranks = grant.rank.size if grant.rank is not None else 1
         self._job: Sequence[object] = ()
-        self._peaks: Sequence[int] = ()
+        self._peak_bytes = 0
         self._frameworks: list[Framework] = []
         self._is_limited = False
         self._pid: int | None = None
@@ -165,26 +162,16 @@ class ThisRun:
     def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
         """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
         policy, least = self._policy, min((device.memory_total_bytes or 0 for device in taken), default=0)
+        if policy.need_bytes == "learned" and self._need_bytes:
+            return f"claims {size(min(self._need_bytes, least))}, learned from {RUNS} runs"
         if policy.need_bytes == "learned":
-            return self._how_learned(least)
+            takes = f"{RUNS} runs of a script's file, with report.history and without memory.limit"
+            return f"select.need is not learned yet: it takes {takes}"
         is_told = by_script or policy.need_bytes is not None or policy.limit is not None
         if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
             return ""
-        took = f"its last {RUNS} runs took at most {size((self._peak_bytes or 0) + CONTEXT_BYTES)}"
+        took = f"its last {RUNS} runs took at most {size(self._peak_bytes + CONTEXT_BYTES)}"
         return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
-
-    def _how_learned(self, total_bytes: int) -> str:
-        if not self._policy.history:
-            return "select.need is not learned, for report.history is false"
-        if not self._arguments:
-            return "select.need is learned only from runs of a script's file"
-        if self._policy.limit is not None:
-            return "select.need is not learned under memory.limit"
-        if self._peak_bytes is None:
-            runs = len(self._peaks) // self._ranks
-            there_are = f"there {'is' if runs == 1 else 'are'} {runs}"
-            return f"select.need is learned from {RUNS} runs, of which {there_are}"
-        return f"claims {size(min(self._need_bytes, total_bytes))}, learned from {RUNS} runs"
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
@@ -199,10 +186,6 @@ class ThisRun:
             self._frameworks.append(framework)
 
     @property
-    def _peak_bytes(self) -> int | None:
-        return peak_of(self._peaks, self._ranks)
-
-    @property
     def _need_bytes(self) -> int:
         """A tenth more than it took at most, and the CUDA context; 0 where that is not known."""
         return self._peak_bytes * 11 // 10 + CONTEXT_BYTES if self._peak_bytes else 0
@@ -212,8 +195,7 @@ class ThisRun:
         memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
         # Workers that a program starts do something else than the program.
         self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
-        kept = self._history.read()
-        self._peaks = peaks_of(kept, key_of(kept, *self._job))
+        self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():

@@ -14,16 +14,16 @@ from autogpu.process import is_worker
 def at_end(look: Callable[[BaseException | None], None]) -> None:
     """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
 
+    Not in a worker of ``multiprocessing`` from Python 3.13 on: nothing tells its exit functions how it has ended.
     Source: ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is; not for
     ``SystemExit``, nor in other threads, whose errors end no process.
     """
-    # From 3.13 on nothing tells a worker's own exit functions how it has ended.
-    if is_worker() and sys.version_info < (3, 13):
+    if not is_worker():
+        atexit.register(lambda: look(getattr(sys, "last_value", None)))
+    elif sys.version_info < (3, 13):
         from multiprocessing.util import Finalize
 
         Finalize(None, lambda: look(_of_worker()), exitpriority=0)
-    else:
-        atexit.register(lambda: look(getattr(sys, "last_value", None)))
 
 
 def _of_worker() -> BaseException | None:
@@ -34,17 +34,13 @@ def _of_worker() -> BaseException | None:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """``error``, those behind it and those in a group of errors, latest first, as far as a traceback shows them."""
-    left = [error]
+    """``error`` and those behind it, latest first, as far as a traceback shows them."""
     for _ in range(20):  # one may be its own cause
-        error = left.pop(0) if left else None
         if error is None:
             return
         yield error
         behind = None if error.__suppress_context__ else error.__context__
-        behind = behind if error.__cause__ is None else error.__cause__
-        group = getattr(error, "exceptions", ())
-        left += [each for each in (behind, *(group if type(group) is tuple else ())) if isinstance(each, BaseException)]
+        error = behind if error.__cause__ is None else error.__cause__
 
 
 def is_of_another_process(error: BaseException) -> bool:
@@ -53,7 +49,7 @@ def is_of_another_process(error: BaseException) -> bool:
 
 
 def watch(report: Callable[[BaseException], None]) -> None:
-    """Call ``report`` with each exception that ends a script, a notebook's cell or a statement at the prompt.
+    """Call ``report`` with each exception that ends a script or a notebook's cell.
 
     In this process: a forked child watches for itself.
     """
@@ -68,28 +64,11 @@ def watch(report: Callable[[BaseException], None]) -> None:
         with suppress(BaseException):  # it would be printed below the script's own error
             report(error)
 
-    def look(result: Any = None) -> None:
-        """Report the error of a cell that has ended, or the last exception that Python has printed, once."""
-        # A script that the cell has run is not in its result.
+    def look(result: Any) -> None:
+        # Of a cell that has ended. A script that it has run is not in its result.
         tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
     at_end(tell)
-    prompt: Any = getattr(sys, "ps1", None)
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
         shell.events.register("post_run_cell", look)
-    elif type(prompt) in (str, _Prompt):
-        # Python asks for its text before each prompt, which is the first moment after a traceback there.
-        sys.ps1 = _Prompt(prompt)
-        sys.ps1.look, sys.ps1.before = look, prompt
-
-
-class _Prompt(str):
-    """A prompt that looks first; in every other way the text that it was."""
-
-    look: Callable[[], None]
-    before: str
-
-    def __str__(self) -> str:
-        self.look()
-        return str(self.before)  # which may look as well

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from autogpu.history import History, key_of, peak_of, peaks_of, runs_of
+from autogpu.history import History, key_of, peak_of, runs_of
 from tests.support.processes import in_a_fork
 
 JOB = ("/home/a/train.py", "--batch", "32")
@@ -31,26 +31,25 @@ def file_of(kept):
 def peaks(kept, *job):
     """Of a job, oldest first."""
     text = kept.read()
-    return [*reversed(peaks_of(text, key_of(text, *(job or JOB))))]
+    return [int(run.split()[-1]) for run in runs_of(text, key_of(text, *(job or JOB)))]
 
 
 @pytest.mark.parametrize(
     ("runs", "ranks", "expected"),
     [
-        pytest.param([], 1, None, id="no-run"),
-        pytest.param([5, 4], 1, None, id="two-runs"),
+        pytest.param([], 1, 0, id="no-run"),
+        pytest.param([5, 4], 1, 0, id="two-runs"),
         pytest.param([9, 5, 4, 6], 1, 6, id="the-last-three"),
-        pytest.param([5, 4, 6, OUT_OF_MEMORY, 7, 8], 1, None, id="two-since-out-of-memory"),
+        pytest.param([5, 4, 6, OUT_OF_MEMORY, 7, 8], 1, 0, id="two-since-out-of-memory"),
         pytest.param([9, OUT_OF_MEMORY, OUT_OF_MEMORY, 7, 8, 6], 1, 8, id="three-since-then"),
-        pytest.param([1, 9, 2, 8, 3], 2, None, id="ranks-count-together"),
+        pytest.param([1, 9, 2, 8, 3], 2, 0, id="ranks-count-together"),
         pytest.param([1, 9, 2, 8, 3, 7], 2, 9, id="largest-of-all-ranks"),
     ],
 )
 def test_three_clean_runs_tell_what_a_script_takes(kept, runs, ranks, expected):
     for run in runs:
         kept.keep(JOB, run)
-    text = kept.read()
-    assert peak_of(peaks_of(text, key_of(text, *JOB)), ranks) == expected
+    assert peak_of(kept.read(), JOB, ranks) == expected
 
 
 def test_a_run_is_kept_for_its_user_alone_and_says_nothing_to_others(kept, tmp_path):

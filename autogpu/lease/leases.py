@@ -148,8 +148,7 @@ class Lease(LockedFile):
     def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
         """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
         name = model.new_name("job")
-        fields = {**self.identity, "group": self.group or name}
-        text = model.encode_lease(fields, claims, self._caps())
+        text = model.encode_lease({**self.identity, "group": self.group or name}, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
 

@@ -132,7 +132,6 @@ class QueueState(Value):
     """
 
     ahead: tuple[Waiter, ...]
-    holders: tuple[Holder, ...]
     count: int = 1
     waited_s: float = 0.0
     timeout_s: float = 0.0

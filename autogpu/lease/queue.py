@@ -18,7 +18,7 @@ from autogpu import process
 from autogpu.errors import WaitTimeout
 from autogpu.lease import locks, model
 from autogpu.lease.leases import Choose, Lease, LockedFile, try_to_acquire
-from autogpu.lease.model import Demand, Holder, QueueState, Waiter
+from autogpu.lease.model import Demand, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
 from autogpu.reporting.text import span
@@ -85,11 +85,11 @@ def wait_for_lease(
     try:
         with closing(Watch(lease.folder.path)) as watch:
             while True:
-                wants, holders = place.look()
+                wants = place.look()
                 if wants and try_to_acquire(lease, place.reader, place.choose, place):
                     return lease
                 waited_s = monotonic_s() - begun_s
-                state = QueueState(place.ahead, holders, demand.count, waited_s, timeout_s)
+                state = QueueState(place.ahead, demand.count, waited_s, timeout_s)
                 on_wait(state)
                 if waited_s >= timeout_s:
                     raise gave_up(timeout_s, state.position)
@@ -158,8 +158,8 @@ class _Place(LockedFile):
         """How long to wait for a change before the next look: those far behind don't look as often."""
         return HEARTBEAT_S if self.is_near else _LONGEST_REST_S
 
-    def look(self) -> tuple[bool, tuple[Holder, ...]]:
-        """Tell if a GPU could be claimed now, and who holds what; take a ticket if not."""
+    def look(self) -> bool:
+        """Tell if a GPU could be claimed now; take a ticket if not."""
         with self.folder.opened() as descriptor:
             snapshot = self.reader.read(descriptor)
             wants = self.choose(snapshot) is not None
@@ -169,7 +169,7 @@ class _Place(LockedFile):
                 self.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
                 locks.close_in_children.add(self)
-        return wants, snapshot.holders
+        return wants
 
     def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
 from typing import Callable, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
-from autogpu.reporting.stderr import say
 from autogpu.reporting.text import counted, listed, printable, span
 from autogpu.selection import explain
 from autogpu.selection.grants import Grant
@@ -143,50 +140,19 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
 
 
 class WaitingReport:
-    """Prints a line about the queue at once, and again when another place or other jobs make this one wait."""
+    """Prints a line about the queue at once, and again at another place in it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._printed_s: float | None = None
-        self._printed: object = None
+        self._printed_s = -_LINE_EVERY_S
+        self._position = -1
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
-        if self._printed_s is not None and state.waited_s - self._printed_s < _LINE_EVERY_S:
-            return
-        now = _what_it_waits_for(state, decision)
-        if now != self._printed:
-            self._printed_s, self._printed = state.waited_s, now
+        if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s, self._position = state.waited_s, state.position
             gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
             # Who shares goes on to wait for the minute.
             limit = f" of {span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
             waited = span(state.waited_s) + limit
             place = f"waiting for {gpus}, place {state.position} in the queue, {waited}"
             self._say(f"{place}: {decision.why}; Ctrl-C stops")
-
-    def interrupted(self, error: KeyboardInterrupt) -> None:
-        """Let Python print a line in place of a traceback, if the script catches ``error`` nowhere.
-
-        Ctrl-C in a wait, which the line about it offers, is no failure to trace; before any, it is the script's. It
-        stays the exception that the script expects, and ends the process by SIGINT as always. A ``sys.excepthook`` of
-        the script's own is left as it is.
-        """
-        before = sys.excepthook
-        # A subclass of KeyboardInterrupt would do without a hook, and Python ends by SIGINT for that very class only.
-        if self._printed_s is None or before is not sys.__excepthook__:
-            return
-
-        def report(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            sys.excepthook = before
-            if value is error:
-                say("stopped waiting for a GPU; nothing is claimed")
-            else:
-                before(kind, value, trace)
-
-        sys.excepthook = report
-
-
-def _what_it_waits_for(state: QueueState, decision: Decision) -> object:
-    """Name what a line about the wait tells, without the readings, which differ at every look."""
-    usable = {device.uuid: device.compute_processes or () for device in decision.ranking.suitable}
-    holders = frozenset(holder.name for holder in state.holders if not holder.claims.keys().isdisjoint(usable))
-    return state.position, holders, frozenset(process.pid for listed in usable.values() for process in listed)

@@ -79,7 +79,7 @@ class Worker:
 
     def wait(self, command):
         def on_wait(state):
-            answer({"event": "waiting", "position": state.position, "holders": len(state.holders)})
+            answer({"event": "waiting", "position": state.position})
 
         self.lease = wait_for_lease(
             leases.Lease(self._folder_of(command), "wait.py"),
