@@ -96,7 +96,7 @@ class LockedFile(locks.Descriptor):
         return self.is_ours and locks.is_named(descriptor, self.name, self.status)
 
     def beat(self) -> None:
-        """Show the others that this process is running; is no event for those who watch the folder."""
+        """Show the others that this process is running."""
         if self.is_ours:
             with suppress(OSError):
                 locks.beat(self.number)

@@ -14,7 +14,7 @@ from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
 
-# A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
+# A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
 VERSION = 1

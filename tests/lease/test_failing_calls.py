@@ -21,6 +21,7 @@ from autogpu.lease import (
     ancestor_lease,
     find_folder,
     locks,
+    queue,
     snapshot,
 )
 from autogpu.lease.queue import wait_for_lease
@@ -76,9 +77,7 @@ def claim(folder, environ):
 def wait(folder, environ):
     looks = iter([None, None])
     demand, choose = Demand(), lambda *_: next(looks, {"GPU-0": 1})
-    # A change, at which those who wait look again.
-    changes = lambda _: (folder.path / "job.1.1.00000000").write_bytes(b"")  # noqa: E731
-    wait_for_lease(Lease(folder, "a.py"), choose, demand=demand, timeout_s=20, on_wait=changes).release()
+    wait_for_lease(Lease(folder, "a.py"), choose, demand=demand, timeout_s=20).release()
 
 
 def look(folder, environ):
@@ -100,6 +99,7 @@ def make(folder, environ):
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", [claim, look, make, pytest.param(wait, marks=pytest.mark.slow)])
 def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path, monkeypatch, what, number):
+    monkeypatch.setattr(queue, "LOOK_S", 0.001)
     environ = {LEASE_DIR: str(path)}
     what(folder, environ)
     before = open_files()

@@ -57,7 +57,6 @@ def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("long-queue")  # it takes all the watches of folders that a user may have
 def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
     holder, relay = start(), start()
     holder.ask("acquire", free=["GPU-0"])

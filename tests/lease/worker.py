@@ -28,13 +28,16 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
-from autogpu.lease import folder
+from autogpu.lease import folder, queue
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import unix_s
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
+
+# A test has no time for seconds.
+queue.LOOK_S, queue.READ_S = 0.1, 0.2
 
 
 def shown(holder):
@@ -325,10 +328,6 @@ class Worker:
             with_lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
             with_lease.release()
 
-        def end_another(_):
-            with open(str(self.folder.path / "job.1.1.00000000"), "wb"):  # noqa: PTH123  (3.8's Path can lose it)
-                pass
-
         def wait():
             looks = iter([None])
             wait_for_lease(
@@ -336,7 +335,6 @@ class Worker:
                 lambda *_: next(looks, {"GPU-0": 1}),
                 demand=demand,
                 timeout_s=20,
-                on_wait=end_another,
             ).release()
 
         def look():
@@ -402,7 +400,6 @@ class Worker:
                     lambda *_: next(looks, {"GPU-0": 1}),
                     demand=demand,
                     timeout_s=20,
-                    on_wait=lambda _: self.plant({"names": ["job.1.1.00000000"]}),  # as a lease that has ended
                 )
             elif what == "timeout":
                 wait_for_lease(leases.Lease(self.folder, "a.py"), lambda *_: None, demand=demand, timeout_s=0)
