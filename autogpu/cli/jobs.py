@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
@@ -28,8 +27,7 @@ from autogpu.status.snapshot import read_leases, user_and_program
 # Of a list in a message.
 _MOST_NAMED = 12
 
-# Of the folder, where the system does not tell when a lock is gone.
-_LOOK_EVERY_S = 2.0
+_LOOK_EVERY_S = 1.0
 
 
 def name_of(job: Job) -> str:
@@ -217,14 +215,4 @@ def _end_before(until_s: float, jobs: Sequence[Job]) -> bool:
         left = alive()
         if not left or monotonic_s() >= until_s:
             return not left
-        # In a thread, which this process need not wait for: nothing but a signal ends a wait for a lock.
-        waiting = threading.Thread(target=_wait_for_end, args=(folder, left[0].name), daemon=True)
-        waiting.start()
-        waiting.join(min(until_s - monotonic_s(), threading.TIMEOUT_MAX))
-
-
-def _wait_for_end(folder: Folder, name: str) -> None:
-    with suppress(OSError, AutoGpuError), folder.opened() as descriptor:
-        lease.wait_for_end(descriptor, name)
-        return
-    time.sleep(_LOOK_EVERY_S)
+        time.sleep(min(_LOOK_EVERY_S, until_s - monotonic_s()))

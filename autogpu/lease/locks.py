@@ -48,7 +48,7 @@ _FIRST_INHERITED = 230
 _TAKERS_CPU_S = 0.02
 
 # Python has these names since 3.9.
-_GET_OWNER, _OWN, _WAIT = 36, 37, 38
+_GET_OWNER, _OWN = 36, 37
 
 # ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -206,20 +206,6 @@ def opened(folder: int, name: str) -> Descriptor | None:
         return opened
     opened.close()
     return None
-
-
-def wait_for_end(folder: int, name: str) -> None:
-    """Return when no other process :func:`own` s the file of that name, in whichever way its process has ended.
-
-    A signal's handler runs meanwhile, and may raise.
-
-    Raises:
-        OSError: The system can't tell.
-    """
-    file = opened(folder, name)
-    if file is not None:
-        with file:
-            fcntl.fcntl(file.number, _WAIT, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def holder(descriptor: int) -> str | None:
