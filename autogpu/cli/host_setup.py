@@ -18,8 +18,8 @@ import click
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
-from autogpu.lease import Folder, find_folder
-from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
+from autogpu.lease import find_folder
+from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import sudo, user_name
 from autogpu.variables import LEASE_DIR
@@ -31,13 +31,12 @@ _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 _INITS = ("run/systemd/system", "run/openrc")
 
 # For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
-BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST_FOLDER / MUTEX}"
+BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER}"
 
 TMPFILES = b"""\
 # `autogpu host-setup` wrote it. Whatever else stands here is yours, and stays.
 d %s 1777 root root -
-f %s 0444 root root -
-""" % (bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
+""" % bytes(HOST_FOLDER)
 _POLICY_HEAD = b"""\
 # The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
 # the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
@@ -61,7 +60,7 @@ def policy_text() -> bytes:
 
 
 class Part(NamedTuple):
-    """One of the four things that host-setup cares for; ``action`` is "refuse" where the path is not ours to change."""
+    """One of the things that host-setup cares for; ``action`` is "refuse" where the path is not ours to change."""
 
     path: Path
     problem: str = ""
@@ -102,11 +101,9 @@ class Host:
         is_ours = is_read and self.tmpfiles.read_bytes() == TMPFILES
         return 0o041000 if os.path.lexists(str(self.tmpfiles)) and not is_ours else 0o041777
 
-    def parts(self) -> tuple[Part, Part, Part, Part]:
-        """The file that makes the lease folder at boot, that folder, the mutex in it, and the policy."""
-        no_mutex = "A user may own it then, and keep all others from choosing." if self.folder.is_dir() else ""
-        folder = self._shared(self.folder, self.folder_mode, _WITHOUT_FOLDER)
-        return (self._boot(), folder, self._shared(self.folder / MUTEX, 0o100444, no_mutex), self._policy())
+    def parts(self) -> tuple[Part, Part, Part]:
+        """The file that makes the lease folder at boot, that folder, and the policy."""
+        return (self._boot(), self._folder(), self._policy())
 
     def _boot(self) -> Part:
         is_missing = not os.path.lexists(str(self.tmpfiles))
@@ -117,10 +114,11 @@ class Host:
         consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
         return Part(self.tmpfiles, problem, consequence, action, required=False)
 
-    def _shared(self, path: Path, mode: int, if_missing: str) -> Part:
-        """A path that belongs to root, or in an image to its maker, and that all users can use."""
+    def _folder(self) -> Part:
+        """It belongs to root, or in an image to its maker, and all users can use it."""
+        path, mode = self.folder, self.folder_mode
         if not os.path.lexists(str(path)):
-            return Part(path, "does not exist", if_missing, "make")
+            return Part(path, "does not exist", _WITHOUT_FOLDER, "make")
         status = path.lstat()
         is_owned = status.st_uid == 0 or (not self.is_running and status.st_uid == os.geteuid())
         is_ours = is_owned and stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
@@ -128,7 +126,7 @@ class Host:
             return Part(path)
         problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {stat.filemode(mode)} of root"
         unusable = "Jobs can't rely on it, and they use no other as long as it is there."
-        return Part(path, problem, unusable, "repair" if is_ours or path.name == MUTEX else "refuse")
+        return Part(path, problem, unusable, "repair" if is_ours else "refuse")
 
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # which is a choice
@@ -145,17 +143,15 @@ def setup(host: Host) -> list[Part]:
     """
     if host.is_running and os.geteuid() != 0:
         raise InstallError("host-setup writes below /etc and /run, which only root may", remedy=host.command())
-    boot, folder, mutex, policy = host.parts()
+    boot, folder, policy = host.parts()
     if folder.action == "refuse":
         raise InstallError(f"{folder.path} {folder.problem}", remedy=f"move it away, and run {host.command()}")
     if boot.action:
         _write(boot.path, TMPFILES)
-    # The mutex comes with the folder.
-    made = folder if folder.action else mutex
-    why = _make_folder(host) if made.action else ""
+    why = _make_folder(host) if folder.action else ""
     if policy.action:
         _write(policy.path, policy_text())
-    return [part._replace(consequence=why if part is made else "") for part in (boot, made, policy) if part.action]
+    return [part._replace(consequence=why if part is folder else "") for part in (boot, folder, policy) if part.action]
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -166,7 +162,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _make_folder(host: Host) -> str:
-    """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and do by hand what it left."""
+    """Have systemd-tmpfiles make the folder, labelled for SELinux, and do by hand what it left."""
     why = ""
     if host.program and host.is_running:
         command = [str(host.program), "--create", str(host.tmpfiles)]
@@ -177,15 +173,9 @@ def _make_folder(host: Host) -> str:
     if not host.folder.exists():
         # The code that makes it for a user who names it makes it complete before it is seen.
         find_folder({LEASE_DIR: str(host.folder)})
-    _, folder, mutex, _ = host.parts()
+    folder = host.parts()[1]
     if folder.action:
         folder.path.chmod(stat.S_IMODE(folder.path.stat().st_mode | host.folder_mode))
-    if mutex.action:
-        # Made anew, since a user may have put there what it is. Jobs that wait for it see that it was replaced.
-        with Folder(host.folder, "host", 0).locked() as (descriptor, _):
-            if os.path.lexists(str(mutex.path)):
-                os.unlink(MUTEX, dir_fd=descriptor)
-            make_mutex(descriptor)
     return why
 
 

@@ -37,7 +37,7 @@ _MOST_ABOVE = 64
 # Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
 _MOST_UNLISTED = 16
 
-_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
+_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait)\.[0-9a-f.]{1,40}")
 
 # The names of the files that this process has placed, with its pid: a fork's child has the table too, and placed none.
 placed: dict[str, int] = {}

@@ -42,33 +42,6 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, pa
     assert tree(image) == before
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.symlink_to("x"),
-        lambda path: os.mkfifo(str(path)),
-        lambda path: os.link(str(path.parents[2] / "secret"), str(path)),
-        lambda path: path.touch(mode=0o600),
-        pytest.param(lambda path: (path.touch(mode=0o444), os.chown(str(path), ALICE, ALICE)), marks=needs_root),
-    ],
-    ids=["link", "pipe", "hard-link", "closed", "another-users"],
-)
-@pytest.mark.timeout(20)
-def test_mutex_that_is_not_right_is_made_anew_and_no_job_is_disturbed(image: Path, paths, make) -> None:
-    (image / "secret").touch(mode=0o600)
-    host_image.setup(image)
-    lease = lease_in(paths.folder)
-    paths.mutex.unlink()
-    make(paths.mutex)
-    assert list(problems(image)) == ["mutex"]
-    assert host_image.setup(image) == [("repair", paths.mutex)]
-    status = paths.mutex.lstat()
-    assert (stat.S_IFMT(status.st_mode), status.st_mode & 0o777, status.st_uid) == (stat.S_IFREG, 0o444, os.geteuid())
-    assert stat.S_IMODE((image / "secret").stat().st_mode) == 0o600
-    assert (paths.folder / lease.name).exists()
-    lease.release()
-
-
 @pytest.mark.parametrize(("mode", "said"), [(0o755, "drwxr-xr-x"), (0o777, "drwxrwxrwx")], ids=["closed", "not-sticky"])
 def test_folder_with_a_wrong_mode_is_repaired_in_place(image: Path, paths, mode: int, said: str) -> None:
     host_image.setup(image)
@@ -81,13 +54,6 @@ def test_folder_with_a_wrong_mode_is_repaired_in_place(image: Path, paths, mode:
     assert (after.st_ino, after.st_uid, after.st_mode) == (before.st_ino, os.geteuid(), before.st_mode)
     assert (paths.folder / lease.name).exists(), "no job is disturbed"
     lease.release()
-
-
-def test_a_mutex_that_is_missing_is_made_anew(image: Path, paths) -> None:
-    host_image.setup(image)
-    paths.mutex.unlink()
-    assert host_image.setup(image) == [("make", paths.mutex)]
-    assert problems(image) == {}
 
 
 def test_administrators_own_tmpfiles_file_rules(image: Path, paths) -> None:

@@ -65,7 +65,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
         "v1",
         "v1:::::",
         "v2:{name}:{pid}:{start}:",
-        "v1:../mutex:1:1:",
+        "v1:../job:1:1:",
         "v1:{name}:1:{start}:",
         "v1:{name}:{pid}:1:",
     ],

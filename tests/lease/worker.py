@@ -28,7 +28,7 @@ if __name__ == "__main__":
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
-from autogpu.lease import folder, queue
+from autogpu.lease import queue
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import unix_s
@@ -185,7 +185,7 @@ class Worker:
         os.execv(sys.executable, [sys.executable, __file__, str(self.folder.path), "--after-exec"])
 
     def hold_mutex(self, command):
-        descriptor = os.open(str(self.folder.path / folder.MUTEX), os.O_RDONLY)
+        descriptor = os.open(str(self.folder.path), os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self.keep.append(descriptor)
         return {}
@@ -286,7 +286,7 @@ class Worker:
             _, status = os.waitpid(child, 0)
             problems = self._left_over()
             # That has tidied up.
-            problems += sorted({path.name for path in self.folder.path.iterdir()} - {folder.MUTEX})
+            problems += sorted({path.name for path in self.folder.path.iterdir()})
             if problems:
                 return {"line": lines, "problems": problems}
             if os.WIFEXITED(status):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 
 import pytest
@@ -76,6 +78,16 @@ def acquired(tmp_path, monkeypatch):
     for each in found:
         if each.lease is not None:
             each.lease.release()
+
+
+@pytest.fixture
+def no_mutex(monkeypatch):
+    """From its call on the system lets this process have no ``flock``."""
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    return lambda: monkeypatch.setattr(fcntl, "flock", refused)
 
 
 @pytest.fixture

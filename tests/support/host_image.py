@@ -27,7 +27,7 @@ def lease_in(folder: Path, script: str = "train.py"):
 
 
 def problems(image: Path) -> dict:
-    named = zip(("boot", "folder", "mutex", "policy"), hosts.Host(image).parts())
+    named = zip(("boot", "folder", "policy"), hosts.Host(image).parts())
     return {name: part.problem for name, part in named if part.problem}
 
 
@@ -52,4 +52,4 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def paths(image: Path) -> SimpleNamespace:
     host = hosts.Host(image)
-    return SimpleNamespace(tmpfiles=host.tmpfiles, folder=host.folder, mutex=host.folder / "mutex", policy=host.policy)
+    return SimpleNamespace(tmpfiles=host.tmpfiles, folder=host.folder, policy=host.policy)
