@@ -8,7 +8,7 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable, Iterator, Mapping
+from typing import Iterator, Mapping
 
 from autogpu.frozen import Value
 from autogpu.lease import locks
@@ -25,10 +25,6 @@ FALLBACK_FOLDER = Path("/var/tmp/autogpu.v1")
 _FOLDER_MODE = 0o1777
 _CONTENT = "leases-of-autogpu"
 _FOLDER_FLAGS = locks.LOOK | getattr(os, "O_DIRECTORY", 0)
-
-# A hundred jobs that start at once pass the mutex on for longer than one holder may keep it, and nothing is wrong with
-# that. Holders that change in order to keep others out gain no more than so many times its patience.
-_MOST_HOLDERS = 5
 
 # Where this process has lost its patience once: a lock that is stuck may be so for as long as it runs. By folder, since
 # when it has not been had.
@@ -49,7 +45,7 @@ class Folder(Value):
             ``"fallback"``, which belongs to its first user and does not reach into containers or a service's
             private ``/var/tmp``.
         owner_uid: May remove every lease in it.
-        patience_s: How long others wait for one who holds its mutex.
+        patience_s: How long a process waits for its mutex.
     """
 
     path: Path
@@ -75,13 +71,12 @@ class Folder(Value):
             raise self.unusable(error) from error
 
     @contextmanager
-    def locked(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[tuple[int, LeaseUnavailable | None]]:
+    def locked(self) -> Iterator[tuple[int, LeaseUnavailable | None]]:
         """Hold the mutex: between choosing a GPU and claiming it no other process may choose.
 
-        Gives the folder's descriptor, also where the mutex can't be had, and why that is so. A holder that keeps it for
-        ``patience_s`` is waited for no longer; the reason names it. A process waits so long once: where the mutex could
-        not be had, it is tried for 50 ms until it can be. ``while_waiting`` is called now and then where it does not
-        come at once. Threads of one process exclude each other like processes.
+        Gives the folder's descriptor, also where the mutex can't be had within ``patience_s``, and why that is so: the
+        reason names who has it. A process waits so long once; until it has had it, it tries for 50 ms from then on.
+        Threads of one process exclude each other like processes.
 
         Raises:
             LeaseUnavailable: The folder can't be opened.
@@ -93,7 +88,7 @@ class Folder(Value):
                 try:
                     # Once more: a fork's child goes on with the other one.
                     mutex.open(os.open, ".", _FOLDER_FLAGS, dir_fd=descriptor)
-                    _lock(self, mutex.number, while_waiting)
+                    _lock(self, mutex.number)
                     _stuck_since_s.pop(self.path, None)
                 except LeaseUnavailable as error:
                     # Without what it passed through, which is this as well: it would keep all of that alive.
@@ -162,23 +157,16 @@ def find_folder(
     return Folder(path, origin, status.st_uid)
 
 
-def _lock(folder: Folder, mutex: int, while_waiting: Callable[[], None]) -> None:
-    begun_s = monotonic_s()
+def _lock(folder: Folder, mutex: int) -> None:
+    begun_s, pause_s = monotonic_s(), _FIRST_PAUSE_S
     patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
-    holder: str | None = ""
-    kept_since_s, look_s, pause_s = begun_s, begun_s + patience_s / 4, _FIRST_PAUSE_S
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
-        if now_s > look_s:
-            while_waiting()
-            before, holder = holder, locks.holder(mutex)
-            kept_since_s = kept_since_s if before in ("", holder) else now_s
-            if now_s > min(kept_since_s + 0.9 * patience_s, begun_s + patience_s * _MOST_HOLDERS):
-                who = holder or "a process that can't be seen from here"
-                stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
-                what = f"the lock of {folder.path} has been held for {stuck_s:.0f} s by {who}"
-                raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
-            look_s = now_s + patience_s / 4
+        if now_s > begun_s + patience_s:
+            who = locks.holder(mutex) or "a process that can't be seen from here"
+            stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
+            what = f"the lock of {folder.path} could not be had for {stuck_s:.0f} s: it is held by {who}"
+            raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -202,7 +202,7 @@ def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket
     Args:
         ticket: Is given up under the same mutex: others must not see this process holding and waiting.
     """
-    with lease.folder.locked(ticket.beat if ticket else lambda: None) as (descriptor, lease.problem):
+    with lease.folder.locked() as (descriptor, lease.problem):
         for attempt in range(_MOST_COLLISIONS):
             # What has just ended may count as alive at first, which is faster; it must not make the difference.
             fresh_s = 0.0 if attempt else _FRESH_S

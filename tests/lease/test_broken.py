@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import signal
@@ -50,28 +49,10 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     lease = acquire_lease(Lease(folder, "a"), take)
     lease.release()
     assert 1.9 < time.monotonic() - begin < 10
-    assert (
-        lease.problem.what == f"the lock of {folder.path} has been held for 2 s by pid {other.pid} (uid {os.geteuid()})"
-    )
+    by = f"pid {other.pid} (uid {os.geteuid()})"
+    assert lease.problem.what == f"the lock of {folder.path} could not be had for 2 s: it is held by {by}"
     other.kill()
     assert acquire_lease(Lease(folder, "a"), take).problem is None
-
-
-@pytest.mark.parametrize(("names", "at_least_s"), [(itertools.repeat("pid 1"), 0.1), (itertools.count(), 0.5)])
-def test_a_mutex_that_many_pass_on_is_busy_and_not_stuck(folder, monkeypatch, names, at_least_s):
-    # By one that keeps it, since who passes it on may pass it on to us.
-    monkeypatch.setattr(locks, "holder", lambda _: str(next(names)))
-    with folder.locked():
-        begun_s = time.monotonic()
-        with replace(folder, patience_s=0.1).locked() as (_, problem):
-            assert 0 <= time.monotonic() - begun_s - at_least_s < 0.4
-            assert "has been held for" in problem.what
-
-
-def test_who_waits_for_the_mutex_shows_that_it_is_running(folder):
-    beats, impatient = [], replace(folder, patience_s=0.2)
-    with folder.locked(), impatient.locked(lambda: beats.append(1)) as (_, problem):
-        assert (len(beats) >= 2, problem is None) == (True, False)
 
 
 def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_parent(folder):

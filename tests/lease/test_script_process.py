@@ -21,7 +21,7 @@ from pathlib import Path
 from autogpu.lease import Folder, Lease, acquire_lease
 path = Path(sys.argv[1])
 lease = acquire_lease(Lease(Folder(path, "environment", path.stat().st_uid), "a.py"), lambda *_: {"GPU-0": 1})
-print(dict(lease.claims), "has been held for 2 s" in lease.problem.what)
+print(dict(lease.claims), "could not be had for 2 s" in lease.problem.what)
 """
 
 CLOCKS = """
