@@ -166,7 +166,7 @@ def beat(descriptor: int) -> None:
     That changes nothing of the file, whose ctime orders the queue. The part that it lets go is not needed any more:
     had it to be locked for writing again, others could be in the way by a read lock, which they may have.
     """
-    now_ms = int(file_time_s() * 1000)
+    now_ms = int(unix_s() * 1000)
     _set_owned(descriptor, fcntl.F_UNLCK, 0, now_ms)
     _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
 
@@ -176,7 +176,7 @@ def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
 
 
 def last_beat(descriptor: int) -> float | None:
-    """When a process that :func:`own` s the file, by another description, was running, as in :func:`file_time_s`.
+    """When a process that :func:`own` s the file, by another description, was running, in Unix time.
 
     ``None`` if there is none; 0 if it does not :func:`beat`, or the system can't tell.
     """
@@ -235,15 +235,6 @@ def show_to_all(descriptor: int, mode: int) -> None:
     """Give a file its mode, whatever the umask."""
     # With the sticky bit systemd-tmpfiles lets a file stay that is older than a month, as long jobs' are.
     os.fchmod(descriptor, mode | stat.S_ISVTX)
-
-
-def file_time_s() -> float:
-    """The time that the kernel writes on a file at this moment: the clock of a process may show another time."""
-    try:
-        with Descriptor(os.memfd_create, "autogpu") as opened:
-            return opened.status.st_mtime
-    except (AttributeError, OSError):  # Python 3.7
-        return unix_s()
 
 
 def is_named(folder: int, name: str, status: os.stat_result) -> bool:

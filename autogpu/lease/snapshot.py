@@ -88,7 +88,7 @@ class FolderReader:
         Raises:
             OSError: The folder can't be read.
         """
-        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, locks.file_time_s()
+        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, unix_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
@@ -150,7 +150,7 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
 def holder_named(descriptor: int, name: str) -> Holder | None:
     """The live holder of that file name, or ``None``. ``name`` may be anything."""
     is_lease = name.startswith("job.") and _OURS.fullmatch(name)
-    return _alive(descriptor, name, None, _MAX_TEXT_BYTES, locks.file_time_s()) if is_lease else None
+    return _alive(descriptor, name, None, _MAX_TEXT_BYTES, unix_s()) if is_lease else None
 
 
 def _alive(
@@ -166,13 +166,13 @@ def _alive(
             locks.unlink(folder, name)
         if beat_s is None or name.startswith("."):
             return None
-        holder = known or _read(name, opened, most, now_s)
+        holder = known or _read(name, opened, most)
         # A ticket that has just been made has no other.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
 
 
-def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holder:
+def _read(name: str, opened: locks.Descriptor, most: int) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     try:
         # No part of a longer one: where only blanks are cut off it would count now and then.
@@ -183,8 +183,7 @@ def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holde
         name,
         process.user_of(opened.status.st_uid),
         is_mine=placed.get(name) == os.getpid(),
-        # It is written once; its process may have another clock than the kernel, and so may this one.
-        since_s=opened.status.st_mtime + round(unix_s() - now_s),
+        since_s=opened.status.st_mtime,
         **fields,
     )
 

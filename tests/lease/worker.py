@@ -18,10 +18,6 @@ import threading
 import time
 from pathlib import Path
 
-if "CLOCK_AHEAD_S" in os.environ:
-    true_time, ahead_s = time.clock_gettime, float(os.environ["CLOCK_AHEAD_S"])
-    time.clock_gettime = lambda clock: true_time(clock) + ahead_s * (clock == time.CLOCK_REALTIME)
-
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -31,7 +27,6 @@ from autogpu.frozen import replace
 from autogpu.lease import queue
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
-from autogpu.process import unix_s
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
@@ -156,11 +151,8 @@ class Worker:
         assert seen.wait(10)
         return {}
 
-    def _ages_s(self):
-        return [unix_s() - holder.since_s for holder in leases.snapshot(self.folder).holders]
-
     def holders(self, command):
-        return {"ages_s": self._ages_s(), "holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
+        return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
 
     def marker(self, command):
         return {"marker": self.lease.marker(command["environ"])}
