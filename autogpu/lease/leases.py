@@ -24,10 +24,6 @@ _Caps = Callable[[], Mapping[str, Cap]]
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
 
-# Those that tidy up may remove a file between its appearing and its being locked: with eight of them on two cores that
-# happened to 1 % of the first attempts, and to 10 % of the second.
-_ATTEMPTS = 100
-
 _MARKER_VERSION = "v1"
 
 # Of two that claim the same without the mutex, how long the one that may stay gives the other to withdraw.
@@ -63,33 +59,24 @@ class LockedFile(locks.Descriptor):
     def put(self, descriptor: int, name: str, text: bytes) -> None:
         """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
         self.name = name
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._try_put(descriptor, text)
-                return
-            except FileNotFoundError:  # one who tidies up saw it between our creating and our locking
-                self.release()
-                if attempt == _ATTEMPTS - 1:
-                    raise
-
-    def _try_put(self, folder: int, text: bytes) -> None:
-        # No other user can open it before it is locked, nor have made one of that name.
-        hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
+        # No other user can open it before it is locked, nor have made one of that name. One that a process leaves which
+        # is killed just then stays until the folder is cleaned.
+        hidden = f".{name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
-            with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=folder) as made:
+            with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=descriptor) as made:
                 self.open_above_standard(made)
             locks.own(self.number)
             # By another description, as others will ask: a file system may let such a lock pass, and know none.
-            with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=folder) as another:
+            with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=descriptor) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             while text:
                 text = text[os.write(self.number, text) :]
             locks.show_to_all(self.number, _MODE)
-            placed[self.name] = os.getpid()
-            os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+            placed[name] = os.getpid()
+            os.rename(hidden, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         finally:
-            locks.unlink(folder, hidden)
+            locks.unlink(descriptor, hidden)
 
     def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
@@ -206,7 +193,7 @@ def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket
         for attempt in range(_MOST_COLLISIONS):
             # What has just ended may count as alive at first, which is faster; it must not make the difference.
             fresh_s = 0.0 if attempt else _FRESH_S
-            before = reader.read(descriptor, remove_stale=lease.problem is None, fresh_s=fresh_s)
+            before = reader.read(descriptor, remove_stale=True, fresh_s=fresh_s)
             claims = choose(before)
             if claims is None:
                 if attempt:

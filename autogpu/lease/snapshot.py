@@ -37,7 +37,7 @@ _MOST_ABOVE = 64
 # Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
 _MOST_UNLISTED = 16
 
-_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait)\.[0-9a-f.]{1,40}")
+_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 
 # The names of the files that this process has placed, with its pid: a fork's child has the table too, and placed none.
 placed: dict[str, int] = {}
@@ -81,8 +81,7 @@ class FolderReader:
         """Who holds and who waits at this moment.
 
         Args:
-            remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder
-                of the mutex, since a file that is just being made looks stale for an instant.
+            remove_stale: Remove the files of processes that have ended, where the system permits.
             fresh_s: What was seen alive by this reader not longer ago is taken as it was then.
 
         Raises:
@@ -116,7 +115,7 @@ class FolderReader:
         )
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
-        """The leases, tickets and hidden files of each user, each once, by whatever name."""
+        """The leases and tickets of each user, each once, by whatever name."""
         by_user: dict[int, list[_File]] = defaultdict(list)
         seen = set()
         with os.scandir(descriptor) as entries:
@@ -129,8 +128,7 @@ class FolderReader:
                     continue
                 if status.st_ino in seen:
                     continue  # another user may have given it names, at its owner's expense
-                if not entry.name.startswith("."):  # it may just be given its own
-                    seen.add(status.st_ino)
+                seen.add(status.st_ino)
                 by_user[process.user_of(status.st_uid)].append((entry.name, status))
         return by_user
 
@@ -164,7 +162,7 @@ def _alive(
         beat_s = locks.last_beat(opened.number)
         if beat_s is None and remove_stale:
             locks.unlink(folder, name)
-        if beat_s is None or name.startswith("."):
+        if beat_s is None:
             return None
         holder = known or _read(name, opened, most)
         # A ticket that has just been made has no other.

@@ -277,8 +277,10 @@ class Worker:
                     os._exit(0)
             _, status = os.waitpid(child, 0)
             problems = self._left_over()
-            # That has tidied up.
-            problems += sorted({path.name for path in self.folder.path.iterdir()})
+            # That has tidied up, apart from a file that was not in its place yet, each of which is a line more to run.
+            for hidden in self.folder.path.glob(".*"):
+                hidden.unlink()
+            problems += sorted(path.name for path in self.folder.path.iterdir())
             if problems:
                 return {"line": lines, "problems": problems}
             if os.WIFEXITED(status):
