@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import shlex
 import site
@@ -17,7 +16,6 @@ import sysconfig
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
@@ -136,8 +134,7 @@ def _changing(folder: Path, verb: str) -> Iterator[None]:
                 locks.exclusive(opened.number)
             yield
     except OSError as error:
-        new = f"python3 -m venv .venv && .venv/bin/pip install {pip_source()} && .venv/bin/autogpu install"
-        remedy = f"run this as the owner of the environment, or make one of your own: {new}"
+        remedy = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
         raise InstallError(f"can't {verb} {error.filename or folder}: {error.strerror}", remedy=remedy) from error
 
 
@@ -145,13 +142,7 @@ def template_folder() -> Path:
     """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parent
     inside = package / "sitecustomize_template"
-    for folder in (inside, package.parent / inside.name):
-        if folder.is_dir():
-            return folder
-    raise InstallError(
-        f"{package} has no sitecustomize_template folder, so there is nothing to install from",
-        remedy="install autogpu again: python -m pip install --force-reinstall autogpu",
-    )
+    return inside if inside.is_dir() else package.parent / inside.name
 
 
 def template(templates: Path, name: str) -> Path:
@@ -222,18 +213,12 @@ def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
     for info in distributions(folder):
         owner = _installer(info)
         if owner != OURS:
-            # An environment that uv has made has no pip.
-            pip = "uv pip" if owner == "uv" else "pip"
-            raise InstallError(
-                f"the start-up files in {folder} belong to {owner} ({info.name})",
-                remedy=f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload",
-            )
+            what = f"the start-up files in {folder} belong to {owner} ({info.name})"
+            raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not is_ours(path):
-            remedy = "move it away and run autogpu install again"
-            if path.name == SITECUSTOMIZE:
-                remedy = "move it away, or choose another way with --method"
-            raise InstallError(f"{path} exists and was not written by autogpu", remedy=remedy)
+            what = f"{path} exists and was not written by autogpu"
+            raise InstallError(what, remedy="move it away, or choose another way with --method")
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
@@ -278,45 +263,15 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
         fresh.pop("PYTHONPATH", None)
     loads, runs, complaint = fresh_start(executable, fresh)
-    hook, sitecustomize = folder / HOOK, folder / SITECUSTOMIZE
-    if method == "sitecustomize" and runs and runs.resolve() != sitecustomize.resolve():
-        what = f"{NAME} runs {runs} and so never {sitecustomize}"
-        raise InstallError(what, remedy="use --method pth, which nothing hides")
-    if loads is None:
-        seen = f": {complaint.splitlines()[-1]}" if complaint else ""
-        remedy = f"leave out --method, or look at what it does at start: {executable} -v -c pass"
-        raise InstallError(f"a fresh {NAME} did not load {hook}{seen}", remedy=remedy)
-    if loads.resolve() != hook.resolve():
-        remedy = f"remove that one first: autogpu uninstall --target {loads.parent}"
-        raise InstallError(f"{NAME} loads {loads} instead of {hook}", remedy=remedy)
+    hook = folder / HOOK
+    if loads is None or loads.resolve() != hook.resolve():
+        first = loads or (runs if method == "sitecustomize" else None)
+        seen = complaint.rpartition("\n")[2] or (first and f"{first} comes first")
+        remedy = f"leave out --method, or remove what comes first; this tells it: {executable} -v -c pass"
+        raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
     found, error, said = ask(executable, _QUESTION, environ)
     hook, sitecustomize = (path and Path(path) for path in found or (None, None))
     return FreshStart(hook, sitecustomize, error or said)
-
-
-def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
-    """``action``, such as ``install numpy``, for the environment of a Python; those that uv makes have no pip."""
-    program = shlex.quote(executable)
-    return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
-
-
-def pip_source() -> str:
-    """Name the same autogpu for ``pip install``, as a shell writes it: a folder, an address or the name.
-
-    Source: ``direct_url.json`` (PEP 610), which pip writes for whatever does not come from an index.
-    """
-    try:
-        from importlib.metadata import distribution  # Python 3.8
-
-        told = json.loads(distribution("autogpu").read_text("direct_url.json") or "{}")
-        url = str(told["url"])
-        if "vcs_info" in told:
-            url = f"{told['vcs_info']['vcs']}+{url}"
-        elif url.startswith("file:"):
-            url = unquote(urlsplit(url).path)
-        return shlex.quote(url)
-    except (ImportError, ValueError, KeyError, TypeError, AttributeError):
-        return "autogpu"

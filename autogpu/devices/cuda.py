@@ -19,16 +19,18 @@ _COMPUTE_CAPABILITY = (75, 76)
 # NVML needs the first of these; CUDA also the second, which a container may lack and a tool makes on first use.
 _CONTROL_FILE, _MEMORY_FILE = "/dev/nvidiactl", "/dev/nvidia-uvm"
 
-# For a process in which CUDA may start, and which the driver may crash.
+# Counts the GPUs, or says why not, in a process in which CUDA may start, and which the driver may crash.
 START = """
 import ctypes
 try:
-    cuda, count, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int()
+    cuda, count, why = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_char_p()
 except OSError as error:
     raise SystemExit(str(error))
 code = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
-cuda.cuDriverGetVersion(ctypes.byref(version))
-print('\\n{"code": %d, "count": %d, "version": %d}' % (code, count.value, version.value))
+if code:
+    cuda.cuGetErrorString(code, ctypes.byref(why))
+    raise SystemExit("cuInit fails with %d: %s" % (code, (why.value or b"unknown").decode()))
+print("\\n%d" % count.value)
 """
 START_DEADLINE_S = 20.0
 
@@ -61,8 +63,8 @@ def count_elsewhere(environ: Mapping[str, str]) -> int | None:
 
     if not is_this_python(sys.executable):
         return None
-    found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
-    return None if found is None or found["code"] else int(found["count"])
+    count, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    return None if count is None else int(count)
 
 
 def can_run(version: tuple[int, int]) -> bool:

@@ -18,14 +18,15 @@ from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
-from autogpu.doctor.model import Cuda, Facts, Finding, failed, not_applicable, passed, warned
-from autogpu.frameworks.diagnosis import JUDGES, QUESTIONS
-from autogpu.install import HOOK, STEPS, fresh_start, pip_source, template_folder
+from autogpu.devices.nvml import NO_ANSWER
+from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed
+from autogpu.frameworks.diagnosis import QUESTIONS, judge
+from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
-from autogpu.process import TIMED_OUT, ask
+from autogpu.process import ask
 from autogpu.reporting.text import counted, host_setup_command, listed, printable, sudo
 from autogpu.selection import explain
 from autogpu.selection.grants import settled
@@ -57,18 +58,6 @@ print(json.dumps(found))
 
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
-_WHEN_LESS_BUSY = "run `autogpu doctor` again when the machine is less busy"
-
-# CUresult of the CUDA driver API.
-_CUDA_ERRORS = {
-    3: "the driver is not initialised",
-    100: "there is no GPU that CUDA can use",
-    802: "the system is not ready: is nvidia-fabricmanager running?",
-    803: "the driver and its library are of different versions",
-    804: "the compatibility package does not fit this GPU",
-    999: "unknown error",
-}
-
 
 def gather(environ: Mapping[str, str]) -> Facts:
     """Look at everything; takes some seconds, most of them to import the frameworks."""
@@ -76,15 +65,16 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
+    cuda_count, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, folder_error = try_folder(environ)
     return Facts(
         environ=dict(environ),
         executable=sys.executable,
-        source=pip_source(),
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda=Cuda(**_answer(START, all_gpus, START_DEADLINE_S)),
+        cuda_count=cuda_count,
+        cuda_error=cuda_error,
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
@@ -97,15 +87,12 @@ def gather(environ: Mapping[str, str]) -> Facts:
     )
 
 
-def _answer(program: str, environ: Mapping[str, str], deadline_s: float) -> Any:
-    found, error, _ = ask(sys.executable, program, environ, deadline_s)
-    return {"error": error} if error else found
-
-
 def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
+    program = _FRAMEWORK.format(module=module, questions=questions)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    return _answer(_FRAMEWORK.format(module=module, questions=questions), {**environ, SWITCH: "0"}, _DEADLINE_S)
+    found, error, _ = ask(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return {"error": error} if error else found
 
 
 def _is_current(hook: Path) -> bool:
@@ -164,32 +151,21 @@ def examine(facts: Facts) -> dict[str, Finding]:
 
 
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
-    framework, newer = frameworks.load(module), facts.pip(f"install --upgrade {facts.source}")
+    framework, newer = frameworks.load(module), "upgrade autogpu: a later one may know this version"
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
-    if error.startswith(TIMED_OUT):
-        what = f"to import {framework.NAME} {error}: the machine may only be busy"
-        return {module: warned(what, _WHEN_LESS_BUSY)}
     if error:
         return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
     if obstacle:
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
-    build = JUDGES[module](found, facts)
+    build = judge(module, framework.NAME, found, facts)
     hooks = passed("autogpu finds all that it hooks into")
-    if not found["uses_gpus"]:
+    if not found["build"]:
         hooks = not_applicable("nothing to hook into")
     elif found["missing"]:
         lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
         hooks = failed(f"{framework.NAME} {found['version']} lacks {printable(lacks)}", newer)
     return {module: build, f"{module}-hooks": hooks}
-
-
-def switch(facts: Facts) -> Finding:
-    if facts.resolved.policy.enabled:
-        return passed("autogpu is switched on")
-    origin = facts.resolved.settings["enabled"].origin
-    remedy = f"unset {SWITCH}" if origin.place == SWITCH else f"set enabled = true there ({origin})"
-    return failed(f"autogpu is switched off by {origin}", remedy)
 
 
 def hook(facts: Facts) -> Finding:
@@ -198,8 +174,6 @@ def hook(facts: Facts) -> Finding:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
-    if TIMED_OUT in start.complaint:
-        return warned(f"a fresh {facts.executable} {printable(start.complaint)}", _WHEN_LESS_BUSY)
     if start.complaint:
         return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
@@ -214,38 +188,26 @@ def environment(facts: Facts) -> Finding:
     return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 
-def pynvml(facts: Facts) -> Finding:
-    inventory, pip = facts.inventory, facts.pip("install --upgrade nvidia-ml-py")
-    if inventory.failure_cause == "pynvml":
-        return failed(f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle", pip)
-    return passed("pynvml can be used")
-
-
 def driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
-        return not_applicable("it can't be read without pynvml")
-    if inventory.has_no_driver and facts.cuda.count:
+        what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
+        return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
+    if inventory.has_no_driver and facts.cuda_count:
         what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
         remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return failed(what, remedy)
     if inventory.has_no_driver:
         what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
-        # Most often that is how the container was started, and nothing in it can tell.
-        what += "; if the host has one, start the container with --gpus all" if facts.is_in_container else ""
-        return not_applicable(what)
-    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in inventory.unreadable)
-    xid = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-    if inventory.may_be_busy:
-        what = f"{printable(inventory.failure or lost)}: the driver may only be busy"
-        return warned(what, f"{_WHEN_LESS_BUSY}, and if it stays so: {xid}")
+        return not_applicable(f"{what}; a container has the host's by docker run --gpus all")
+    unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
+    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
-        remedy = "nvidia-smi should report the same; after an update of the driver restart the machine"
-        if "ersion" in inventory.failure:
-            remedy = f"the driver was updated while its old module is loaded: {facts.sudo}reboot"
+        remedy = f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot"
         return failed(printable(inventory.failure), remedy)
     if lost:
-        return failed(f"not every GPU can be read: {lost}", xid)
+        remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
+        return failed(f"not every GPU can be read: {lost}", remedy)
     gpus = counted(len(cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
@@ -265,12 +227,8 @@ def health(facts: Facts) -> Finding:
         remedies.append("see to the cooling")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
-        bad.append(
-            f"{explain.gpu_names(uncut)}: in MIG mode, and no instance can be read here, so that no job can use it"
-        )
-        smi, each = f"{facts.sudo}nvidia-smi", ",".join(uncut)
-        remedies.append(f"to use it whole: {smi} -i {each} -mig 0; to cut it: {smi} mig -i {each} -lgip")
-        remedies.append("a container is started with an instance by its UUID: --gpus device=UUID")
+        bad.append(f"{explain.gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")
+        remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or give it instances")
     return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
 
@@ -279,30 +237,22 @@ def cuda(facts: Facts) -> Finding:
         return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
         return not_applicable("no GPU is granted to this process")
-    cuda = facts.cuda
-    if cuda.error.startswith(TIMED_OUT):
-        return warned(f"libcuda.so.1 {cuda.error}: the driver may only be busy", _WHEN_LESS_BUSY)
-    if cuda.error:
-        remedy = "install the driver's libcuda, or give the container the GPUs: docker run --gpus all"
-        return failed(f"libcuda.so.1: {printable(cuda.error)}", remedy)
-    if cuda.code:
-        why = _CUDA_ERRORS.get(cuda.code, "see CUresult in the CUDA driver API")
-        return failed(f"cuInit fails with {cuda.code}: {why}", f"{facts.sudo}reboot, or install the driver again")
+    if facts.cuda_count is None:
+        remedy = f"{facts.sudo}reboot, or install the driver again; a container is given the GPUs by --gpus all"
+        return failed(f"CUDA does not start: {printable(facts.cuda_error)}", remedy)
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
-    if readable and cuda.count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
-        what = f"CUDA sees {counted(cuda.count, 'GPU')} and NVML {readable}"
+    if readable and facts.cuda_count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
+        what = f"CUDA sees {counted(facts.cuda_count, 'GPU')} and NVML {readable}"
         return failed(what, "give the container all of /dev/nvidia*, or as many GPUs to both")
-    return passed(f"CUDA {cuda.version // 1000}.{cuda.version % 1000 // 10} sees {cuda.count} of them")
+    return passed(f"CUDA sees {facts.cuda_count} of them")
 
 
 def visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
-    if facts.inventory.has_no_driver:
-        return not_applicable("no GPU to hide")
     if facts.grant.is_none:
         return not_applicable(f"{facts.grant.why}; {facts.grant.remedy}")
-    if value is None:
-        return not_applicable(f"{CUDA_VISIBLE_DEVICES} is not set: every GPU may be used")
+    if facts.inventory.has_no_driver or value is None:
+        return not_applicable(f"{CUDA_VISIBLE_DEVICES} hides no GPU")
     if facts.hides_all_gpus:
         what = f'{CUDA_VISIBLE_DEVICES}="{printable(value)}" hides every GPU from this shell'
         return failed(what, f"unset {CUDA_VISIBLE_DEVICES}")
@@ -332,6 +282,8 @@ def policy(facts: Facts) -> Finding:
     resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
+    if not resolved.policy.enabled:
+        problems.append(f"autogpu is switched off by {resolved.settings['enabled'].origin}")
     if not problems:
         files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
         return passed(f"read without a problem ({files})")
@@ -339,4 +291,4 @@ def policy(facts: Facts) -> Finding:
 
 
 # In the order in which one thing rests on another.
-CHECKS = (switch, hook, environment, policy, pynvml, driver, health, cuda, visible, leases)
+CHECKS = (hook, environment, policy, driver, health, cuda, visible, leases)

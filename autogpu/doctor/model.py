@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Mapping, NamedTuple
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
-from autogpu.install import FreshStart, pip_command
+from autogpu.devices.nvml import NO_ANSWER
+from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
+from autogpu.process import TIMED_OUT
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
@@ -26,24 +29,15 @@ class Finding(NamedTuple):
 
 
 passed = partial(Finding, PASSED)
-failed = partial(Finding, FAILED)
 not_applicable = partial(Finding, NOT_APPLICABLE)
 
-# It may be well: it could not be seen in time, say.
-warned = partial(Finding, WARNING)
 
-
-@dataclass(frozen=True)
-class Cuda:
-    """The answers of ``libcuda`` to a fresh process that sees every GPU, or why there are none.
-
-    ``code`` is that of ``cuInit``; ``version`` the newest CUDA that the driver speaks, as 12040 for 12.4.
-    """
-
-    error: str = ""
-    code: int = 0
-    count: int = 0
-    version: int = 0
+def failed(what: str, remedy: str) -> Finding:
+    """A fault, or a warning of what did not answer in time: slowness is no fault."""
+    if TIMED_OUT in what or NO_ANSWER in what:
+        later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
+        return Finding(WARNING, what, f"{later}: {remedy}")
+    return Finding(FAILED, what, remedy)
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Facts:
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
-        source: What pip installs this autogpu from.
+        cuda_count: How many GPUs CUDA has in a fresh process that sees all; ``None`` where it does not start.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
         folder_error: Why this user's jobs can't coordinate.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
@@ -60,11 +54,11 @@ class Facts:
 
     environ: Mapping[str, str]
     executable: str
-    source: str
     start: FreshStart
     pythons: Mapping[str, str]
     inventory: Inventory
-    cuda: Cuda
+    cuda_count: int | None
+    cuda_error: str
     frameworks: Mapping[str, Any]
     folder: Folder | None
     folder_error: LeaseUnavailable | None
@@ -82,5 +76,6 @@ class Facts:
         return value is not None and named_uuids(value, self.inventory, order) == ()
 
     def pip(self, action: str) -> str:
-        """The command that installs or removes packages of this environment."""
-        return pip_command(self.executable, action, has_pip=self.has_pip)
+        """The command that installs or removes packages of this environment; those that uv makes have no pip."""
+        program = shlex.quote(self.executable)
+        return f"{program} -m pip {action}" if self.has_pip else f"uv pip {action} --python {program}"

@@ -85,13 +85,20 @@ def test_nvml_that_is_missing_beside_cuda_is_found(server, tmp_path):
     assert not (tmp_path / "nowhere").exists(), "asking makes no lease folder"
 
 
+def test_cuda_that_does_not_start_is_found_in_the_drivers_words(tmp_path):
+    with Server([Gpu()], folder=tmp_path, cuda_init="NO_DEVICE") as server:
+        failed, said = findings(server.environ)
+    assert ("cuda" in failed, "driver" in failed) == (True, False)
+    assert said["cuda"] == "CUDA does not start: cuInit fails with 100: no CUDA-capable device is detected"
+
+
 @pytest.mark.xdist_group("without-pynvml")
 def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     environments.remove(python, "nvidia-ml-py")
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
-    assert failed == {"pynvml", "frameworks"}
-    assert said["pynvml"].startswith("pynvml (nvidia-ml-py) is not installed")
+    assert failed == {"driver", "frameworks"}
+    assert said["driver"].startswith("pynvml (nvidia-ml-py) is not installed")
     pick = subprocess.run(
         [str(python), "-m", "autogpu", "pick"],
         env={**os.environ, **server.environ},
@@ -112,7 +119,7 @@ def test_a_cuda_library_that_tensorflow_misses_is_found(server, tmp_path):
     environ = machine_without(server, tmp_path / "libraries", "libcudnn.so.9")
     failed, said = findings(environ, environments.tensorflow_with_autogpu())
     assert ("tensorflow" in failed, "driver" in failed) == (True, False)
-    assert said["tensorflow"] == "TensorFlow 2.21.0 lists no GPU of 2: it finds no CUDA libraries that fit"
+    assert said["tensorflow"].startswith("TensorFlow 2.21.0, built with CUDA, lists no GPU of 2: it finds no CUDA libr")
 
 
 @pytest.mark.matrix

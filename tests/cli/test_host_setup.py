@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from autogpu.cli import host_setup as hosts
 from autogpu.cli import main as frame
 from tests.support import host_image
 from tests.support.host_image import tree
@@ -16,10 +16,12 @@ image = host_image.image
 
 @pytest.fixture
 def run(image: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.geteuid", lambda: image.stat().st_uid)
+    host = host_image.host(image)
+    monkeypatch.setattr(hosts, "Host", lambda: host)
+    monkeypatch.setattr(hosts, "sudo", lambda: "")
 
     def run(*options: str) -> tuple:
-        status = frame.run(["host-setup", "--root", str(image), *options])
+        status = frame.run(["host-setup", *options])
         said = capsys.readouterr()
         assert said.err == ""
         return status, said.out
@@ -28,7 +30,7 @@ def run(image: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPa
 
 
 def test_setup_says_what_it_wrote(run, image: Path) -> None:
-    ends = "All is in place.\nContainers take part with -v /run/autogpu:/run/autogpu\n"
+    ends = "All that is required is in place.\nContainers take part with -v /run/autogpu:/run/autogpu\n"
     assert run() == (
         0,
         f"wrote {image}/etc/tmpfiles.d/autogpu.conf\n"
@@ -50,11 +52,11 @@ def test_check_tells_each_part_and_the_way_out(run, image: Path) -> None:
         "does not survive a cleaner of /var/tmp.",
         f"{image}/etc/autogpu/autogpu.toml does not exist.",
         "  The defaults are used, and there is no cap on the GPUs of one user.",
-        f"To set it up: {sys.executable} -m autogpu host-setup --root {image}",
+        "To set it up: autogpu host-setup",
     ]
     run()
     status, said = run("--check")
-    assert (status, said.splitlines()[3]) == (0, "All is in place.")
+    assert (status, said.splitlines()[3]) == (0, "All that is required is in place.")
     assert said.count(" is in place.\n") == 4
     # Without a policy as well.
     (image / "etc/autogpu/autogpu.toml").unlink()
@@ -71,7 +73,7 @@ def test_policy_that_enforces_nothing_is_told(run, image: Path, option) -> None:
     status, said = run(*([option] if option else []))
     assert status == (1 if option else 0)
     assert f'{policy} is not in force as it is written.\n  {policy}:1: locked names "select.exclud"' in said
-    assert "All is in place" not in said
+    assert "All that is required" not in said
     assert "To set it up" not in said
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import Inventory
-from autogpu.doctor.model import Cuda, Facts
+from autogpu.doctor.model import Facts
 from autogpu.install import FreshStart
 from autogpu.lease import Folder
 from autogpu.policy import resolve
 from tests.support.values import gpu, inventory
 
 HOOKED = {"missing": {}, "obstacle": ""}
-TENSORFLOW = {"version": "2.21.0", "has_cuda": True, "gpus": 2, "uses_gpus": True, **HOOKED}
-TORCH = {"version": "2.15.0", "cuda": "13.2", "is_available": True, "gpus": 2, "uses_gpus": True, **HOOKED}
-JAX = {"version": "0.10.2", "plugins": ["xla_cuda12"], "uses_gpus": True, **HOOKED}
+TENSORFLOW = {"version": "2.21.0", "build": "built with CUDA", "gpus": 2, **HOOKED}
+TORCH = {"version": "2.15.0", "build": "built for CUDA 13.2", "gpus": 2, **HOOKED}
+JAX = {"version": "0.10.2", "build": "plug-in xla_cuda12", "gpus": None, **HOOKED}
 NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
 
 
@@ -38,11 +38,11 @@ def healthy(tmp_path):
     return Facts(
         environ={},
         executable="/env/bin/python",
-        source="autogpu",
         start=FreshStart(Path("/env/site-packages/_autogpu_hook.py"), None, ""),
         pythons={},
         inventory=inventory(gpu(0), gpu(1), driver_version="550.54.15"),
-        cuda=Cuda(count=2, version=12040),
+        cuda_count=2,
+        cuda_error="",
         **tensorflow(),
         folder=Folder(Path("/run/autogpu"), "host", 0),
         folder_error=None,

@@ -59,7 +59,7 @@ def test_existing_policy_stays(image: Path, paths) -> None:
 def test_policy_that_is_not_in_force_is_a_problem_that_counts(image: Path, paths, text: str, said: str) -> None:
     host_image.setup(image)
     paths.policy.write_text(text)
-    part = hosts.Host(image).parts()[-1]
-    assert (part.problem, part.required) == ("is not in force as it is written", True)
+    part = host_image.host(image).parts()[-1]
+    assert (part.problem, part.is_required) == ("is not in force as it is written", True)
     assert said in part.consequence
     assert host_image.setup(image) == []

@@ -162,8 +162,8 @@ def test_a_wheel_whose_installer_left_no_name_is_not_taken_for_ours(folder: Path
     assert tree(folder) == before
 
 
-@pytest.mark.parametrize(("installer", "pip"), [("pip", "pip"), ("uv", "uv pip")])
-def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer: str, pip: str) -> None:
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer: str) -> None:
     installing.install(folder)
     (info,) = installing.distributions(folder)
     (info / "INSTALLER").write_text(f"{installer}\n")
@@ -171,7 +171,7 @@ def test_files_that_an_installer_brought_are_left_to_it(folder: Path, installer:
     for action in (installing.install, installing.uninstall):
         with pytest.raises(InstallError, match=f"belong to {installer} ") as refused:
             action(folder)
-        assert refused.value.remedy == f"upgrade or remove them the same way: {pip} uninstall autogpu-autoload"
+        assert refused.value.remedy == "upgrade or remove autogpu-autoload by what installed it"
     assert tree(folder) == before
 
 

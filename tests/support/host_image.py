@@ -1,4 +1,4 @@
-"""A system as an image holds it, below ``tmp_path``, for host-setup to work on."""
+"""A Linux system below ``tmp_path``, for host-setup to work on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from autogpu.cli import host_setup as hosts
-from autogpu.lease import Folder, Lease, acquire_lease
 
 
 def tree(folder: Path) -> dict:
@@ -22,18 +21,17 @@ def tree(folder: Path) -> dict:
     return found
 
 
-def lease_in(folder: Path, script: str = "train.py"):
-    return acquire_lease(Lease(Folder(folder, "host", folder.stat().st_uid), script), lambda *_: {"GPU-0": 1})
+def host(image: Path) -> hosts.Host:
+    """The image as if it were the running system, and this user its root."""
+    return hosts.Host(image, os.geteuid())
 
 
 def problems(image: Path) -> dict:
-    named = zip(("boot", "folder", "policy"), hosts.Host(image).parts())
-    return {name: part.problem for name, part in named if part.problem}
+    return {part.path: part.problem for part in host(image).parts() if part.problem}
 
 
 def setup(image: Path) -> list:
-    """What was done, as (action, path)."""
-    return [(part.action, part.path) for part in hosts.setup(hosts.Host(image))]
+    return hosts.setup(host(image))
 
 
 # Fixtures. A file of tests takes those it needs by assignment: `image = host_image.image`.
@@ -41,15 +39,17 @@ def setup(image: Path) -> list:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
-    """A system with systemd, as an image holds it."""
+    """A system on which systemd runs, and makes no folder."""
     made = tmp_path / "image"
-    for name in ("run", "etc/tmpfiles.d", "usr/bin", "var/tmp"):
+    for name in ("run/systemd/system", "etc/tmpfiles.d", "usr/bin", "var/tmp"):
         (made / name).mkdir(parents=True)
-    (made / "usr/bin/systemd-tmpfiles").touch()
+    program = made / "usr/bin/systemd-tmpfiles"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
     return made
 
 
 @pytest.fixture
 def paths(image: Path) -> SimpleNamespace:
-    host = hosts.Host(image)
-    return SimpleNamespace(tmpfiles=host.tmpfiles, folder=host.folder, policy=host.policy)
+    of = host(image)
+    return SimpleNamespace(tmpfiles=of.tmpfiles, folder=of.folder, policy=of.policy)
