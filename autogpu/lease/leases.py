@@ -6,13 +6,13 @@ import errno
 import os
 import time
 from contextlib import suppress
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import process
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
-from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named, placed
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
@@ -230,23 +230,17 @@ def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _Choose
     return True
 
 
-def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
+def ancestor_lease(environ: Mapping[str, str], holders: Iterable[Holder]) -> Holder | None:
     """The lease of the nearest process above this one that has left a marker, whatever is visible by now.
 
-    The lock must be alive, and the lease another process's: a program that starts itself anew by ``os.execv`` has lost
-    its own.
-
-    Raises:
-        LeaseUnavailable: The folder can't be read.
+    It must be among ``holders``, and another process's: a program that starts itself anew by ``os.execv`` has lost its
+    own.
     """
-    name, pid, start, _ = _marker(environ)
-    with folder.opened() as descriptor:
-        holder = holder_named(descriptor, name)
-    if holder is None or (str(holder.pid), str(holder.start_time or 0)) != (pid, start):
-        return None
+    marked = _marker(environ)[:3]
     # In a container of its own a child may have the same pid.
-    is_own = holder.pid == os.getpid() and holder.pid_namespace == process.pid_namespace()
-    return None if is_own else holder
+    own = os.getpid(), process.pid_namespace()
+    others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own)
+    return next((each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked), None)
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:

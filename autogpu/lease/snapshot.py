@@ -145,14 +145,8 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
         yield from files
 
 
-def holder_named(descriptor: int, name: str) -> Holder | None:
-    """The live holder of that file name, or ``None``. ``name`` may be anything."""
-    is_lease = name.startswith("job.") and _OURS.fullmatch(name)
-    return _alive(descriptor, name, None, _MAX_TEXT_BYTES, unix_s()) if is_lease else None
-
-
 def _alive(
-    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
+    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool
 ) -> Holder | None:
     """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
     opened = locks.opened(folder, name)

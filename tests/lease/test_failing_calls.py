@@ -19,14 +19,13 @@ from autogpu.lease import (
     Lease,
     LeaseUnavailable,
     acquire_lease,
-    ancestor_lease,
     find_folder,
     locks,
     queue,
     snapshot,
 )
 from autogpu.lease.queue import wait_for_lease
-from autogpu.variables import LEASE, LEASE_DIR
+from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import holders, waiters
 from tests.lease.interrupts import OURS
 
@@ -83,7 +82,6 @@ def wait(folder, environ):
 
 def look(folder, environ):
     snapshot(find_folder(environ, make=False))
-    ancestor_lease({LEASE: "v1:job.1.1.00000000:1:1:"}, folder)
 
 
 def make(folder, environ):
@@ -112,7 +110,7 @@ def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path,
         assert (holders(folder), waiters(folder)) == ((), ()), refused_at
         if refusing.made < refused_at:
             break
-    assert refused_at > 10
+    assert refused_at > 5
 
 
 CAN_NOT_LOCK = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE]

@@ -440,7 +440,12 @@ def main():
     worker = Worker(path)
     if "--after-exec" in sys.argv:
         held = [shown(holder) for holder in leases.snapshot(worker.folder).holders]
-        answer({"holders": held, "parent": leases.ancestor_lease(os.environ, worker.folder) is not None})
+        answer(
+            {
+                "holders": held,
+                "parent": leases.ancestor_lease(os.environ, leases.snapshot(worker.folder).holders) is not None,
+            }
+        )
     if "--uid" in sys.argv:
         uid = int(sys.argv[sys.argv.index("--uid") + 1])
         os.setgroups([])
