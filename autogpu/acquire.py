@@ -29,6 +29,7 @@ from autogpu.selection.members import (
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
+from autogpu.variables import LEASE
 
 OnWait = Callable[[QueueState, Decision], None]
 
@@ -156,8 +157,8 @@ class _Process:
     def acquire(self, environ: Mapping[str, str]) -> Taken:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         self._folder = folder = lease.find_folder(environ)
-        parent = lease.ancestor_lease(environ, folder)
-        holders = lease.snapshot(folder).holders if parent else ()
+        holders = lease.snapshot(folder).holders if environ.get(LEASE) else ()
+        parent = lease.ancestor_lease(environ, holders)
         self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:

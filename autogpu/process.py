@@ -34,8 +34,6 @@ def _clock(name: str, on_windows: Callable[[], float]) -> Callable[[], float]:
 
 monotonic_s = _clock("CLOCK_MONOTONIC", time.monotonic)
 unix_s = _clock("CLOCK_REALTIME", time.time)
-# Of the calling thread, the kernel's work for it included.
-thread_cpu_s = _clock("CLOCK_THREAD_CPUTIME_ID", time.process_time)
 
 
 def copy_of(environ: Mapping[str, str]) -> dict[str, str]:

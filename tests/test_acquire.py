@@ -41,13 +41,14 @@ from tests.support.acquiring import (
     bytes_on,
     child_of,
     leases,
+    no_mutex,
     other,
     rank_of,
 )
 from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 
-__all__ = ["acquired", "other"]  # fixtures
+__all__ = ["acquired", "no_mutex", "other"]  # fixtures
 
 HALF = Grant("Ray", fraction=0.5)
 
@@ -402,14 +403,13 @@ def test_where_nothing_can_be_claimed_one_waits_nevertheless(acquired, other):
     assert re.fullmatch(r".*, after [0-9]+ s of waiting", result.decision.why)
 
 
-def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, other, tmp_path):
+def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, other, no_mutex):
     other({0: 24})
-    (tmp_path / "mutex").unlink()
-    (tmp_path / "mutex").mkdir()
+    no_mutex()
     result = acquired(asking(gpu(0), gpu(1)))
     with pytest.raises(NoEligibleDevice):
         acquired(asking(gpu(0), busy="error"))
     # Where nothing is to be claimed nothing stands in the way.
     assert acquired(asking(gpu(0), busy="cpu")).problem is None
     assert list(result.lease.claims) == [gpu(1).uuid]
-    assert ("is not a plain file" in result.problem.what, result.is_unclaimed) == (True, False)
+    assert ("No locks available" in result.problem.what, result.is_unclaimed) == (True, False)

@@ -18,10 +18,13 @@ from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from tests.support.acquiring import no_mutex
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
+
+__all__ = ["no_mutex"]  # a fixture
 
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 TWO = (gpu(0), gpu(1))
@@ -432,8 +435,8 @@ def test_a_lease_folder_that_can_not_be_used_costs_one_line(started):
     assert "nothing is claimed, so that other jobs don't see this one: AUTOGPU_LEASE_DIR is" in process.lines[0]
 
 
-def test_a_mutex_that_can_not_be_had_costs_one_line_and_no_claim(started, tmp_path):
-    (tmp_path / "mutex").mkdir()
+def test_a_mutex_that_can_not_be_had_costs_one_line_and_no_claim(started, no_mutex):
+    no_mutex()
     process = started(gpu(0))
     process.framework.take()
     assert process.claims == {0: ALL}

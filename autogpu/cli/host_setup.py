@@ -17,7 +17,7 @@ import click
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.lease import find_folder
-from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, MUTEX, make_mutex
+from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.text import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
@@ -26,13 +26,12 @@ from autogpu.variables import LEASE_DIR
 _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 
 # For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
-BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER} && install -m 444 /dev/null {HOST_FOLDER / MUTEX}"
+BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER}"
 
 TMPFILES = b"""\
 # `autogpu host-setup` wrote it. Whatever else stands here is yours, and stays.
 d %s 1777 root root -
-f %s 0444 root root -
-""" % (bytes(HOST_FOLDER), bytes(HOST_FOLDER / MUTEX))
+""" % bytes(HOST_FOLDER)
 _POLICY_HEAD = b"""\
 # The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
 # the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
@@ -78,14 +77,8 @@ class Host:
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
     def parts(self) -> tuple[Part, Part, Part]:
-        """The file that makes the lease folder at boot, that folder or else the mutex in it, and the policy."""
-        # Who may enter it is the administrator's choice.
-        folder = self._shared(self.folder, 0o041000, "a sticky folder", _WITHOUT_FOLDER)
-        if not folder.problem:
-            no_mutex = "A user may own it then, and keep all others from choosing."
-            mutex = self._shared(self.folder / MUTEX, 0o100444, "a file that all users can read", no_mutex)
-            folder = mutex if mutex.problem else folder
-        return (self._boot(), folder, self._policy())
+        """The file that makes the lease folder at boot, that folder, and the policy."""
+        return (self._boot(), self._folder(), self._policy())
 
     def _boot(self) -> Part:
         if self.program is None:
@@ -96,15 +89,15 @@ class Host:
             return Part(self.tmpfiles, "does not exist", _AT_BOOT, will_be_made=True)
         return Part(self.tmpfiles)
 
-    def _shared(self, path: Path, mode: int, wanted: str, if_missing: str) -> Part:
-        if not os.path.lexists(str(path)):
-            return Part(path, "does not exist", if_missing, will_be_made=True)
-        status = path.lstat()
-        is_of_kind = stat.S_IFMT(status.st_mode) == stat.S_IFMT(mode)
-        if status.st_uid == self.owner_uid and is_of_kind and status.st_mode & mode == mode:
-            return Part(path)
-        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not {wanted} of root"
-        return Part(path, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
+    def _folder(self) -> Part:
+        if not os.path.lexists(str(self.folder)):
+            return Part(self.folder, "does not exist", _WITHOUT_FOLDER, will_be_made=True)
+        status = self.folder.lstat()
+        # Who may enter it is the administrator's choice.
+        if status.st_uid == self.owner_uid and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+            return Part(self.folder)
+        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not a sticky folder of root"
+        return Part(self.folder, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
 
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # which is a choice
@@ -145,7 +138,7 @@ def _write(path: Path, content: bytes) -> str:
 
 
 def _make_folder(host: Host) -> str:
-    """Have systemd-tmpfiles make the folder with its mutex, labelled for SELinux, and make what it left."""
+    """Have systemd-tmpfiles make the folder, labelled for SELinux, and make it where it did not."""
     why = ""
     if host.program:
         create = [str(host.program), "--create", str(host.tmpfiles)]
@@ -154,8 +147,7 @@ def _make_folder(host: Host) -> str:
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
     # As for a user who names a folder: complete before it is seen.
-    with find_folder({LEASE_DIR: str(host.folder)}).opened() as descriptor:
-        make_mutex(descriptor)
+    find_folder({LEASE_DIR: str(host.folder)})
     return why
 
 

@@ -100,8 +100,9 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
 
 
 def watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
-    """A function that finds what is left of these jobs, also where one got its GPU after it was in the queue, or lost a
-    member. It may miss one at a look: who is served leaves the queue and holds.
+    """Return a function that finds what is left of ``jobs``, also of one that waited and holds now, or lost a member.
+
+    It may miss one at a look: who is served leaves the queue before its lease is seen.
     """
     keys = {key for job in jobs for key in _keys(job)}
 
@@ -121,9 +122,7 @@ def _keys(job: Job) -> Iterator[tuple[object, ...]]:
 
 
 def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
-    """Wait for the end of the jobs of these names, which the locks of their leases tell; without any, of all jobs of
-    this user.
-    """
+    """Wait for the end of the jobs of these names, which the locks of their leases tell; of all of one's own without."""
     until_s = monotonic_s() + within_s
     jobs = left = _jobs_to_wait_for(names)
     # Others of this user may come meanwhile.

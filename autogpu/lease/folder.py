@@ -1,4 +1,4 @@
-"""The one folder of a host where leases lie, whether it can be trusted, and the mutex in it."""
+"""The one folder of a host where leases lie, whether it can be trusted, and the mutex, which is its own lock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable, Iterator, Mapping
+from typing import Iterator, Mapping
 
 from autogpu.frozen import Value
 from autogpu.lease import locks
@@ -22,14 +22,9 @@ HOST_FOLDER = Path("/run/autogpu")
 # containers have privately. The number is the protocol's.
 FALLBACK_FOLDER = Path("/var/tmp/autogpu.v1")
 
-MUTEX = "mutex"
-_MUTEX_MODE = 0o444  # flock needs no more than reading, so the file can be written by no user
 _FOLDER_MODE = 0o1777
+_CONTENT = "leases-of-autogpu"
 _FOLDER_FLAGS = locks.LOOK | getattr(os, "O_DIRECTORY", 0)
-
-# A hundred jobs that start at once pass the mutex on for longer than one holder may keep it, and nothing is wrong with
-# that. Holders that change in order to keep others out gain no more than so many times its patience.
-_MOST_HOLDERS = 5
 
 # Where this process has lost its patience once: a lock that is stuck may be so for as long as it runs. By folder, since
 # when it has not been had.
@@ -50,7 +45,7 @@ class Folder(Value):
             ``"fallback"``, which belongs to its first user and does not reach into containers or a service's
             private ``/var/tmp``.
         owner_uid: May remove every lease in it.
-        patience_s: How long others wait for one who holds its mutex.
+        patience_s: How long a process waits for its mutex.
     """
 
     path: Path
@@ -76,22 +71,25 @@ class Folder(Value):
             raise self.unusable(error) from error
 
     @contextmanager
-    def locked(self, while_waiting: Callable[[], None] = lambda: None) -> Iterator[tuple[int, LeaseUnavailable | None]]:
+    def locked(self) -> Iterator[tuple[int, LeaseUnavailable | None]]:
         """Hold the mutex: between choosing a GPU and claiming it no other process may choose.
 
-        Gives the folder's descriptor, also where the mutex can't be had, and why that is so. A holder that keeps it for
-        ``patience_s`` is waited for no longer; the reason names it. A process waits so long once: where the mutex could
-        not be had, it is tried for 50 ms until it can be. ``while_waiting`` is called now and then where it does not
-        come at once. Threads of one process exclude each other like processes.
+        Gives the folder's descriptor, also where the mutex can't be had within ``patience_s``, and why that is so: the
+        reason names who has it. A process waits so long once; until it has had it, it tries for 50 ms from then on.
+        Threads of one process exclude each other like processes.
 
         Raises:
             LeaseUnavailable: The folder can't be opened.
         """
         mutex, problem = locks.Descriptor(), None
+        locks.close_in_children.add(mutex)
         with self.opened() as descriptor:
             try:
                 try:
-                    _take(mutex, self, descriptor, while_waiting)
+                    # Once more: a fork's child goes on with the other one.
+                    mutex.open(os.open, ".", _FOLDER_FLAGS, dir_fd=descriptor)
+                    _lock(self, mutex.number)
+                    _stuck_since_s.pop(self.path, None)
                 except LeaseUnavailable as error:
                     # Without what it passed through, which is this as well: it would keep all of that alive.
                     problem = error.with_traceback(None)
@@ -159,84 +157,34 @@ def find_folder(
     return Folder(path, origin, status.st_uid)
 
 
-def make_mutex(folder: int) -> None:
-    """Put the mutex into the folder unless it is there; it appears with its final mode, whatever the umask."""
-    hidden = f".{MUTEX}.{os.urandom(4).hex()}"
-    with locks.Descriptor(os.open, hidden, locks.CREATE, _MUTEX_MODE, dir_fd=folder) as opened:
-        try:
-            locks.show_to_all(opened.number, _MUTEX_MODE)
-            # A link, not a rename: that would replace the mutex on which another process has just taken the lock.
-            os.link(hidden, MUTEX, src_dir_fd=folder, dst_dir_fd=folder)
-        except (FileExistsError, FileNotFoundError):
-            pass  # another process made it, or the holder of an earlier one removed ours as stale
-        finally:
-            locks.unlink(folder, hidden)
-
-
-def _take(mutex: locks.Descriptor, folder: Folder, descriptor: int, while_waiting: Callable[[], None]) -> None:
-    begun_s = monotonic_s()
-    while True:
-        _open(mutex, folder, descriptor)
-        _lock(folder, mutex.number, begun_s, while_waiting)
-        if locks.is_named(descriptor, MUTEX, mutex.status):
-            _stuck_since_s.pop(folder.path, None)
-            return
-        # It was removed while we waited, and others may hold its successor by now.
-        mutex.let_go()
-        if monotonic_s() > begun_s + folder.patience_s:
-            what = f"{folder.path / MUTEX} is replaced again and again"
-            raise LeaseUnavailable(what, remedy=f"see who does it in {folder.path}")
-
-
-def _lock(folder: Folder, mutex: int, begun_s: float, while_waiting: Callable[[], None]) -> None:
+def _lock(folder: Folder, mutex: int) -> None:
+    begun_s, pause_s = monotonic_s(), _FIRST_PAUSE_S
     patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
-    holder: str | None = ""
-    kept_since_s, look_s, pause_s = begun_s, begun_s + patience_s / 4, _FIRST_PAUSE_S
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
-        if now_s > look_s:
-            while_waiting()
-            before, holder = holder, locks.holder(mutex)
-            kept_since_s = kept_since_s if before in ("", holder) else now_s
-            if now_s > min(kept_since_s + 0.9 * patience_s, begun_s + patience_s * _MOST_HOLDERS):
-                who = holder or "a process that can't be seen from here"
-                stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
-                what = f"{folder.path / MUTEX} has been held for {stuck_s:.0f} s by {who}"
-                raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
-            look_s = now_s + patience_s / 4
+        if now_s > begun_s + patience_s:
+            who = locks.holder(mutex) or "a process that can't be seen from here"
+            stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
+            what = f"the lock of {folder.path} could not be had for {stuck_s:.0f} s: it is held by {who}"
+            raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _open(mutex: locks.Descriptor, folder: Folder, descriptor: int) -> None:
-    locks.close_in_children.add(mutex)
-    try:
-        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-    except FileNotFoundError:
-        make_mutex(descriptor)
-        mutex.open(os.open, MUTEX, locks.LOOK, dir_fd=descriptor)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-    if not mutex.is_ours or not stat.S_ISREG(mutex.status.st_mode):  # one could hang on a FIFO
-        what = f"{folder.path / MUTEX} is {'not a plain file' if mutex.is_ours else 'a symbolic link'}"
-        raise LeaseUnavailable(what, remedy="remove it; it will be made anew")
-
-
 def _make(path: Path) -> None:
-    # Complete before it is seen: between mkdir and chmod another user would find a folder that is closed to
-    # them. With the mutex inside it is not empty, so the rename can't replace a folder that is in use.
+    # Complete before it is seen: between mkdir and chmod another user would find a folder that is closed to them. And
+    # not empty: the rename could replace it while it is in use.
     hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     hidden.mkdir(mode=0o700)
     with locks.Descriptor(os.open, str(hidden), _FOLDER_FLAGS) as opened:
         try:
-            make_mutex(opened.number)
+            os.mkdir(_CONTENT, dir_fd=opened.number)
             os.fchmod(opened.number, _FOLDER_MODE)
             hidden.rename(path)
         except OSError as error:
             with suppress(OSError):
-                os.unlink(MUTEX, dir_fd=opened.number)
+                os.rmdir(_CONTENT, dir_fd=opened.number)
                 hidden.rmdir()
             # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):

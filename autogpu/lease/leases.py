@@ -6,13 +6,13 @@ import errno
 import os
 import time
 from contextlib import suppress
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import process
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
-from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, holder_named, placed
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
@@ -23,10 +23,6 @@ _Caps = Callable[[], Mapping[str, Cap]]
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
-
-# Those that tidy up may remove a file between its appearing and its being locked: with eight of them on two cores that
-# happened to 1 % of the first attempts, and to 10 % of the second.
-_ATTEMPTS = 100
 
 _MARKER_VERSION = "v1"
 
@@ -63,40 +59,31 @@ class LockedFile(locks.Descriptor):
     def put(self, descriptor: int, name: str, text: bytes) -> None:
         """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
         self.name = name
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._try_put(descriptor, text)
-                return
-            except FileNotFoundError:  # one who tidies up saw it between our creating and our locking
-                self.release()
-                if attempt == _ATTEMPTS - 1:
-                    raise
-
-    def _try_put(self, folder: int, text: bytes) -> None:
-        # No other user can open it before it is locked, nor have made one of that name.
-        hidden = f".{self.name.partition('.')[0]}.{os.urandom(8).hex()}"
+        # No other user can open it before it is locked, nor have made one of that name. One that a process leaves which
+        # is killed just then stays until the folder is cleaned.
+        hidden = f".{name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
-            with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=folder) as made:
+            with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=descriptor) as made:
                 self.open_above_standard(made)
             locks.own(self.number)
             # By another description, as others will ask: a file system may let such a lock pass, and know none.
-            with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=folder) as another:
+            with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=descriptor) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             while text:
                 text = text[os.write(self.number, text) :]
             locks.show_to_all(self.number, _MODE)
-            placed[self.name] = os.getpid()
-            os.rename(hidden, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+            placed[name] = os.getpid()
+            os.rename(hidden, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         finally:
-            locks.unlink(folder, hidden)
+            locks.unlink(descriptor, hidden)
 
     def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
         return self.is_ours and locks.is_named(descriptor, self.name, self.status)
 
     def beat(self) -> None:
-        """Show the others that this process is running; is no event for those who watch the folder."""
+        """Show the others that this process is running."""
         if self.is_ours:
             with suppress(OSError):
                 locks.beat(self.number)
@@ -199,11 +186,11 @@ def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket
     Args:
         ticket: Is given up under the same mutex: others must not see this process holding and waiting.
     """
-    with lease.folder.locked(ticket.beat if ticket else lambda: None) as (descriptor, lease.problem):
+    with lease.folder.locked() as (descriptor, lease.problem):
         for attempt in range(_MOST_COLLISIONS):
             # What has just ended may count as alive at first, which is faster; it must not make the difference.
             fresh_s = 0.0 if attempt else _FRESH_S
-            before = reader.read(descriptor, remove_stale=lease.problem is None, fresh_s=fresh_s)
+            before = reader.read(descriptor, remove_stale=True, fresh_s=fresh_s)
             claims = choose(before)
             if claims is None:
                 if attempt:
@@ -240,23 +227,17 @@ def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _Choose
     return True
 
 
-def ancestor_lease(environ: Mapping[str, str], folder: Folder) -> Holder | None:
+def ancestor_lease(environ: Mapping[str, str], holders: Iterable[Holder]) -> Holder | None:
     """The lease of the nearest process above this one that has left a marker, whatever is visible by now.
 
-    The lock must be alive, and the lease another process's: a program that starts itself anew by ``os.execv`` has lost
-    its own.
-
-    Raises:
-        LeaseUnavailable: The folder can't be read.
+    It must be among ``holders``, and another process's: a program that starts itself anew by ``os.execv`` has lost its
+    own.
     """
-    name, pid, start, _ = _marker(environ)
-    with folder.opened() as descriptor:
-        holder = holder_named(descriptor, name)
-    if holder is None or (str(holder.pid), str(holder.start_time or 0)) != (pid, start):
-        return None
+    marked = _marker(environ)[:3]
     # In a container of its own a child may have the same pid.
-    is_own = holder.pid == os.getpid() and holder.pid_namespace == process.pid_namespace()
-    return None if is_own else holder
+    own = os.getpid(), process.pid_namespace()
+    others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own)
+    return next((each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked), None)
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:

@@ -14,7 +14,7 @@ from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
 
-# A waiter shows every two seconds that it is running; one that has not for this long is stopped or swapped out.
+# A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
 VERSION = 1
@@ -50,7 +50,7 @@ class Holder(Value):
             text can't be understood, and claims nothing that we can read.
         pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
-        since_s: When the file was written, by the kernel; in Unix time, as this process's clock shows it.
+        since_s: When the file was written, by the kernel; in Unix time.
         script: The script's name without folder and arguments, safe to print.
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.

@@ -37,7 +37,7 @@ _MOST_ABOVE = 64
 # Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
 _MOST_UNLISTED = 16
 
-_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}|\.(?:job|wait|mutex)\.[0-9a-f.]{1,40}")
+_OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 
 # The names of the files that this process has placed, with its pid: a fork's child has the table too, and placed none.
 placed: dict[str, int] = {}
@@ -81,14 +81,13 @@ class FolderReader:
         """Who holds and who waits at this moment.
 
         Args:
-            remove_stale: Remove the files of processes that have ended, where the system permits; only for the holder
-                of the mutex, since a file that is just being made looks stale for an instant.
+            remove_stale: Remove the files of processes that have ended, where the system permits.
             fresh_s: What was seen alive by this reader not longer ago is taken as it was then.
 
         Raises:
             OSError: The folder can't be read.
         """
-        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, locks.file_time_s()
+        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, unix_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
@@ -116,7 +115,7 @@ class FolderReader:
         )
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
-        """The leases, tickets and hidden files of each user, each once, by whatever name."""
+        """The leases and tickets of each user, each once, by whatever name."""
         by_user: dict[int, list[_File]] = defaultdict(list)
         seen = set()
         with os.scandir(descriptor) as entries:
@@ -129,8 +128,7 @@ class FolderReader:
                     continue
                 if status.st_ino in seen:
                     continue  # another user may have given it names, at its owner's expense
-                if not entry.name.startswith("."):  # it may just be given its own
-                    seen.add(status.st_ino)
+                seen.add(status.st_ino)
                 by_user[process.user_of(status.st_uid)].append((entry.name, status))
         return by_user
 
@@ -147,14 +145,8 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
         yield from files
 
 
-def holder_named(descriptor: int, name: str) -> Holder | None:
-    """The live holder of that file name, or ``None``. ``name`` may be anything."""
-    is_lease = name.startswith("job.") and _OURS.fullmatch(name)
-    return _alive(descriptor, name, None, _MAX_TEXT_BYTES, locks.file_time_s()) if is_lease else None
-
-
 def _alive(
-    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool = False
+    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool
 ) -> Holder | None:
     """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
     opened = locks.opened(folder, name)
@@ -164,15 +156,15 @@ def _alive(
         beat_s = locks.last_beat(opened.number)
         if beat_s is None and remove_stale:
             locks.unlink(folder, name)
-        if beat_s is None or name.startswith("."):
+        if beat_s is None:
             return None
-        holder = known or _read(name, opened, most, now_s)
+        holder = known or _read(name, opened, most)
         # A ticket that has just been made has no other.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
 
 
-def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holder:
+def _read(name: str, opened: locks.Descriptor, most: int) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     try:
         # No part of a longer one: where only blanks are cut off it would count now and then.
@@ -183,8 +175,7 @@ def _read(name: str, opened: locks.Descriptor, most: int, now_s: float) -> Holde
         name,
         process.user_of(opened.status.st_uid),
         is_mine=placed.get(name) == os.getpid(),
-        # It is written once; its process may have another clock than the kernel, and so may this one.
-        since_s=opened.status.st_mtime + round(unix_s() - now_s),
+        since_s=opened.status.st_mtime,
         **fields,
     )
 

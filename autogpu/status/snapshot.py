@@ -91,12 +91,13 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
     """Read the folder once."""
     try:
         folder = lease.find_folder(environ, make=False)
-        leases, parent = lease.snapshot(folder), lease.ancestor_lease(environ, folder)
+        leases = lease.snapshot(folder)
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
     processes = lease.processes_of(leases.holders, compute_pids(devices), is_complete=True)
+    parent = lease.ancestor_lease(environ, leases.holders)
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"

@@ -5,7 +5,7 @@ and claims, the queue becomes what is awaited, and ``decide`` decides. What stan
 
 * the driver's readings and the leases are made from the replayed server; a claim is seen from the instant on at which
   it was made, as the mutex has it, and readings are fresh;
-* processes that wait look at each change of the server, those ahead first, instead of being woken by files;
+* processes that wait look at each change of the server, those ahead first, instead of every second;
 * of ``busy = "wait"`` the wait has no end (``AUTOGPU_WAIT`` is longer than any day).
 """
 

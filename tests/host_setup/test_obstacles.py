@@ -13,7 +13,7 @@ from autogpu.errors import InstallError
 from autogpu.reporting.text import host_setup_command, sudo
 from tests.lease.conftest import ALICE, needs_root
 from tests.support import host_image
-from tests.support.host_image import lease_in, problems, tree
+from tests.support.host_image import problems, tree
 
 image, paths = host_image.image, host_image.paths
 
@@ -42,37 +42,6 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image: Path, pa
     assert refused.value.remedy.startswith("correct that or move it away, and run ")
     assert problems(image)[paths.folder].startswith(said)
     assert tree(image) == before
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: path.symlink_to("x"),
-        lambda path: os.mkfifo(str(path)),
-        lambda path: os.link(str(path.parents[2] / "secret"), str(path)),
-        lambda path: path.touch(mode=0o600),
-        pytest.param(lambda path: (path.touch(mode=0o444), os.chown(str(path), ALICE, ALICE)), marks=needs_root),
-    ],
-    ids=["link", "pipe", "hard-link", "closed", "another-users"],
-)
-@pytest.mark.timeout(20)
-def test_mutex_that_is_not_right_is_named_and_made_once_it_is_moved_away(image: Path, paths, make) -> None:
-    (image / "secret").touch(mode=0o600)
-    host_image.setup(image)
-    lease = lease_in(paths.folder)
-    paths.mutex.unlink()
-    make(paths.mutex)
-    before = tree(image)
-    assert list(problems(image)) == [paths.mutex]
-    with pytest.raises(InstallError) as refused:
-        host_image.setup(image)
-    assert str(refused.value).startswith(f"{paths.mutex} is ")
-    assert tree(image) == before
-    paths.mutex.unlink()
-    assert host_image.setup(image) == [f"made {paths.mutex}"]
-    assert problems(image) == {}
-    assert (paths.folder / lease.name).exists(), "no job is disturbed"
-    lease.release()
 
 
 def test_administrators_own_tmpfiles_file_and_mode_stay(image: Path, paths) -> None:

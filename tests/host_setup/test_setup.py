@@ -27,15 +27,14 @@ def test_all_users_can_use_it_whatever_the_umask(image: Path, paths) -> None:
         host_image.setup(image)
     finally:
         os.umask(before)
-    made = (paths.folder, paths.mutex, paths.tmpfiles, paths.policy.parent, paths.policy)
-    # Of a file the sticky bit does not matter here: it keeps cleaners away, and tmpfiles.d takes it off.
-    modes = [stat.S_IMODE(path.stat().st_mode) & (0o1777 if path.is_dir() else 0o777) for path in made]
-    assert [oct(mode) for mode in modes] == ["0o1777", "0o444", "0o644", "0o755", "0o644"]
+    made = (paths.folder, paths.tmpfiles, paths.policy.parent, paths.policy)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in made]
+    assert [oct(mode) for mode in modes] == ["0o1777", "0o644", "0o755", "0o644"]
     assert find_folder({}, host=paths.folder).origin == "host"
     assert problems(image) == {}
     marker, *lines = paths.tmpfiles.read_text(encoding="ascii").splitlines()
     assert marker.startswith("# `autogpu host-setup` wrote it.")
-    assert lines == ["d /run/autogpu 1777 root root -", "f /run/autogpu/mutex 0444 root root -"]
+    assert lines == ["d /run/autogpu 1777 root root -"]
 
 
 def test_twice_changes_nothing(image: Path) -> None:
@@ -124,8 +123,6 @@ def test_a_real_host(real_places: hosts.Host) -> None:
     assert host_setup("--check").returncode == 0
     status = real_places.folder.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o1777)
-    mutex = (real_places.folder / "mutex").stat()
-    assert (mutex.st_uid, mutex.st_gid, mutex.st_mode & 0o777) == (0, 0, 0o444)
 
     # A job of an ordinary user, which finds the folder by itself.
     child = os.fork()

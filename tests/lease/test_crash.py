@@ -36,20 +36,17 @@ def test_ctrl_c_at_every_line_frees_the_mutex_and_loses_no_lease(start, what, st
 
 def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_see_it_half_done(folder):
     file = LockedFile(folder)
-    lines, seen = 0, set()
+    seen = []
 
     def tidy_up(frame, event, argument):
         """Before each line of ours that makes the file: any number of others may be on another processor."""
-        nonlocal lines
-        if frame.f_code.co_name != "_try_put":
+        if frame.f_code.co_name != "put":
             return None
         if event == "line":
-            lines += 1
             sys.settrace(None)
-            with folder.locked() as (descriptor, _):
-                for remove_stale in (False, True)[: 1 + (lines < 300)]:
-                    found = FolderReader().read(descriptor, remove_stale=remove_stale)
-                    seen.add(tuple(str(dict(holder.claims)) for holder in found.holders))
+            with folder.opened() as descriptor:
+                found = FolderReader().read(descriptor, remove_stale=True)
+            seen.append(tuple(str(dict(holder.claims)) for holder in found.holders))
             sys.settrace(tidy_up)
         return tidy_up
 
@@ -59,8 +56,8 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
             file.put(descriptor, "job.0.1.00000000", lease_text({"GPU-0": 2}))
     finally:
         sys.settrace(None)
-    assert lines > 100, "no attempt was lost"
-    assert seen == {(), ("{'GPU-0': 2}",)}
+    assert len(seen) > 10
+    assert set(seen) == {(), ("{'GPU-0': 2}",)}
     assert [dict(holder.claims) for holder in holders(folder)] == [{"GPU-0": 2}]
 
 

@@ -39,7 +39,6 @@ def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
         os.umask(before)
     assert (folder.path, folder.origin) == (places["fallback"], "fallback")
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o1777
-    assert stat.S_IMODE((folder.path / "mutex").stat().st_mode) & 0o777 == 0o444
     assert sorted(found.name for found in folder.path.parent.iterdir()) == ["autogpu.v1", "leases"]
     assert find_folder({}, **places) == folder
     named = find_folder({"AUTOGPU_LEASE_DIR": str(places["host"].parent / "new")})
@@ -131,7 +130,6 @@ def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
 
 def test_a_folder_that_vanished_is_said_so(folder, path):
     def choose(holders, waiters):
-        (path / "mutex").unlink()
         path.rmdir()
         return {"GPU-0": 1}
 

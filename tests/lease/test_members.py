@@ -10,6 +10,7 @@ import pytest
 
 from autogpu.lease import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.variables import LEASE
+from tests.lease.conftest import holders
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -26,7 +27,7 @@ def holder(start):
 @pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
 def test_a_child_finds_its_parents_lease(holder, folder, environ):
     marker = holder.ask("marker", environ=environ)["marker"]
-    found = ancestor_lease({**environ, LEASE: marker}, folder)
+    found = ancestor_lease({**environ, LEASE: marker}, holders(folder))
     assert has_parents_list({**environ, LEASE: marker})
     assert (found.pid, found.claims, found.group) == (holder.pid, {"GPU-0": 5}, "job")
 
@@ -39,12 +40,12 @@ def test_a_child_finds_its_parents_lease(holder, folder, environ):
 def test_a_process_that_changed_the_visible_devices_has_another_list(holder, folder, had, has):
     marker = holder.ask("marker", environ=had)["marker"]
     assert not has_parents_list({**has, LEASE: marker})
-    assert ancestor_lease({**has, LEASE: marker}, folder).pid == holder.pid
+    assert ancestor_lease({**has, LEASE: marker}, holders(folder)).pid == holder.pid
 
 
 def test_a_lease_is_none_to_its_own_process(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
-    assert ancestor_lease({LEASE: lease.marker({})}, folder) is None
+    assert ancestor_lease({LEASE: lease.marker({})}, holders(folder)) is None
     lease.release()
 
 
@@ -54,7 +55,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
     if has_fork:
         holder.ask("fork")
     holder.kill()
-    found = ancestor_lease({LEASE: marker}, folder)
+    found = ancestor_lease({LEASE: marker}, holders(folder))
     assert (found and found.claims) == ({"GPU-0": 5} if has_fork else None)
 
 
@@ -65,7 +66,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
         "v1",
         "v1:::::",
         "v2:{name}:{pid}:{start}:",
-        "v1:../mutex:1:1:",
+        "v1:../job:1:1:",
         "v1:{name}:1:{start}:",
         "v1:{name}:{pid}:1:",
     ],
@@ -73,7 +74,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
 def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
     _, name, pid, start, _ = holder.ask("marker", environ={})["marker"].split(":")
     assert pid != str(os.getpid())
-    assert ancestor_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, folder) is None
+    assert ancestor_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, holders(folder)) is None
 
 
 # The first process of a container, which has a lease and starts another container.
@@ -87,8 +88,8 @@ sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
 """
 INNER = """
 import os
-from autogpu.lease import ancestor_lease, find_folder
-parent = ancestor_lease(os.environ, find_folder(os.environ))
+from autogpu.lease import ancestor_lease, find_folder, snapshot
+parent = ancestor_lease(os.environ, snapshot(find_folder(os.environ)).holders)
 print(os.getpid(), parent and parent.pid)
 """
 

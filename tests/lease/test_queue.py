@@ -1,4 +1,4 @@
-"""Waiting in line: in order, woken at once, and never behind a dead process."""
+"""Waiting in line: in order, and never behind a dead process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 import pytest
 
 from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, locks
+from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, locks, queue
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
@@ -31,7 +31,7 @@ def test_who_need_not_wait_does_not(folder):
     lease.release()
 
 
-def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, start):
+def test_a_free_gpu_goes_to_those_who_wait_in_their_order(folder, start):
     """Processes of all users; one of them is killed before its turn."""
     users = (ALICE, BOB) if os.geteuid() == 0 else ()
     who = [(), *(("--uid", str(uid), "--umask", "077") for uid in users)]
@@ -43,37 +43,13 @@ def test_a_free_gpu_goes_to_those_who_wait_in_their_order_and_at_once(folder, st
     line.pop(2).kill()
     until(lambda: [waiter.pid for waiter in waiters(folder)] == [worker.pid for worker in line])
 
-    times = []
     for worker in line:
-        begin = time.perf_counter()
         serving.kill()
         assert worker.result() == {"claims": {"GPU-0": 1}}
-        times.append((time.perf_counter() - begin) * 1000)
         assert [holder.pid for holder in holders(folder)] == [worker.pid]
         serving = worker
 
-    print("\nhand-over in ms: " + " ".join(f"{ms:.1f}" for ms in times))
-    # The heartbeat alone would take a second on the average.
-    assert sorted(times)[2] < 500
     assert waiters(folder) == ()
-
-
-@pytest.mark.slow
-def test_a_holders_death_wakes_those_who_sleep(start):
-    holder, waiting = start(), start()
-    holder.ask("acquire", free=GPU)
-    waiting.wait_in_line(free=GPU)
-    # Until a look that only the heartbeat can have caused; the next would come two seconds later.
-    gap_s = 0.0
-    while gap_s < 1.5:
-        begin = time.monotonic()
-        assert waiting.hear()["event"] == "waiting"
-        gap_s = time.monotonic() - begin
-    begin = time.monotonic()
-    holder.kill()
-    assert waiting.result() == {"claims": {"GPU-0": 1}}
-    woken_s = time.monotonic() - begin
-    assert woken_s < 1.9
 
 
 def test_the_queue_is_told_who_is_ahead(folder, start):
@@ -167,29 +143,38 @@ def test_ctrl_c_or_a_timeout_ends_the_wait_at_once(folder, start):
     assert waiters(folder) == ()
 
 
-def test_a_look_of_its_own_precedes_choosing(folder):
+def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeypatch):
+    monkeypatch.setattr(queue, "LOOK_S", 0.1)
+    monkeypatch.setattr(queue, "READ_S", 0.15)
     order = []
 
     def choose(holders, waiters):
         order.append("choose")
-        return {"GPU-0": 1} if order.count("look") == 2 else None
-
-    def on_wait(state):
-        # As a lease that ends.
-        (folder.path / "job.1.1.00000000").touch()
+        return {"GPU-0": 1} if order.count("read") == 2 else None
 
     lease = wait_for_lease(
         Lease(folder, "a"),
         choose,
         demand=Demand(),
         timeout_s=30,
-        on_wait=on_wait,
-        before_look=lambda: order.append("look"),
+        before_look=lambda: order.append("read"),
     )
 
-    # The place comes first. The driver is read while others can choose: not again under the mutex.
-    assert order == ["choose", "look", "choose", "look", "choose", "choose"]
+    # The place comes first. Not again under the mutex.
+    assert order == ["choose", "choose", "read", "choose", "choose", "read", "choose", "choose"]
     lease.release()
+
+
+@pytest.mark.parametrize(("near", "most"), [(8, 100), (-1, 3)], ids=["near", "far"])
+def test_who_has_many_ahead_looks_rarely_and_shows_all_the_same_that_it_is_running(folder, monkeypatch, near, most):
+    monkeypatch.setattr(queue, "_NEAR", near)
+    monkeypatch.setattr(queue, "LOOK_S", 0.02)
+    monkeypatch.setattr(queue, "_FAR_LOOK_S", 0.5)
+    beats, looks = [], []
+    monkeypatch.setattr(locks, "beat", beats.append)
+    with pytest.raises(WaitTimeout):
+        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.7, on_wait=looks.append)
+    assert (len(looks) <= most, len(looks) > 3, len(beats) > 3) == (True, near > 0, True)
 
 
 @pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
@@ -206,10 +191,11 @@ def test_a_folder_that_vanishes_ends_the_wait(folder, path):
     begin = time.monotonic()
     with pytest.raises(LeaseUnavailable):
         wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
-    assert time.monotonic() - begin < 1.9
+    assert time.monotonic() - begin < 10
 
 
-def test_a_removed_ticket_is_taken_again(folder, path):
+def test_a_removed_ticket_is_taken_again(folder, path, monkeypatch):
+    monkeypatch.setattr(queue, "LOOK_S", 0.01)
     counts = []
 
     def on_wait(state):
@@ -225,17 +211,6 @@ def test_a_removed_ticket_is_taken_again(folder, path):
     assert counts == [1, 1, 1]
     # What the caller raises comes through, and leaves the line.
     assert waiters(folder) == ()
-
-
-def test_a_waiter_whose_clock_is_wrong_is_served_in_its_turn_and_passes_nobody_over(folder, start):
-    holder, *line = start(), start(), start(prefix=("env", "CLOCK_AHEAD_S=3600")), start(), start()
-    holder.ask("acquire", free=GPU)
-    for worker in line:
-        worker.wait_in_line(free=GPU)
-    for before, worker in zip([holder, *line], line):
-        before.kill()
-        assert worker.result() == {"claims": {"GPU-0": 1}}
-        assert [waiter.is_unresponsive for waiter in waiters(folder)] == [False] * (len(line) - line.index(worker) - 1)
 
 
 @pytest.fixture
@@ -312,7 +287,6 @@ def test_a_heartbeat_changes_no_place_and_no_other_process_makes_one(folder, sta
         worker.wait_in_line(free=GPU)
     came = [(folder.path / waiter.name).stat().st_ctime_ns for waiter in waiters(folder)]
     begun_s = time.monotonic()
-    # As the first heartbeats are made after two seconds.
     until(lambda: time.monotonic() - begun_s > 3.0)
     assert [(folder.path / waiter.name).stat().st_ctime_ns for waiter in waiters(folder)] == came
     assert all(-0.5 < waiter.silent_s < 2.5 for waiter in waiters(folder))
@@ -325,7 +299,7 @@ def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypa
         locks.own(file.fileno())
         assert locks.last_beat(other.fileno()) == 0.0
         for now_s in (5000.0, 5003.5, 1400.25, 9000.0):
-            monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
+            monkeypatch.setattr(locks, "unix_s", lambda now_s=now_s: now_s)
             locks.beat(file.fileno())
             assert locks.last_beat(other.fileno()) == now_s
 
@@ -335,7 +309,7 @@ def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, mon
     with (path / FIRST).open("w+") as file, (path / FIRST).open() as another, (path / FIRST).open() as other:
         locks.own(file.fileno())
         for now_s in (5000.0, 5002.0, 5004.0):
-            monkeypatch.setattr(locks, "file_time_s", lambda now_s=now_s: now_s)
+            monkeypatch.setattr(locks, "unix_s", lambda now_s=now_s: now_s)
             locks.beat(file.fileno())
             taken = []
             for start_ms in (0, 4999000, int(now_s * 1000), int(now_s * 1000) + 1, 10**15):
@@ -355,7 +329,7 @@ def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, mon
 def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket, monkeypatch):
     ticket(FIRST)
     with monkeypatch.context() as then:
-        then.setattr(locks, "file_time_s", lambda: time.time() - 100)
+        then.setattr(locks, "unix_s", lambda: time.time() - 100)
         locks.beat(ticket.files[-1].fileno())
     with folder.opened() as descriptor:
         reader = FolderReader()

@@ -37,16 +37,7 @@ def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, prot
     assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
 
 
-def test_a_mutex_that_is_closed_to_others_is_named(start, path):
-    (path / "mutex").touch()
-    (path / "mutex").chmod(0o600)
-    told = start("--uid", str(ALICE)).ask("acquire", gpus={"GPU-0": 1})
-    assert told["claims"] == {"GPU-0": 1}
-    assert "Permission denied" in told["problem"]
-
-
 def test_a_folder_that_a_user_can_not_write_is_named(start, path):
-    (path / "mutex").touch()
     path.chmod(0o755)
     alice = start("--uid", str(ALICE))
     told = alice.ask("acquire", gpus={"GPU-0": 1})
@@ -57,7 +48,6 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
 
 
 def test_nor_does_the_doctor_or_status_pass_it(path):
-    (path / "mutex").touch()
     environ = {"AUTOGPU_LEASE_DIR": str(path)}
     assert (try_folder(environ)[1], read_leases(environ).obstacle) == (None, None)
     path.chmod(0o755)
@@ -69,7 +59,7 @@ def test_nor_does_the_doctor_or_status_pass_it(path):
         os.seteuid(0)
     assert ("can't be used: Permission denied" in error.what, "host-setup" in error.remedy) == (True, True)
     assert (read.problem, "can't be written" in read.obstacle) == (None, True)
-    assert [file.name for file in path.iterdir()] == ["mutex"]
+    assert list(path.iterdir()) == []
 
 
 def test_the_holder_of_the_mutex_is_named_to_other_users(start):

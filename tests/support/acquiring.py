@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 
 import pytest
@@ -11,6 +13,7 @@ from autogpu import lease
 from autogpu.acquire import acquire
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
+from autogpu.lease import queue
 from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.ranks import LocalRank
@@ -61,9 +64,11 @@ def child_of(folder, visible=""):
 
 
 @pytest.fixture
-def acquired(tmp_path):
-    """Let a process acquire GPUs; it gives them back at the end of the test."""
+def acquired(tmp_path, monkeypatch):
+    """Let a process acquire GPUs; it gives them back at the end of the test. Where it waits, it looks often."""
     found = []
+    monkeypatch.setattr(queue, "LOOK_S", 0.05)
+    monkeypatch.setattr(queue, "READ_S", 0.1)
 
     def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
         found.append(acquire(asked, {LEASE_DIR: str(tmp_path), **environ}, "train.py", read, on_wait))
@@ -73,6 +78,16 @@ def acquired(tmp_path):
     for each in found:
         if each.lease is not None:
             each.lease.release()
+
+
+@pytest.fixture
+def no_mutex(monkeypatch):
+    """From its call on the system lets this process have no ``flock``."""
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    return lambda: monkeypatch.setattr(fcntl, "flock", refused)
 
 
 @pytest.fixture

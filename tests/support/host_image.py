@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from autogpu.cli import host_setup as hosts
-from autogpu.lease import Folder, Lease, acquire_lease
 
 
 def tree(folder: Path) -> dict:
@@ -20,10 +19,6 @@ def tree(folder: Path) -> dict:
         content = os.readlink(str(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else None
         found[str(path.relative_to(folder))] = (status.st_mode, status.st_uid, status.st_mtime_ns, content)
     return found
-
-
-def lease_in(folder: Path, script: str = "train.py"):
-    return acquire_lease(Lease(Folder(folder, "host", folder.stat().st_uid), script), lambda *_: {"GPU-0": 1})
 
 
 def host(image: Path) -> hosts.Host:
@@ -57,4 +52,4 @@ def image(tmp_path: Path) -> Path:
 @pytest.fixture
 def paths(image: Path) -> SimpleNamespace:
     of = host(image)
-    return SimpleNamespace(tmpfiles=of.tmpfiles, folder=of.folder, mutex=of.folder / "mutex", policy=of.policy)
+    return SimpleNamespace(tmpfiles=of.tmpfiles, folder=of.folder, policy=of.policy)
