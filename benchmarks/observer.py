@@ -49,7 +49,7 @@ class Seen:
         refused: Contexts and allocations that the driver did not grant.
         looks: How often the lease folder was read as a whole.
         longest_gap_s: Between two looks.
-        held_at_end: Names of files that are still locked: leases, places in the queue, the mutex.
+        held_at_end: Names of files that are still locked: leases, places in the queue.
     """
 
     over_bytes: int = 0
