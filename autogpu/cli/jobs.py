@@ -122,7 +122,7 @@ def _keys(job: Job) -> Iterator[tuple[object, ...]]:
 
 
 def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
-    """Wait for the end of the jobs of these names, which the locks of their leases tell; of all of one's own without."""
+    """Wait for the end of the named jobs, or of all of one's own; the locks of their leases tell it."""
     until_s = monotonic_s() + within_s
     jobs = left = _jobs_to_wait_for(names)
     # Others of this user may come meanwhile.
