@@ -70,9 +70,9 @@ used instead; of more than 20 unknown names in one file the first 20. Names in t
 know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
 
 The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on
-the first line of a file, where editors look for it. The schema is stricter
-than autogpu: it knows each value as the example file writes it, so an editor marks `count = "2"`, `devices = "0,2"` or
-`busy = "Wait"`, which count. What a text may be, such as a size, `autogpu config check` tells.
+the first line of a file, where editors look for it. The schema is stricter than autogpu: it knows each value as the
+example file writes it, so an editor marks `count = "2"`, `devices = "0,2"` or `busy = "Wait"`, which count. What a text may
+be, such as a size, `autogpu config check` tells.
 
 ## How values are written
 
