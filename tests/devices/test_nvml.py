@@ -208,6 +208,14 @@ def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_pat
     assert read_with(tmp_path, source)["pids"] == [5004242]
 
 
+def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(nvml.threading.Thread, "start", refused)
+    assert nvml._ask_all_at_once(str, range(3)) == {0: "0", 1: "1", 2: "2"}
+
+
 FAILING_TOPOLOGY = """
 import time
 from real_pynvml import *
