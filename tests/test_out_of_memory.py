@@ -103,6 +103,13 @@ def unnumbered(text) -> str:
     return re.sub(r"[\d.]+", "0", text)
 
 
+def test_a_need_that_no_such_gpu_has_in_whole_gib_is_not_advised(started):
+    process = started(replace(FULL[0], memory_total_bytes=24 * GIB - MIB))
+    process.framework.take()
+    process.framework.peak = 22 * GIB + 128 * MIB
+    assert ended(process)[-1] == "to get a GPU of its own: AUTOGPU_BUSY=wait"
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -20,11 +20,14 @@ UTILIZATION_SPAN_S = 10.0
 
 # A GPU that answers at all answers in milliseconds; one that has fallen off the bus can block a call for ever, and
 # must not take the readings of the others along.
-DEVICE_DEADLINE_S = 3.0
+DEVICE_DEADLINE_S, _STEP_S = 3.0, 0.02
 NO_ANSWER = "it does not answer"
 
 # A reading is never awaited for longer; as a program of its own this ends then, whatever the driver does.
 LIFETIME_S = 20.0
+
+# What follows a reading that is whole: its process need not have ended, nor closed what it writes to.
+END = b"\nwhole\n"
 
 # Without these there is no reading. Where one of the others is missing only what it reads is.
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
@@ -167,11 +170,16 @@ def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[
         answers[number] = ask(number)
 
     threads = [threading.Thread(target=answer, args=(number,), daemon=True) for number in answers]
-    deadline_s = time.monotonic() + DEVICE_DEADLINE_S
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, as with 3.12 once the main thread has ended
+            thread.run()
+    # Not by the clock: as long as C code of the script keeps the interpreter, such as CUDA's start, none gets on.
+    steps = iter(range(int(DEVICE_DEADLINE_S / _STEP_S)))
     for thread in threads:
-        thread.join(max(0.0, deadline_s - time.monotonic()))
+        while thread.is_alive() and next(steps, None) is not None:
+            thread.join(_STEP_S)
     return dict(answers)
 
 
@@ -352,9 +360,8 @@ def main() -> None:
     except UnusableBinding:  # it may use more of them
         for name in stand_ins:
             del sys.modules[name]
-    written = marshal.dumps(read_inventory())
+    written = marshal.dumps(read_inventory()) + END
     while written:
         written = written[os.write(1, written) :]
-    os.close(1)  # a thread that is stuck in the driver would keep it open
     # Not sys.exit: a thread that is stuck in the driver would be waited for.
     os._exit(0)

@@ -216,11 +216,14 @@ class ProcessReading:
         os.close(self._pipe)
 
     def _read_pipe(self, until_s: float) -> bytes | None:
+        from autogpu.devices.nvml import END
+
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
-            if not piece:
-                return self._printed
             self._printed += piece
+            # What another thread has forked while the reading was started keeps the other end of the pipe open.
+            if not piece or self._printed.endswith(END):
+                return self._printed
         return None
 
     def _end(self, *, is_killed: bool) -> int:

@@ -18,6 +18,9 @@ from autogpu.reporting.text import span
 # How often a waiter shows that it is running, and looks at the folder.
 LOOK_S = 1.0
 
+# Who was about to claim and came too late has no place yet, and others may come first.
+_NO_PLACE_S = 0.01
+
 # How often it reads the driver, which takes longer than a look.
 READ_S = 2.0
 
@@ -64,6 +67,7 @@ def wait_for_lease(
             if waited_s >= timeout_s:
                 raise gave_up(timeout_s, state.position)
             pause_s = LOOK_S if len(place.ahead) <= _NEAR else _FAR_LOOK_S
+            pause_s = pause_s if place.is_ours else _NO_PLACE_S
             place.rest(min(begun_s + timeout_s, monotonic_s() + pause_s))
             if monotonic_s() >= read_s + READ_S:
                 before_look()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 
@@ -206,6 +209,30 @@ def test_a_pynvml_that_uses_more_of_the_standard_library_reads_the_same(tmp_path
 )
 def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source):
     assert read_with(tmp_path, source)["pids"] == [5004242]
+
+
+def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(nvml.threading.Thread, "start", refused)
+    assert nvml._ask_all_at_once(str, range(3)) == {0: "0", 1: "1", 2: "2"}
+
+
+def test_while_the_script_keeps_the_interpreter_no_gpu_is_taken_for_one_that_hangs(monkeypatch):
+    def ask(number):
+        for _ in range(5):  # calls of the driver, each of which lets the interpreter go
+            time.sleep(0.01)
+        return number
+
+    answers = {}
+    reading = threading.Thread(target=lambda: answers.update(nvml._ask_all_at_once(ask, range(4))))
+    monkeypatch.setattr(nvml, "DEVICE_DEADLINE_S", 0.3)
+    reading.start()
+    time.sleep(0.02)
+    ctypes.PyDLL(None).usleep(900_000)
+    reading.join()
+    assert answers == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
 FAILING_TOPOLOGY = """

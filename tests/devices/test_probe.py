@@ -271,6 +271,33 @@ def test_a_forks_child_waits_for_no_thread_of_its_parents(machine):
     assert waited_s < 5
 
 
+FORKED_BESIDE = """
+import os, signal, sys, time, warnings
+from autogpu.devices import probe
+warnings.simplefilter("ignore")
+spawn = probe._spawn
+def spawn_beside_a_fork(*arguments):
+    global pid
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)
+        os._exit(0)
+    return spawn(*arguments)
+probe._spawn = spawn_beside_a_fork
+reading = probe.start(os.environ)
+begun_s = time.monotonic()
+print(repr((reading.result(float(sys.argv[1])), time.monotonic() - begun_s)), flush=True)
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_what_another_thread_forks_while_a_reading_is_started_does_not_hold_it_up(machine):
+    with machine(Gpu(), Gpu()) as server:
+        inventory, waited_s = read(server, program=FORKED_BESIDE)
+    assert indices(inventory) == [0, 1]
+    assert waited_s < 20
+
+
 AT_THE_LIMIT = """
 import importlib.machinery, os, resource, sys, threading
 import pynvml

@@ -165,6 +165,20 @@ def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeyp
     lease.release()
 
 
+def test_who_was_about_to_claim_and_came_too_late_has_a_place_at_once(folder):
+    looks, at_s = iter([{"GPU-0": 1}]), []
+
+    def on_wait(state):
+        if waiters(folder):
+            at_s.append(state.waited_s)
+
+    # At the latest it has one when the time is over.
+    with pytest.raises(WaitTimeout):
+        choose = lambda *_: next(looks, None)  # noqa: E731
+        wait_for_lease(Lease(folder, "a"), choose, demand=Demand(), timeout_s=0.9, on_wait=on_wait)
+    assert at_s[0] < 0.8
+
+
 @pytest.mark.parametrize(("near", "most"), [(8, 100), (-1, 3)], ids=["near", "far"])
 def test_who_has_many_ahead_looks_rarely_and_shows_all_the_same_that_it_is_running(folder, monkeypatch, near, most):
     monkeypatch.setattr(queue, "_NEAR", near)
