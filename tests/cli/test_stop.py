@@ -241,7 +241,7 @@ def test_by_the_gpu_that_it_is_on(server, environ):
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
-        assert f"no other job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        assert f"no other job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
         done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
