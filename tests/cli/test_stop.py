@@ -105,6 +105,13 @@ def test_on_a_terminal_it_asks(environ, answer):
         assert (is_running(job), status, "nothing is stopped" in said) == (is_left, int(is_left), is_left)
 
 
+def test_who_answers_nothing_reads_that_on_a_line_of_its_own(environ):
+    with other_job(environ, HELD, script="train.py") as job:
+        status, said = Asking("train.py").answer("\x04")
+        assert (status, said) == (-signal.SIGINT, "Stop it? [y/N]: \nautogpu: interrupted\n")
+        assert is_running(job)
+
+
 def test_what_has_ended_while_a_person_was_asked_has_ended_and_the_next_run_of_its_group_is_another_job(environ):
     with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
         asking = Asking("train.py")
