@@ -19,6 +19,7 @@ from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, user_file_of
 from autogpu.policy.templates import template
 from autogpu.reporting.text import printable
+from autogpu.variables import POLICY_FILE
 
 
 @click.group(
@@ -125,5 +126,7 @@ def init(is_user: bool) -> None:
     # "x": never over a file that is there, not even one that appears meanwhile.
     with file.open("x", encoding="utf-8") as opened:
         opened.write(template())
-    where = "" if is_user else "; here and below it counts in place of any other"
+    # The user's own file counts as well, and nothing but what AUTOGPU_POLICY names.
+    is_read = not is_user and POLICY_FILE not in os.environ
+    where = "; here and below it counts in place of any other project file" if is_read else ""
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet{where}")

@@ -83,7 +83,7 @@ def named(jobs: Sequence[Job], text: str) -> tuple[str, Sequence[Job]]:
 def on_gpu(jobs: Sequence[Job], number: str, inventory: Inventory) -> tuple[str, Sequence[Job]]:
     """Find the jobs that are on that GPU, or on an instance of it; and say so."""
     found = [job for job in jobs if any(number in (gpu, gpu.partition(":")[0]) for gpu in _labels(job, inventory))]
-    return f"on GPU {printable(number, 20)}", found
+    return f"seen on GPU {printable(number, 20)}", found
 
 
 def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) -> Job:

@@ -114,7 +114,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     try:
         status = cli.main(given, "autogpu", standalone_mode=False)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if error.__cause__ is None:  # at a prompt click does not end the terminal's ^C
+            click.echo(err=True)
         _echo("interrupted")
         return -signal.SIGINT
     except AutoGpuError as error:

@@ -177,8 +177,9 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
     if not request.script_demand:
         return {}
-    # Ranks that share a GPU are of one job, and so is what their script says.
-    most = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause != "ranks"}
+    # Ranks that share a GPU are of one job, and so is what their script says, up to what was granted.
+    own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause != "ranks"}
+    most = merged((own, granted_bytes(request.grant, decision.visible)), min)
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 

@@ -12,6 +12,8 @@ from autogpu.policy import KEYS, Policy, resolve
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
+WROTE = "wrote autogpu.toml, in which nothing is set yet"
+
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
@@ -90,11 +92,16 @@ def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(
 def test_init_writes_a_file_in_which_nothing_is_set(run, project):
     status, out, err = run("init")
     assert (status, err) == (0, "")
-    assert out == "wrote autogpu.toml, in which nothing is set yet; here and below it counts in place of any other\n"
+    assert out == f"{WROTE}; here and below it counts in place of any other project file\n"
     assert run("config", "check", "autogpu.toml")[0] == 0
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
     assert resolved.policy == Policy()
     assert resolved.files == (project / "autogpu.toml",)
+
+
+def test_init_promises_nothing_of_a_file_that_a_variable_keeps_from_counting(run, project, monkeypatch):
+    monkeypatch.setenv("AUTOGPU_POLICY", "/dev/null")
+    assert run("init") == (0, f"{WROTE}\n", "")
 
 
 def test_each_line_that_init_writes_can_be_switched_on(run, project):

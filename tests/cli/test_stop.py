@@ -105,6 +105,13 @@ def test_on_a_terminal_it_asks(environ, answer):
         assert (is_running(job), status, "nothing is stopped" in said) == (is_left, int(is_left), is_left)
 
 
+def test_who_answers_nothing_reads_that_on_a_line_of_its_own(environ):
+    with other_job(environ, HELD, script="train.py") as job:
+        status, said = Asking("train.py").answer("\x04")
+        assert (status, said) == (-signal.SIGINT, "Stop it? [y/N]: \nautogpu: interrupted\n")
+        assert is_running(job)
+
+
 def test_what_has_ended_while_a_person_was_asked_has_ended_and_the_next_run_of_its_group_is_another_job(environ):
     with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
         asking = Asking("train.py")
@@ -241,7 +248,7 @@ def test_by_the_gpu_that_it_is_on(server, environ):
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
-        assert f"no other job of autogpu's is on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        assert f"no other job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
         done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,13 @@ def test_what_is_written_is_read_back():
     fields = model.lease_fields(written)
     assert (fields["pid"], fields["script"]) == (os.getpid(), "train.py")
     assert (fields["claims"], fields["group"]) == ({"GPU-a": 0}, "g")
+
+
+def test_the_page_on_security_shows_a_lease_as_it_is_written():
+    page = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
+    shown = next(line for line in page.splitlines() if line.startswith('{"v":'))
+    written = model.encode_lease({**model.identity("a.py"), "group": "g"}, {"GPU-a": 0}, {})
+    assert json.loads(shown).keys() == json.loads(written).keys()
 
 
 def test_what_other_versions_write_besides_is_no_obstacle():

@@ -101,6 +101,8 @@ def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, clai
     assert decision.why == "the only one granted by Ray, 50 % of it"
 
 
-def test_what_the_script_allows_itself_is_cut_to_the_part():
-    asked = request(gpu(0), script_demand=MemoryDemand(bytes=20 * GIB, or_best_effort=True), **HALF)
+@pytest.mark.parametrize("granted", [HALF, SHARING], ids=["alone", "a-rank"])
+@pytest.mark.parametrize("said_gib", [2, 20])  # it may say more later
+def test_what_the_script_allows_itself_is_cut_to_the_part(granted, said_gib):
+    asked = request(gpu(0), script_demand=MemoryDemand(bytes=said_gib * GIB, or_best_effort=True), **granted)
     assert ceilings(decide(asked), asked) == {0: PART}
