@@ -92,7 +92,8 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     if len(others) == 1:
         return others[0]
     there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
-    why, remedy = f"no other job of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
+    job = "other job" if means else "job"
+    why, remedy = f"no {job} of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
         why = f"{len(others)} jobs are {what}: {names_of(others, with_users=True)}"
         remedy = f"say which by its pid, as in `autogpu {verb} {others[0].pid}`"

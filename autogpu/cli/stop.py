@@ -66,7 +66,7 @@ def stop(name: str | None, gpu: str | None, is_sure: bool, grace_s: float) -> in
     left = _left_after(grace_s, job, known)
     if left is not None:
         pids = " ".join(str(pid) for pid in left if _real_user(pid) == os.getuid())
-        remedy = f"to end all of it at once: kill -9 {pids}"
+        remedy = f"to end all of it at once: kill -9 {pids}" if pids else "`autogpu status` shows what is left"
         raise WaitTimeout(f"{name_of(job)} still runs {span(grace_s)} after SIGTERM", remedy=remedy)
     say(f"{name_of(job)} has ended")
     return 0

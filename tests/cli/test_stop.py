@@ -130,10 +130,10 @@ def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ)
             for what, why, status in (
                 (
                     (str(bystander.pid), "--yes"),
-                    f"no other job of autogpu's is pid {bystander.pid}; there are {named}\n",
+                    f"no job of autogpu's is pid {bystander.pid}; there are {named}\n",
                     1,
                 ),
-                (("evil.py", "--yes"), f"no other job of autogpu's is called evil.py; there are {named}\n", 1),
+                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
                 (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
                 (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
                 ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
@@ -248,7 +248,7 @@ def test_by_the_gpu_that_it_is_on(server, environ):
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
         done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
         assert (done.returncode, is_running(job)) == (1, True)
-        assert f"no other job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
+        assert f"no job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
         done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")

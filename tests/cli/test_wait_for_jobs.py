@@ -85,7 +85,7 @@ def test_without_a_job_or_a_folder_mine_ends_at_once(tmp_path):
 
 
 def test_what_is_no_job_is_refused_and_several_can_be_named(environ):
-    assert "no other job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
+    assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
         assert waited("--job", "train.py", "--job", str(two.pid), "--timeout", "0").returncode == 1
         assert waited("--job", str(one.pid), "--job", str(two.pid), "--timeout", "0").returncode == 75
