@@ -64,7 +64,7 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
-    if python:
+    if python is not None:
         return _run_by(python, "install", target, "--method", method)
     folder = _folder(target)
     written = installing.install(folder, method)
@@ -130,7 +130,7 @@ def uninstall(target: Path | None, python: str | None) -> int:
 
     The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
     """
-    if python:
+    if python is not None:
         return _run_by(python, "uninstall", target)
     folder = _folder(target)
     removed = installing.uninstall(folder)
