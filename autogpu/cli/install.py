@@ -69,7 +69,8 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     folder = _folder(target)
     written = installing.install(folder, method)
     # Not by the command, which may be another environment's.
-    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall" + (f" --target {folder}" if target else "")
+    by_target = f" --target {shlex.quote(str(folder))}" if target else ""
+    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
