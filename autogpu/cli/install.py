@@ -64,12 +64,13 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
-    if python:
+    if python is not None:
         return _run_by(python, "install", target, "--method", method)
     folder = _folder(target)
     written = installing.install(folder, method)
     # Not by the command, which may be another environment's.
-    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall" + (f" --target {folder}" if target else "")
+    by_target = f" --target {shlex.quote(str(folder))}" if target else ""
+    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
@@ -130,7 +131,7 @@ def uninstall(target: Path | None, python: str | None) -> int:
 
     The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
     """
-    if python:
+    if python is not None:
         return _run_by(python, "uninstall", target)
     folder = _folder(target)
     removed = installing.uninstall(folder)

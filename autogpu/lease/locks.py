@@ -208,7 +208,7 @@ def opened(folder: int, name: str) -> Descriptor | None:
 
 
 def holder(descriptor: int) -> str | None:
-    """Who took the ``flock``, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
+    """Who took the ``flock``, shared or not, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
 
     Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Only the first
     thousands of the host's locks are looked through, since anyone may hold any number. Source: ``/proc/locks``.
@@ -222,7 +222,7 @@ def holder(descriptor: int) -> str | None:
         return None
     inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     # A line with "->" before the kind is a process that waits.
-    taken = rf"^\d+: FLOCK +\S+ +WRITE +(\d+) +{inode} "
+    taken = rf"^\d+: FLOCK +\S+ +(?:WRITE|READ) +(\d+) +{inode} "
     found = re.search(taken, text, re.MULTILINE)
     if found is None or found.group(1) == "0":
         return None

@@ -59,3 +59,9 @@ def test_environment_that_has_no_autogpu_is_told_how_to_get_it(capsys: pytest.Ca
 def test_python_that_is_none_is_named(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     assert frame.run(["install", "--python", str(tmp_path / "python")]) == 1
     assert f"{tmp_path}/python can't import autogpu: it does not start: No such file" in capsys.readouterr().err
+
+
+def test_python_of_an_empty_variable_is_not_this_one(capsys: pytest.CaptureFixture) -> None:
+    # Not by install, which would write into this environment where that is wrong.
+    assert frame.run(["uninstall", "--python", ""]) == 1
+    assert "can't import autogpu: it does not start: " in capsys.readouterr().err

@@ -160,11 +160,11 @@ def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env: Env) -> N
 
 
 def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env: Env, tmp_path: Path) -> None:
-    target = tmp_path / "lib"
+    target = tmp_path / "my lib"
     target.mkdir()
     said = env.autogpu("install", "--target", str(target)).stdout
     assert f"with {target} on PYTHONPATH loads {target / '_autogpu_hook.py'}." in said
-    assert said.endswith(f"To undo: {env.python} -m autogpu uninstall --target {target}\n")
+    assert said.endswith(f"To undo: {env.python} -m autogpu uninstall --target '{target}'\n")
     look = f"{LOOK}; print(getattr(sys.modules.get('sitecustomize'), '__file__', None))"
     loaded, sitecustomize = env.run("-c", look, PYTHONPATH=str(target)).stdout.splitlines()
     assert loaded == f"['{target / '_autogpu_hook.py'}'] []"

@@ -62,10 +62,11 @@ def test_nor_does_the_doctor_or_status_pass_it(path):
     assert list(path.iterdir()) == []
 
 
-def test_the_holder_of_the_mutex_is_named_to_other_users(start):
+@pytest.mark.parametrize("is_shared", [False, True], ids=["exclusive", "shared"])
+def test_the_holder_of_the_mutex_is_named_to_other_users(start, is_shared):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     bob.ask("acquire", gpus={})
-    alice.ask("hold_mutex")
+    alice.ask("hold_mutex", is_shared=is_shared)
     told = bob.ask("acquire", gpus={"GPU-0": 1}, patience_s=0.1)
     # The uid is the one that /proc shows for a process that changed its user.
     assert f"by pid {alice.pid} (uid " in told["problem"]

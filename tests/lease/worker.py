@@ -178,7 +178,7 @@ class Worker:
 
     def hold_mutex(self, command):
         descriptor = os.open(str(self.folder.path), os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_SH if command.get("is_shared") else fcntl.LOCK_EX)
         self.keep.append(descriptor)
         return {}
 
