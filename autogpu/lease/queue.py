@@ -47,8 +47,8 @@ def wait_for_lease(
         timeout_s: How long to wait in all; 0 looks once.
         on_wait: Is called after each look without a result: the first time at once, then every second, or every six
             for those far behind. What it raises ends the wait and comes through.
-        before_look: Is called before a look, every two seconds, while others can choose: the place to read the driver.
-            One that takes more than five seconds gets this process passed over.
+        before_look: Is called before a look, every two seconds, and before a claim, while others can choose: the place
+            to read the driver. One that takes more than five seconds gets this process passed over.
 
     Raises:
         WaitTimeout: The time is over.
@@ -59,6 +59,10 @@ def wait_for_lease(
     try:
         while True:
             wants = place.look()
+            # By an older reading it would join others where they have filled the GPU since.
+            if wants and monotonic_s() >= read_s + LOOK_S / 2:
+                before_look()
+                read_s = monotonic_s()
             if wants and try_to_acquire(lease, place.reader, place.choose, place):
                 return lease
             waited_s = monotonic_s() - begun_s

@@ -24,6 +24,8 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.lease.queue import LOOK_S as LOOK_EVERY_S
+from autogpu.lease.queue import READ_S
 from benchmarks.contention_start import a_place, lease_folder
 from benchmarks.lab.day import GIB, Setting, jobs_of_day
 from benchmarks.lab.replay import IMPORT_S, LOOK_S, Replay, noticed_after_s, users_of
@@ -34,6 +36,9 @@ from tests.gpusim import Gpu, Server
 SETTING = Setting(load=1.2, gpus=2, card_bytes=11 * GIB, jobs=16)
 SEED, UTILIZATION_PERCENT = 7, 5
 PIECE = 2 << 20
+
+# A look, the reading before it, and what both take on a busy machine.
+LOOKS_S = LOOK_EVERY_S + READ_S + 0.5
 
 
 def jobs_of(busy):
@@ -138,13 +143,14 @@ class Day:
 
     def _let_others_look(self, now_s):
         self._tell_ages(now_s)
-        # A look of each that waits, and a second one after half a second.
-        until_s = time.monotonic() + (2.5 if self._waiting else 0)
+        # A look of each that waits at a reading from now on, and again once one of them has started.
+        until_s = time.monotonic() + LOOKS_S
         while self._waiting and time.monotonic() < until_s:
             for process, waiting in list(self._waiting.items()):
                 if self._has_said(process, 0.02):
                     del self._waiting[process]
                     self._started(waiting, process, now_s)
+                    until_s = time.monotonic() + LOOKS_S
 
     def _tell_ages(self, now_s):
         for file in self._leases.glob("job.*"):
@@ -155,7 +161,6 @@ class Day:
                 # While the clock stands, nobody comes to be a minute old.
                 written_s = time.time() - (120.0 if age_s >= 60.0 else 0.0)
                 os.utime(str(file), (written_s, written_s))
-                file.open("r+b").close()  # who waits looks when a lease was written
 
     def _begin(self, job):
         environ = {
