@@ -175,6 +175,7 @@ class Allocation:
         if anew or not self.visible.is_written:
             inventory = self.readings.wait(IMPORT_DEADLINE_S)
             self.visible.write(inventory)
+            self.readings.prepare()
             if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                 self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
         if self.moment is Moment.IMPORT and self.taken is None:

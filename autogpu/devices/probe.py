@@ -56,6 +56,14 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
 
 
+def prepare(last: Inventory) -> None:
+    """Import what :func:`start_in_process` will need, so that it need not be waited for when the framework starts."""
+    # Beside a framework, which has usually imported subprocess, pynvml takes 7 ms; alone it takes 25, which is too much
+    # for a process that may never take a GPU.
+    if last.devices and "subprocess" in sys.modules:
+        _pynvml_problem()
+
+
 def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     """Wait for a reading; a driver that does not answer is one more failure."""
     from autogpu.devices.model import Inventory
@@ -291,6 +299,11 @@ class Readings:
 
     def begin(self) -> None:
         self._pending = self._reader.start_in_process(self._environ, self.newest)
+
+    def prepare(self) -> None:
+        """Import beside the framework's import what a reading in this process needs."""
+        if self.newest is not None:
+            self._reader.prepare(self.newest)
 
     def wait(self, deadline_s: float) -> Inventory | None:
         """The newest reading, after the one under way has come or its deadline has passed."""

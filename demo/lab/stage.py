@@ -92,7 +92,7 @@ class Stage:
         last = probe.finish(probe.start(os.environ))
         if last.failure:
             raise SystemExit(f"the simulated server can't be read: {last.failure}")
-        probe.finish(probe.start_in_process(os.environ, last))
+        probe.prepare(last)
         job.request(os.environ, last)
         folder = lease.find_folder(os.environ)
         held = lease.acquire_lease(lease.Lease(folder, ""), lambda *_: {last.devices[0].uuid: 1})

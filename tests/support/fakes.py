@@ -65,6 +65,9 @@ class FakeDriver:
     def start_in_process(self, environ, last):
         return self.start(environ)
 
+    def prepare(self, last):
+        assert last == self.now
+
     def change(self, index, **fields):
         """Let the GPU of that index have other readings from now on."""
         devices = [replace(d, **fields) if d.index == index else d for d in self.now.devices]
