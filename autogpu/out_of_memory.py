@@ -64,7 +64,7 @@ def lines_of(
     reason, remedy = _of_cap(cap, needed, limit=str(allocation.resolved.settings["memory.limit"].origin))
     if (is_alone and cap is None) or needed > (total or needed):
         remedy = "its model is larger than the GPU"
-    remedy = remedy or decision.remedy or _of_need(needed, total, allocation, request)
+    remedy = remedy or decision.remedy or _of_need(needed, total, cap, allocation, request)
     gpu = f"GPU {device.label}" + (f" ({size(total)})" if total else "")
     return [
         f"out of memory on {gpu}: {reason}{_had(held, error.asked_bytes)}",
@@ -138,11 +138,14 @@ def _of_cap(cap: Cap | None, needed_bytes: int, *, limit: str) -> tuple[str, str
     return f"this process may take {size(cap)} there, {reason}", remedy
 
 
-def _of_need(needed_bytes: int, total_bytes: int | None, allocation: Allocation, request: SelectionRequest) -> str:
+def _of_need(
+    needed_bytes: int, total_bytes: int | None, cap: Cap | None, allocation: Allocation, request: SelectionRequest
+) -> str:
     is_child = allocation.taken is not None and allocation.taken.is_parents
     # A child has what its job has, and who was told which GPUs to have is put on no other. And no word for a need that
     # is claimed already.
-    if is_child or request.names_cards or needed_bytes <= (demand_told(request).bytes or 0):
+    is_told = is_child if cap is None else request.names_cards
+    if is_told or needed_bytes <= (demand_told(request).bytes or 0):
         return "`autogpu status` shows who is there, and which GPU has room"
     gib = -(-needed_bytes // GIB)
     if total_bytes is not None and gib * GIB > total_bytes:  # no GPU of that kind has so much
