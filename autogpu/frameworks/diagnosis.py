@@ -30,11 +30,11 @@ except ImportError:
 """,
 }
 
-# What pip installs, and Python source that says on stderr why no GPU is found.
+# What pip installs, and the command that says on stderr why no GPU is found.
 _WITH_CUDA = {"tensorflow": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
 _SAYS_WHY = {
-    "tensorflow": "import tensorflow as tf; tf.config.list_physical_devices()",
-    "torch": "import torch; torch.cuda.init()",
+    "tensorflow": "TF_CPP_MIN_LOG_LEVEL=0 {} -c 'import tensorflow as tf; tf.config.list_physical_devices()'",
+    "torch": "{} -c 'import torch; torch.cuda.init()'",
 }
 
 
@@ -52,5 +52,5 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
         what = (
             f"{name}, {build}, lists no GPU of {count}: it finds no CUDA libraries that fit, or the driver is too old"
         )
-        return failed(what, f"{remedy}; TF_CPP_MIN_LOG_LEVEL=0 {facts.executable} -c '{_SAYS_WHY[module]}' says why")
+        return failed(what, f"{remedy}; {_SAYS_WHY[module].format(facts.executable)} says why")
     return passed(f"{name}, {build}" + ("" if found["gpus"] is None else f", lists {counted(found['gpus'], 'GPU')}"))

@@ -134,7 +134,7 @@ WRONG = {
     "frameworks": [(answer(None), "has none of tensorflow", "pip install 'tensorflow[and-cuda]'")],
     "torch": [
         (torch(build="", gpus=0), "built without CUDA and uses no GPU", "pytorch.org"),
-        (torch(gpus=0), "built for CUDA 13.2, lists no GPU of 2: it finds no", "cuda.init()' says why"),
+        (torch(gpus=0), "built for CUDA 13.2, lists no GPU of 2: it finds no", "for this machine; /"),
         (torch(error="ImportError: libc10"), "can't be used: ImportError: libc10", "repair"),
         (torch(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
         (torch(obstacle="no torch._C.x"), "no torch._C.x", "upgrade autogpu"),
