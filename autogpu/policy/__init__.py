@@ -210,6 +210,8 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 
 def _unknown(path: tuple[str, ...], value: object) -> str:
     name = ".".join(map(bare, path))
+    if name in _TABLES and name not in _CALLED:
+        return f"{name} is a table of keys, written [{name}]{_NOTHING_NEAR}"
     if not isinstance(value, dict):
         near = _nearest(path[-1])
         return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)

@@ -63,8 +63,12 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", f":1: unknown key select{NOTHING_NEAR}", id="section-is-no-table"),
-        pytest.param("[[select]]\ncount = 2", f":1: unknown key select{NOTHING_NEAR}", id="array-of-tables"),
+        pytest.param(
+            "select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="section-is-no-table"
+        ),
+        pytest.param(
+            "[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array-of-tables"
+        ),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="nothing-near"),
