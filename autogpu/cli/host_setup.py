@@ -108,8 +108,10 @@ class Host:
             with suppress(OSError):  # which is among the mistakes
                 status = path.stat()
                 # One for a group of its own is the administrator's choice.
-                if not status.st_mode & (bit | (bit << 3 if status.st_gid else 0)):
-                    mistakes.append(f"{path} is {stat.filemode(status.st_mode)}: the jobs of its users can't read it")
+                is_closed = not status.st_mode & (bit | (bit << 3 if status.st_gid else 0))
+                if is_closed or status.st_mode & stat.S_IWOTH:
+                    wrong = "the jobs of its users can't read it" if is_closed else "every user can change it"
+                    mistakes.append(f"{path} is {stat.filemode(status.st_mode)}: {wrong}")
         return Part(self.policy, "is not in force as it is written" if mistakes else "", "\n  ".join(mistakes))
 
 
