@@ -98,7 +98,7 @@ def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.e
     """Find a lock that will have the start-up files removed; a sentence on it, or ``""``."""
     beside = environment.parent
     # uv's setting for an environment that is elsewhere, as in an image; relative to the project.
-    of_uv = here if here / environ.get("UV_PROJECT_ENVIRONMENT", "") == environment else beside
+    of_uv = here if here / (environ.get("UV_PROJECT_ENVIRONMENT") or "/") == environment else beside
     for lock in (of_uv / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
         written, command, remedy = _LOCKS[lock.name]
         with suppress(OSError):  # a network's file system may be gone, and what has been written is to be told
