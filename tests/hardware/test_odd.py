@@ -136,6 +136,13 @@ def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(trai
     assert "GPU 0: its compute mode is PROHIBITED" in ran.said[0]
 
 
+def test_beside_a_lost_gpu_the_only_one_left_is_not_called_the_only_one_without_a_word(lab):
+    autogpu = lab(Gpu(), Gpu(nvml="GPU_IS_LOST"))
+    picked = "autogpu: GPU 0 picked, not reserved: the only one"
+    assert autogpu("pick").stderr == f"{picked} here; left out: GPU 1 (GPU is lost)\n"
+    assert autogpu("pick", "--devices", "0").stderr == f"{picked} of select.devices\n"
+
+
 WHICH = {"unset": "", "by-index": "0", "by-a-list": "0,1", "by-uuid": "GPU-70fa"}
 
 

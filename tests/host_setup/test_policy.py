@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,29 @@ def test_policy_that_is_not_in_force_is_a_problem_that_counts(image: Path, paths
     assert (part.problem, part.is_required) == ("is not in force as it is written", True)
     assert said in part.consequence
     assert host_image.setup(image) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "mode", "said"),
+    [
+        ("", 0o600, "the jobs of its users can't read it"),
+        ("..", 0o700, "the jobs of its users can't read it"),
+        ("", 0o666, "every user can change it"),
+        ("", 0o664, ""),
+    ],
+    ids=["closed", "closed-folder", "open-to-all", "usual"],
+)
+def test_policy_that_only_root_can_read_or_anyone_can_change_counts(image: Path, paths, at: str, mode: int, said: str):
+    host_image.setup(image)
+    (paths.policy.parent if at else paths.policy).chmod(mode)
+    part = host_image.host(image).parts()[-1]
+    assert (bool(part.problem), said in part.consequence) == (bool(said), True)
+
+
+def test_policy_for_a_group_of_its_own_is_a_choice(image: Path, paths) -> None:
+    if os.geteuid():
+        pytest.skip("only root may give a file to any group")
+    host_image.setup(image)
+    os.chown(paths.policy, 0, 4711)
+    paths.policy.chmod(0o640)
+    assert not host_image.host(image).parts()[-1].problem

@@ -49,6 +49,15 @@ def test_nvml_describes_each_gpu_of_the_fleet(server_of):
     ]
 
 
+def test_a_card_tells_how_it_is_connected_without_which_tensorflow_logs_an_error_for_each(server_of):
+    program = """
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+say([ask(f"nvmlDeviceGet{which}PcieLink{what}", gpu) for which in ("Curr", "Max") for what in ("Generation", "Width")])
+"""
+    assert run_nvml(server_of(Gpu()), program) == [[[3, 16, 3, 16]]]
+
+
 def test_another_load_and_the_loss_of_a_gpu_are_seen_by_a_running_process(pair):
     watcher = Program(
         pair,
