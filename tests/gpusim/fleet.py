@@ -33,7 +33,7 @@ class Instance:
 
     Attributes:
         profile: Its size, such as ``"1g.5gb"``: what the card admits is in ``mig.CARDS``. ``""`` is none.
-        uuid: ``""`` derives one from the positions of card and instance. Drivers before R470 don't show it.
+        uuid: ``""`` derives one from the positions of card and instance.
         nvml: As with ``Gpu``; what the card does, its instances do.
     """
 
@@ -118,7 +118,6 @@ class Device:
         card: The position of its card among the GPUs of the fleet.
         index: Its own on the card.
         number: By which the simulation keeps it, behind all cards.
-        uuid: As NVML says it: older drivers make it of the card's.
     """
 
     card: int
@@ -141,7 +140,7 @@ class Fleet:
 
     Attributes:
         gpus: In PCI order, which is NVML's.
-        driver: What CUDA shows of MIG instances, and how they are named, depends on it.
+        driver: What CUDA shows of MIG instances depends on it.
         cuda: Libraries have a version of their own, by the name under which they are opened.
         compute_mode: Of each GPU that says ``"default"``.
 
@@ -174,16 +173,14 @@ class Fleet:
     @property
     def instances(self) -> tuple[Device, ...]:
         """The MIG instances of all cards, in the order of the cards."""
-        has_uuids = int(re.match(r"\d*", self.driver)[0] or 0) >= 470  # type: ignore[index]
         found: list[Device] = []
         for card, gpu in enumerate(self.gpus):
             there = [(index, each) for index, each in enumerate(gpu.instances) if each.profile]
             profiles = [mig.CARDS[gpu.name][each.profile] for _, each in there]
             for (index, each), profile, gpu_instance in zip(there, profiles, mig.numbers(profiles)):
-                uuid = each.uuid if has_uuids else f"MIG-{gpu.uuid}/{gpu_instance}/0"
                 name = f"{gpu.name} MIG {each.profile}"
                 number = len(self.gpus) + len(found)
-                found.append(Device(card, index, number, each, name, uuid, gpu_instance, profile))
+                found.append(Device(card, index, number, each, name, each.uuid, gpu_instance, profile))
         return tuple(found)
 
     def text(self) -> str:
