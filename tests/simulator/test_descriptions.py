@@ -57,6 +57,7 @@ IMPOSSIBLE = {
     "a reading": ("unsupported = ['colour']", "unsupported: ['colour'] is not a list out of name,"),
     "a mode": ("compute_mode = 'shared'", "compute_mode: 'shared' is not one of default,"),
     "a path": ("device_files = 'dev'", "device_files: 'dev' is not a path from the root of up to 1023 characters"),
+    "a word": ("denied = 'hide'", "denied: 'hide' is not one of refuse, omit"),
     "one table for all": ("[gpu]\nname = 'x'\n", "gpu: write each GPU as a table [[gpu]]"),
     "a GPU by its position": ("[[gpu]]\n[[gpu]]\nutilization = 'high'\n", "gpu 1: utilization: 'high' is not a whole"),
     "a size": ("[[gpu]]\nmemory = '24Gigs'", "gpu 0: memory: '24Gigs' is not a size"),
@@ -64,6 +65,7 @@ IMPOSSIBLE = {
     "a UUID": ("[[gpu]]\nuuid = 'GPU-1'", "gpu 0: uuid: 'GPU-1' is not a UUID"),
     "an address": ("[[gpu]]\npci = '5'", "gpu 0: pci: '5' is not an address"),
     "a link": ("[[gpu]]\nnvlinks = ['GPU 1']", "gpu 0: nvlinks: ['GPU 1'] is not a list of up to 18 addresses"),
+    "too many links": (f"[[gpu]]\nnvlinks = {['0000:01:00.0'] * 19}", "gpu 0: nvlinks: ["),
     "numbers": ("[[gpu]]\npath = '0/0/0/0/0/0'", "gpu 0: path: '0/0/0/0/0/0' is not up to five numbers"),
     "a name for a pid": ("[[gpu]]\nprocesses = { me = '1GiB' }\n", "gpu 0: processes: {'me': '1GiB'} is not"),
     "a pid of this machine's": ("[[gpu]]\nprocesses = { 4242 = 1 }\n", "gpu 0: processes: {4242: 1} is not at most 64"),
@@ -100,15 +102,7 @@ def test_an_impossible_file_is_refused_in_one_line_that_names_file_and_key(tmp_p
 
 
 def test_sizes_have_units():
-    sizes = {
-        "1.5GiB": 3 << 29,
-        " 512 mib ": 512 << 20,
-        "2TiB": 2 << 40,
-        "3KiB": 3 << 10,
-        "7": 7,
-        "7B": 7,
-        7 << 9: 7 << 9,
-    }
+    sizes = {"1.5GiB": 3 << 29, " 512 mib ": 512 << 20, "2TiB": 2 << 40, "3KiB": 3 << 10, "7": 7, "7B": 7, 512: 512}
     assert {size: size_bytes(size) for size in sizes} == sizes
 
 
