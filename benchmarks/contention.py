@@ -77,7 +77,7 @@ class Scenario:
 
     Attributes:
         need_bytes: ``None`` for whole GPUs.
-        rounds: How often, by default; 0 for a scenario that is only run where it is named.
+        rounds: How often, by default.
     """
 
     name: str
@@ -93,8 +93,6 @@ SCENARIOS = (
     Scenario("16-on-8-half", 16, 8, need_bytes=GPU_BYTES // 2, rounds=4),
     Scenario("64-on-8-eighth", 64, 8, need_bytes=GPU_BYTES // 8, rounds=2),
     Scenario("16-on-8-wait", 16, 8, busy="wait", rounds=3),
-    # On a small machine more than the host's mutex lets through in the two seconds that each of them gives it.
-    Scenario("192-on-8", 192, 8, need_bytes=GPU_BYTES // 24, rounds=0),
 )
 
 
@@ -129,11 +127,10 @@ def main() -> int:
         python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
         needed = ["nvitop", "tomli; python_version < '3.11'"]
         place = a_place(folder, str(environments.environment(python, needed, with_autogpu=False)))
-        wanted = options.scenario or [scenario.name for scenario in SCENARIOS if scenario.rounds]
         results = {}
         for scenario in SCENARIOS:
-            if scenario.name in wanted:
-                rounds = options.runs or max(1, scenario.rounds)
+            if scenario.name in (options.scenario or names):
+                rounds = options.runs or scenario.rounds
                 results[scenario.name] = measure(place, scenario, options.contender, rounds, options.seed)
     print(json.dumps({"version": 1, "scenarios": results}) if options.json else report(results))
     return 0
