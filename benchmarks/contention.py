@@ -2,7 +2,6 @@
 
     python benchmarks/contention.py                      every scenario, about three minutes
     python benchmarks/contention.py --scenario 4-on-4    one of them
-    python benchmarks/contention.py --soak               1,000 jobs, two users, random SIGKILLs; about five minutes
 
 On simulated GPUs, and every contender in the same run. A job is a small real process: all start at once, import their
 contender's library, wait until the others have, and are then released by one event, so that all choose in the same
@@ -42,8 +41,7 @@ from typing import Any, Mapping, Sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import soak  # noqa: E402  (a script finds its own project by the line above)
-from benchmarks.contention_start import (  # noqa: E402
+from benchmarks.contention_start import (  # noqa: E402  (a script finds its own project by the line above)
     GIB,
     GPU_BYTES,
     UNEXPECTED,
@@ -111,18 +109,12 @@ def main() -> int:
     parser.add_argument("--scenario", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, metavar="NAME", default=list(CONTENDERS))
     parser.add_argument("--runs", type=int, help="rounds of each scenario (default: as many as three minutes allow)")
-    parser.add_argument("--soak", action="store_true", help="the soak instead of the scenarios")
-    parser.add_argument("--jobs", type=int, default=soak.JOBS, help=f"of the soak (default: {soak.JOBS})")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="autogpu-contention-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        if options.soak:
-            result = soak.run(folder, options.jobs, options.seed)
-            print(json.dumps(result) if options.json else soak.report(result))
-            return 1 if soak.failures(result) else 0
         say("installing nvitop where it is missing")
         python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
         needed = ["nvitop", "tomli; python_version < '3.11'"]
