@@ -29,11 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.gpusim import Gpu, Server  # noqa: E402
 from tests.support import environments  # noqa: E402
 
-GOALS = {
-    "decision / nvitop": "0.60",
-    "import tensorflow": "1.03",
-    "first context, growth in both": "+15 ms",
-}
+GOALS = {"decision / nvitop": "0.60", "import tensorflow": "1.03", "first context, growth in both": "+15 ms"}
 
 AUTOGPU = """
 import os

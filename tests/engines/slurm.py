@@ -148,11 +148,7 @@ class Slurm:
     # ---- what runs in it ----
 
     def run(
-        self,
-        *arguments: str,
-        command: Sequence[str],
-        environ: Mapping[str, str] | None = None,
-        program: str = "srun",
+        self, *arguments: str, command: Sequence[str], environ: Mapping[str, str] | None = None, program: str = "srun"
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end by ``srun``, or by another program that starts jobs, on the simulated servers.
 

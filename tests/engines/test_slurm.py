@@ -61,13 +61,7 @@ def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "options", "expected", "lines"),
     [
-        pytest.param(
-            ["-n4", "--gres=gpu:4"],
-            {"before": WRAPPER},
-            ONE_EACH,
-            1,
-            id="ranks that a wrapper has bound",
-        ),
+        pytest.param(["-n4", "--gres=gpu:4"], {"before": WRAPPER}, ONE_EACH, 1, id="ranks that a wrapper has bound"),
         pytest.param(
             ["-n2", "--gpus-per-task=2"],
             {"environ": ALL},
