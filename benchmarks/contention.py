@@ -26,7 +26,6 @@ jobs on a GPU were promised exceeded it, at most, at any instant: by the driver'
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -110,7 +109,6 @@ def main() -> int:
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, metavar="NAME", default=list(CONTENDERS))
     parser.add_argument("--runs", type=int, help="rounds of each scenario (default: as many as three minutes allow)")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="autogpu-contention-") as name:
         folder = Path(name)
@@ -124,7 +122,7 @@ def main() -> int:
             if scenario.name in (options.scenario or names):
                 rounds = options.runs or scenario.rounds
                 results[scenario.name] = measure(place, scenario, options.contender, rounds, options.seed)
-    print(json.dumps({"version": 1, "scenarios": results}) if options.json else report(results))
+    print(report(results))
     return 0
 
 
