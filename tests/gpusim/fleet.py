@@ -142,7 +142,6 @@ class Fleet:
         gpus: In PCI order, which is NVML's.
         driver: What CUDA shows of MIG instances depends on it.
         cuda: Libraries have a version of their own, by the name under which they are opened.
-        compute_mode: Of each GPU that says ``"default"``.
 
     A MIG instance has a file in ``device_files`` as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the
     first card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and
@@ -156,9 +155,6 @@ class Fleet:
     context: Size = "256MiB"
     nvml: str = ""
     cuda_init: str = ""
-    compute_mode: str = "default"
-    hide_processes: bool = False
-    unsupported: Sequence[str] = ()
     device_files: str = ""
     denied: str = "refuse"
 
@@ -206,7 +202,7 @@ class Fleet:
                 can_mig=gpu.name in mig.CARDS,
                 in_mig_mode=gpu.mig is not None,
             )
-            parts += ["[gpu]", described, self._lines_of_both(gpu, gpu)]
+            parts += ["[gpu]", described, _lines_of_both(gpu, gpu)]
         for each in self.instances:
             described = _lines(
                 card=each.card,
@@ -216,23 +212,24 @@ class Fleet:
                 uuid=each.uuid,
                 multiprocessors=each.profile.multiprocessors,
             )
-            parts += ["[instance]", described, self._lines_of_both(self.gpus[each.card], each)]
+            parts += ["[instance]", described, _lines_of_both(self.gpus[each.card], each)]
         return "\n".join(parts) + "\n"
 
-    def _lines_of_both(self, card: Gpu, part: Gpu | Device) -> str:
-        """What a card and each of its instances have, for one of them."""
-        loaded = part.instance if isinstance(part, Device) else part
-        return _lines(
-            memory_bytes=part.memory_bytes,
-            used_bytes=size_bytes(loaded.used),
-            processes=_holdings(loaded.processes),
-            nvml_fault=_fault(loaded.nvml, NVML_ERRORS),
-            pci=card.pci,
-            compute_capability=card.compute_capability,
-            compute_mode=card.compute_mode if card.compute_mode != "default" else self.compute_mode,
-            hide_processes=card.hide_processes or self.hide_processes,
-            unsupported=sorted({*card.unsupported, *self.unsupported}),
-        )
+
+def _lines_of_both(card: Gpu, part: Gpu | Device) -> str:
+    """What a card and each of its instances have, for one of them."""
+    loaded = part.instance if isinstance(part, Device) else part
+    return _lines(
+        memory_bytes=part.memory_bytes,
+        used_bytes=size_bytes(loaded.used),
+        processes=_holdings(loaded.processes),
+        nvml_fault=_fault(loaded.nvml, NVML_ERRORS),
+        pci=card.pci,
+        compute_capability=card.compute_capability,
+        compute_mode=card.compute_mode,
+        hide_processes=card.hide_processes,
+        unsupported=sorted(card.unsupported),
+    )
 
 
 def _lines(**values: Any) -> str:
