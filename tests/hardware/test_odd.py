@@ -70,13 +70,6 @@ def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, sta
     assert autogpu.status()["gpus"][0]["state"] == "busy"
 
 
-def test_a_virtual_gpu_is_a_gpu_with_less_memory(train):
-    vgpu = Gpu(name="GRID A100-10C", memory="10GiB", unsupported=["temperature", "power", "process_memory"])
-    ran = train(vgpu)(USE, AUTOGPU_LIMIT="50%")
-    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
-    assert "memory limited to 5120 MiB" in ran.said[0]
-
-
 @pytest.fixture
 def mps(tmp_path, monkeypatch):
     """The folder in which the control daemon of MPS listens."""

@@ -15,8 +15,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from tests.gpusim import Call, Gpu, Server
 from tests.gpusim.build import build
 from tests.support.driver_grants import in_one_line
-from tests.support.forked_job import ForkedJob
-from tests.support.forkserver import STEERING, Forks
+from tests.support.forkserver import STEERING, ForkedJob, Forks
 from tests.support.live_jobs import leases
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -80,10 +80,7 @@ def each_case(cases: Sequence[Case]) -> list[Any]:
     """One parameter for each script on each machine: with four GPUs in every run, with fewer in one of four."""
     return [
         pytest.param(
-            case,
-            machine,
-            id=f"{case.name}-{machine}",
-            marks=pytest.mark.turns(4 if across else 1, down + 2 * across),
+            case, machine, id=f"{case.name}-{machine}", marks=pytest.mark.turns(4 if across else 1, down + 2 * across)
         )
         for down, case in enumerate(cases)
         for across, machine in enumerate(MACHINES)
