@@ -109,7 +109,6 @@ def test_two_jobs_that_meet(framework, on):
     assert "nothing limits this process there; it had" in first
     assert re.fullmatch(rf"also there: \S+'s job2.py \(pid {other.pid}\), 1.\d GiB", second), second
     assert re.fullmatch(r"to say what it needs at least: AUTOGPU_NEED=\dGiB", third), third
-    other.kill()
 
 
 CHILD = """
