@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from tests.gpusim import Gpu
+from tests.support.live_jobs import HOLD, leases
 from tests.support.tensorflow_runner import GIB, script
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -91,3 +93,14 @@ def test_a_child_of_a_process_that_only_imported_chooses_from_the_whole_machine(
     ran = run(script("import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)"))
     assert ran.contexts == [3]
     assert "the idlest of 4; " in ran.said[0]
+
+
+HARD_CODED = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" + HOLD
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_script_that_wants_no_gpu_has_none_under_override(host, lease_folder, value):
+    start = host(Gpu(), script=HARD_CODED.format(value=value))
+    job = start(AUTOGPU_SCRIPT="override")
+    assert job.ready() == "ready CPU:0"
+    assert (job.gpus(), leases(lease_folder), job.end()) == ([], {}, (0, []))
