@@ -102,9 +102,11 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
     assert [first.ready(), second.ready()] == ["ready GPU:0"] * 2
     claimed = sorted(claims(lease_folder, start.server).values(), key=lambda claim: claim[0])
     assert claimed == [{0: 0.0}, {0: 10.1}]
-    allowed = sorted((lines[0], status) for status, lines in (first.end(), second.end()))
-    assert "memory limited by the script to 60% of each GPU" in allowed[0][0] + allowed[1][0]
-    assert "whatever it asks for" in allowed[0][0] + allowed[1][0]
+    ended = [first.end(), second.end()]
+    assert [status for status, _ in ended] == [0, 0]
+    said = " ".join(lines[0] for _, lines in ended)
+    assert "memory limited by the script to 60% of each GPU" in said
+    assert "whatever it asks for" in said
 
 
 SPAWN = """
