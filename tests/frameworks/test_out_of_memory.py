@@ -97,20 +97,6 @@ def test_a_model_that_fits_in_one_piece(machine_of, together):
     assert machine.run(script, fresh=True, **as_told(remedy)).exit_status == 0
 
 
-def test_two_jobs_that_meet(framework, on):
-    machine = on(Gpu(memory="8GiB"))
-    script = ALLOCATE[framework] + "fill(1)\nprint('ready', flush=True)\ninput()\nfill()\n"
-    one = machine.start(script, fresh=True)
-    assert one.line() == "ready"
-    other = machine.start(script, fresh=True, AUTOGPU_WAIT="0")
-    assert other.line() == "ready"
-    one.go_on()
-    first, second, third = told(one.end())
-    assert "nothing limits this process there; it had" in first
-    assert re.fullmatch(rf"also there: \S+'s job2.py \(pid {other.pid}\), 1.\d GiB", second), second
-    assert re.fullmatch(r"to say what it needs at least: AUTOGPU_NEED=\dGiB", third), third
-
-
 CHILD = """
 if len(sys.argv) == 1:
     fill(1)

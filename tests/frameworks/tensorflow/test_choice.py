@@ -17,11 +17,6 @@ LISTING = "gpus = tf.config.list_physical_devices('GPU')\n"
 WORK = "with tf.device('/GPU:0'):\n    x = tf.random.uniform((256, 256))\n    y = x + x\nprint('done')\n"
 
 
-def test_asking_takes_nothing_and_says_nothing(run):
-    ran = run(script("tf.debugging.get_log_device_placement()"))
-    assert (ran.said, ran.contexts) == ([], [])
-
-
 def test_without_a_gpu_it_is_silent(installed, forks, tmp_path):
     file = tmp_path / "train.py"
     file.write_text(script("print(tf.config.list_physical_devices('GPU'), tf.constant(1) + 1)"))
@@ -85,14 +80,6 @@ def test_a_stderr_that_makes_tensors_itself_neither_hangs_nor_ends_the_script(ru
 def test_quiet_is_silent_and_the_exit_status_is_the_scripts_own(run):
     ran = run(script(WORK, "raise SystemExit(3)"), AUTOGPU_LEVEL="quiet", exit_status=3, fresh=True)
     assert (ran.said, ran.contexts) == ([], [3])
-
-
-@pytest.mark.thorough
-def test_a_child_of_a_process_that_only_imported_chooses_from_the_whole_machine(run):
-    (run.folder / "child.py").write_text(script(WORK))
-    ran = run(script("import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)"))
-    assert ran.contexts == [3]
-    assert "the idlest of 4; " in ran.said[0]
 
 
 HARD_CODED = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" + HOLD
