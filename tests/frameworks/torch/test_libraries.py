@@ -43,20 +43,6 @@ if trainer.is_global_zero:
     print(trainer.num_devices, trainer.strategy.root_device)
 """
 
-ACCELERATE_TRAINING = """
-import torch
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = torch.nn.Linear(32, 2)
-batches = torch.utils.data.DataLoader(torch.randn(16, 32), batch_size=4)
-model, optimizer, batches = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), batches)
-for batch in batches:
-    optimizer.zero_grad()
-    accelerator.backward(model(batch).square().mean())
-    optimizer.step()
-print(accelerator.num_processes, accelerator.device)
-"""
-
 DEVICE_MAP_AUTO = """
 import tempfile
 import torch
@@ -72,7 +58,6 @@ print("on several" if len({weights.device for weights in model.parameters()}) > 
 SCRIPTS = {
     "lightning_auto": LIGHTNING.format(devices="auto"),
     "lightning_one": LIGHTNING.format(devices=1),
-    "accelerate_training": ACCELERATE_TRAINING,
     "device_map_auto": DEVICE_MAP_AUTO,
 }
 
@@ -88,7 +73,6 @@ CASES = (
     narrowed("lightning_auto", SAYS_NOTHING[1], "1 cuda:0"),
     narrowed("lightning_auto", FIRST_TWO[1], "2 cuda:0", AUTOGPU_COUNT="2"),
     Case("lightning_one", SAYS_NOTHING, None, None),
-    Case("accelerate_training", SAYS_NOTHING, None, NEITHER),
     Case("device_map_auto", ALL, ONLY_ONE, None),
     narrowed("device_map_auto", SAYS_NOTHING[1], "(1, 8, 64)\non one"),
 )
