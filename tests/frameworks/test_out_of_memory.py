@@ -89,9 +89,7 @@ def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
 
 def test_a_model_that_fits_in_one_piece(machine_of, together):
     machine = machine_of(together["tensorflow"], Gpu())
-    script = (
-        "import tensorflow as tf\nkept = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for _ in '12']\n"
-    )
+    script = "import tensorflow as tf\nx = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for n in '12']\n"
     first, remedy = told(machine.run(script, fresh=True))
     assert "the part that TensorFlow takes by itself; it had" in first
     assert machine.run(script, fresh=True, **as_told(remedy)).exit_status == 0

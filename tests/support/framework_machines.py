@@ -34,12 +34,7 @@ TIMEOUT_S = 240
 
 
 class Installed(NamedTuple):
-    """A framework in an environment.
-
-    Attributes:
-        python: The environment's.
-        forks: Where its scripts run; without, each is a process of its own.
-    """
+    """A framework in an environment, and where its scripts run; without ``forks``, each is a process of its own."""
 
     python: Path
     forks: Forks | None = None
@@ -182,11 +177,6 @@ class Machine:
         forks: Where to run scripts, unless a test asks for a fresh process; without, each is one.
         device_nodes: Whether the driver's files in ``/dev`` are there as well, as JAX wants it.
         environ: For every script.
-
-    Attributes:
-        project: The folder of the scripts.
-        leases: The folder of the leases.
-        server: With the driver's log.
     """
 
     def __init__(
@@ -258,7 +248,6 @@ class Machine:
         """Start a script, beside which others may run; it is killed when the ``with`` ends.
 
         Args:
-            script: Its text.
             arguments: Follow its name on the command line.
             fresh: It has to import the framework itself.
             name: The file's; one of its own for each, if it is not given.
@@ -304,11 +293,7 @@ class Machine:
 
 
 class Running:
-    """A script that runs on a machine.
-
-    Attributes:
-        pid: Its process's.
-    """
+    """A script that runs on a machine."""
 
     def __init__(self, server: Server, process: subprocess.Popen[Any] | ForkedJob) -> None:
         self._server = server

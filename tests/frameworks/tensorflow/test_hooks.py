@@ -74,14 +74,6 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             id="a-function",
         ),
         pytest.param(
-            "training.server_lib",
-            "class Server(module.Server): pass\nmodule.Server = Server",
-            EAGER,
-            "Server.__init__ (servers take what they would without autogpu)",
-            [3],
-            id="a-method-that-moved",
-        ),
-        pytest.param(
             "client.session",
             "class Base(module.BaseSession): pass\nmodule.BaseSession = Base",
             SESSION,

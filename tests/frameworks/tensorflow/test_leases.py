@@ -112,7 +112,6 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
 SPAWN = """
 import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 def work(_):
     import tensorflow as tf
@@ -127,7 +126,6 @@ if __name__ == "__main__":
 POOLS = {
     "spawn": "print(multiprocessing.get_context('spawn').Pool(2).map(work, range(2)))",
     "forkserver": "print(multiprocessing.get_context('forkserver').Pool(2).map(work, range(2)))",
-    "executor": "print(list(ProcessPoolExecutor(2, multiprocessing.get_context('spawn')).map(work, range(2))))",
     "loky": "import joblib; print(joblib.Parallel(2)(joblib.delayed(work)(n) for n in range(2)))",
 }
 
