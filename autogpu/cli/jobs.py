@@ -91,7 +91,8 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     others = [job for job in means if not _is_own(job)]
     if len(others) == 1:
         return others[0]
-    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
+    none = "you have none" if verb == "stop" else "there is none"
+    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else none
     job = "other job" if means else "job"
     why, remedy = f"no {job} of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
