@@ -35,8 +35,10 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
         "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
-        "to reserve: `autogpu run --hold -- command`\n"
+        "to reserve: `autogpu run --hold --count 2 -- command`\n"
     )
+    assert "`autogpu run --hold -- command`\n" in waited(server).stderr
+    assert "`autogpu run --hold --devices '1,*' -- command`\n" in waited(server, "--devices=1", "--devices=*").stderr
     assert list(lease_folder.iterdir()) == []
 
 
