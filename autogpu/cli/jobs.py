@@ -135,7 +135,7 @@ def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
         left_s = until_s - monotonic_s()
         if left_s <= 0:
             still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-            remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
+            remedy = "to wait longer: leave --timeout out; `autogpu status` shows them"
             raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
         time.sleep(min(_LOOK_EVERY_S, left_s))
         left = look() or look()

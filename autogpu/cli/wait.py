@@ -76,7 +76,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+        remedy = "to wait longer: leave --timeout out; `autogpu status` lists the holders"
         raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")

@@ -72,7 +72,7 @@ def test_when_the_time_is_over_the_status_says_later(server):
     assert (done.returncode, done.stdout) == (75, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: gave up after 1 s: no GPU is free (GPU 0: ")
-    assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
+    assert second == "autogpu: to wait longer: leave --timeout out; `autogpu status` lists the holders"
 
 
 def test_without_a_driver_waiting_can_not_help_and_a_wrong_time_is_a_usage_error(capsys):
