@@ -91,7 +91,8 @@ def only_one(what: str, means: Sequence[Job], jobs: Sequence[Job], verb: str) ->
     others = [job for job in means if not _is_own(job)]
     if len(others) == 1:
         return others[0]
-    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else "there is none"
+    none = "you have none" if verb == "stop" else "there is none"
+    there_are = f"there are {names_of(jobs, with_users=True)}" if jobs else none
     job = "other job" if means else "job"
     why, remedy = f"no {job} of autogpu's is {what}; {there_are}", "`autogpu status` shows all that use a GPU"
     if others:
@@ -134,7 +135,7 @@ def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
         left_s = until_s - monotonic_s()
         if left_s <= 0:
             still = f"{names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-            remedy = "to wait longer: --timeout 1h; `autogpu status` shows them"
+            remedy = "to wait longer: leave --timeout out; `autogpu status` shows them"
             raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
         time.sleep(min(_LOOK_EVERY_S, left_s))
         left = look() or look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import time
 from typing import Mapping, Sequence
 
@@ -75,12 +76,13 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer: --timeout 1h; `autogpu status` lists the holders"
+        remedy = "to wait longer: leave --timeout out; `autogpu status` lists the holders"
         raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")
     found = explain.gpu_names(device.label for device in decision.devices)
-    say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold -- command`")
+    asked = "".join(f"{BY_NAME[name].flag} {shlex.quote(text)} " for name, text in flags.items())
+    say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold {asked}-- command`")
     return 0
 
 

@@ -285,7 +285,7 @@ def policy(facts: Facts) -> Finding:
     if not problems:
         files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
         return passed(f"read without a problem ({files})")
-    return failed("; ".join(problems), "correct them; `autogpu config` shows the values in use, and where each is set")
+    return failed("; ".join(problems), "correct or unset it; `autogpu config` shows the values, and where each is set")
 
 
 # In the order in which one thing rests on another.

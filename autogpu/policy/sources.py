@@ -179,7 +179,7 @@ def _mistake(line: str, why: str) -> str:
         return f"{printable(name, 64)} is written twice"
     # A policy takes each value as text as well.
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
-        return f"write {name} = {quoted(value)}, not {name} = {printable(value)}"
+        return f"write {name} = {quoted(value.strip('“”'))}, not {name} = {printable(value)}"
     return f"{printable(why)} ({_USUAL_MISTAKES})"
 
 

@@ -181,8 +181,9 @@ def busy_remedy(decision: Decision) -> str:
 
 def none_taken(candidates: Sequence[Candidate], ranking: Ranking) -> str:
     reasons = [f"GPU {c.device.label}: {c.why}" for c in candidates]
-    # Those that may come free, then those that never will.
-    rejected = sorted(ranking.rejected, key=lambda rejection: rejection.cause is not Cause.IN_USE)
+    # Those that may come free, then those that never will, and those last that nobody has asked for.
+    last = {Cause.IN_USE: 0, Cause.EXCLUDED_BY_POLICY: 2}
+    rejected = sorted(ranking.rejected, key=lambda rejection: last.get(rejection.cause, 1))
     reasons += [f"GPU {r.device.label}: {r.why}" for r in rejected]
     is_busy = ranking.suitable or not ranking.rejected
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({_some(reasons)})"

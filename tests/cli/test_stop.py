@@ -173,10 +173,14 @@ def test_a_plain_user_may_not_end_anothers(path):
         """
     )
     with other_job(environ, HELD, script="roots.py") as roots:
-        command = [sys.executable, "-c", program, str(roots.pid), "--yes"]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, is_running(roots)) == (1, True)
-        assert f"but roots.py (pid {roots.pid}) of root\n" in done.stderr
+        for name, why in (
+            (str(roots.pid), f"but roots.py (pid {roots.pid}) of root\n"),
+            ("eval.py", "no job of autogpu's is called eval.py; you have none\n"),
+        ):
+            command = [sys.executable, "-c", program, name, "--yes"]
+            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, is_running(roots)) == (1, True)
+            assert why in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
         "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
-        "to reserve: `autogpu run --hold -- command`\n"
+        "to reserve: `autogpu run --hold --count 2 -- command`\n"
     )
+    assert "`autogpu run --hold -- command`\n" in waited(server).stderr
+    assert "`autogpu run --hold --devices '1,*' -- command`\n" in waited(server, "--devices=1", "--devices=*").stderr
     assert list(lease_folder.iterdir()) == []
 
 
@@ -70,7 +72,7 @@ def test_when_the_time_is_over_the_status_says_later(server):
     assert (done.returncode, done.stdout) == (75, "")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: gave up after 1 s: no GPU is free (GPU 0: ")
-    assert second == "autogpu: to wait longer: --timeout 1h; `autogpu status` lists the holders"
+    assert second == "autogpu: to wait longer: leave --timeout out; `autogpu status` lists the holders"
 
 
 def test_without_a_driver_waiting_can_not_help_and_a_wrong_time_is_a_usage_error(capsys):

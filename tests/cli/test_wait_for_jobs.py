@@ -98,7 +98,7 @@ def test_when_the_time_is_over_the_status_says_later(environ, timeout):
         assert (done.returncode, done.stdout) == (75, "")
         first, second = done.stderr.splitlines()
         assert first == f"autogpu: train.py (pid {job.pid}) still runs after {timeout.rstrip('s')} s"
-        assert second.startswith("autogpu: to wait longer: --timeout 1h; ")
+        assert second.startswith("autogpu: to wait longer: leave --timeout out; ")
 
 
 def test_ctrl_c_ends_it(environ):

@@ -193,6 +193,7 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, 
     resolved = resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "system.toml")
     finding = found(healthy, "policy", resolved=resolved)
     assert (finding.state, what in finding.what) == (FAILED, True), finding.what
+    assert finding.remedy.startswith("correct or unset it; ")
 
 
 @pytest.mark.parametrize(

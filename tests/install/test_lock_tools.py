@@ -89,7 +89,7 @@ def test_uv_keeps_what_the_lock_names(index: Path, tmp_path: Path) -> None:
     said = ended([str(python), "-m", "autogpu", "install"]).stderr
     assert said.endswith(
         f"autogpu: {tmp_path / 'uv.lock'} does not name these files, so `uv sync` will remove them; "
-        "to keep them: uv add autogpu-autoload\n"
+        "to keep them: uv add autogpu-autoload (from a clone: its folder sitecustomize_template)\n"
     )
     assert loads_the_hook(python)
     run("sync")

@@ -191,6 +191,7 @@ def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
         pytest.param("growth = yes", 'write growth = "yes", not growth = yes', id="yes"),
         pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
         pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
+        pytest.param("need = “6GiB”", 'write need = "6GiB", not need = “6GiB”', id="typeset-quotes"),
         pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
         pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
         pytest.param("busy = \u202e2J", r'write busy = "\u202e2J", not busy = \u202e2J', id="hostile"),

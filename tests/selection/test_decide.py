@@ -158,6 +158,7 @@ def outcome(rule, gpus, asked, verdicts, why):
 
 
 AWAITED_BY_ONE = f"no GPU is free (GPU 0: {AWAITED})"
+TOO_LARGE = "no GPU is suitable (GPU 1: 30.0 GiB do not fit, it has 24.0 GiB; GPU 0: not among select.devices)"
 LARGE, HUGE = {"need_bytes": 12 * GIB, "held": {1: claim(24)}}, {"need_bytes": 30 * GIB}
 MOST = {"count": "all", "need_bytes": 20 * GIB, "held": {0: claim(10)}}
 IDLE = {"held": {0: claim(24, age_s=7200.0)}}
@@ -173,6 +174,7 @@ NINE_AND_HALF, FIVE = within_context(10 * GIB), within_context(int(5.5 * GIB))
         outcome(
             "never-enough-memory", ONE, HUGE, NEVER, "no GPU is suitable (GPU 0: 30.0 GiB do not fit, it has 24.0 GiB)"
         ),
+        outcome("never-enough-memory-in-the-list", TWO, {"devices": ("1",), **HUGE}, NEVER, TOO_LARGE),
         outcome("too-little-memory-or-claimed", [SMALL, gpu(1)], LARGE, LATER, TOO_SMALL),
         outcome("awaited", ONE, {"awaited": [UUID]}, LATER, AWAITED_BY_ONE),
         outcome("awaited-to-be-joined", ONE, {"awaited": [UUID], **ALL}, LATER, AWAITED_BY_ONE),
