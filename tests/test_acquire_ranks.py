@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
@@ -91,6 +92,21 @@ def test_ranks_that_name_different_numbers_of_gpus_share_none(acquired, order):
     assert taken[0].claims.keys().isdisjoint(taken[1].claims)
     # Also those for which there is no GPU more.
     assert [tuple(taken[rank].moved) for rank in (0, 1)] == named
+
+
+@pytest.mark.parametrize(
+    ("stated", "each_gib", "together_gib"),
+    [
+        pytest.param({}, 12, 24, id="all-of-it"),
+        pytest.param({"need_bytes": 6 * GIB}, 6, 12, id="what-each-needs"),
+        pytest.param({"need_bytes": 20 * GIB}, 20, 24, id="never-more-than-there-is"),
+    ],
+)
+def test_ranks_that_share_a_gpu_leave_others_what_is_beside_all_of_them(acquired, stated, each_gib, together_gib):
+    ranks = [acquired(rank_of(place, gpu(1), **stated)) for place in (0, 1)]
+    assert [rank.decision.claims for rank in ranks] == [bytes_on({1: each_gib})] * 2
+    # Each for all of them: any of them may be the last.
+    assert [rank.lease.claims for rank in ranks] == [bytes_on({1: together_gib})] * 2
 
 
 def test_a_rank_that_names_all_gpus_does_not_wait_for_them(acquired):

@@ -295,12 +295,15 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     moved = gpus_of_positions(request.positions, ordinals)
     idle = pool.idle_alternatives(devices)
     beside = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
+    sharers = -(-request.processes // len(taken))
     return Decision(
         Verdict.TAKE,
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
-        claims={candidate.device.uuid: candidate.claim_bytes for candidate in taken},
+        claims={
+            c.device.uuid: min(c.claim_bytes * sharers, c.device.memory_total_bytes or c.claim_bytes) for c in taken
+        },
         caps=memory.best_effort_caps(beside, request.own_pid),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",

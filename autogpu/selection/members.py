@@ -199,7 +199,8 @@ def decide_beside(
             return decision, {}
         promised = decision.claims
     decision = decide(replace(request, promised=promised or None), claims_on, waiters)
-    return decision, {**promised, **decision.claims}
+    # What the first one takes for itself may be a part of what it holds for those with which it shares a GPU.
+    return decision, merged((promised, decision.claims), max)
 
 
 def preview(
