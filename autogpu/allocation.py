@@ -303,7 +303,7 @@ class Allocation:
             chosen=request.visible,
             named_count=request.named,
             asked_count=request.count,
-            count_is_set=self.resolved.settings["select.count"].overrides is not None,
+            count_is_set=self.resolved.settings["select.count"].is_set,
             grant=self.grant,
             learned=self.this_run.learned(self.readings.newest, visible.listed.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],

@@ -111,7 +111,7 @@ def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
 
 def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
-    found = [setting.origin.place for setting in resolved.settings.values() if setting.origin.layer != "default"]
+    found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
     return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
 
 

@@ -169,7 +169,7 @@ def request_for_new_process(
     policy, grant = resolved.policy, settled(grant, inventory)
     spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
-    count, is_set = len(uuids or ()), resolved.settings["select.count"].overrides is not None
+    count, is_set = len(uuids or ()), resolved.settings["select.count"].is_set
     return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
 
 
