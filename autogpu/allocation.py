@@ -323,7 +323,7 @@ class Allocation:
         from autogpu.acquire import covers
 
         if taken is not None and covers(taken, selection, is_assigned=not is_first):
-            decision = self.decided(taken.decision.counted_as(uuids, selection.named))
+            decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
             decision = replace(
@@ -355,7 +355,7 @@ class Allocation:
             taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
         elif taken.verdict is not Verdict.CANNOT_CHOOSE:
             taken = left_alone(selection, why)
-        return self.decided(taken)
+        return self.keep_decision(taken)
 
     @property
     def has_order(self) -> bool:
@@ -377,7 +377,7 @@ class Allocation:
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.taken is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
-                raise_if_refused(self.decided(decide(selection)))
+                raise_if_refused(self.keep_decision(decide(selection)))
 
     # The claim
 
@@ -399,8 +399,8 @@ class Allocation:
             self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
         return self.taken.decision
 
-    def decided(self, decision: Decision) -> Decision:
-        """Hold ``decision`` for what was decided; the claim stays."""
+    def keep_decision(self, decision: Decision) -> Decision:
+        """Put ``decision`` in the place of the last one; the claim stays."""
         from autogpu.acquire import Taken
 
         self.taken = replace(self.taken or Taken(decision), decision=decision)
@@ -426,7 +426,7 @@ class Allocation:
             if wants_order:
                 self.assigned_to.clear()
             else:
-                self.decided(decision)
+                self.keep_decision(decision)
             return True
 
     # What it tells its children, and people
@@ -458,8 +458,8 @@ class Allocation:
         visible = self.visible
         with self.guard():
             grant = self._granted_by_now()
-            now = messages.granted(grant, visible.named(grant))
-            before = messages.granted(self.grant, visible.spec.value)
+            now = messages.granted_gpus(grant, visible.named(grant))
+            before = messages.granted_gpus(self.grant, visible.spec.value)
             if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
                 self._has_told_what_is_kept = True
                 self.say_in_each_rank(

@@ -80,7 +80,7 @@ def _end_unstarted(name: str, error: OSError) -> NoReturn:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    script, is_quiet = name_of(command), resolved.policy.level == "quiet"
+    script, is_quiet = command_name(command), resolved.policy.level == "quiet"
     try:
         request = request_gpus(resolved, environ, own_pid=os.getpid())
     except NoDriver as error:
@@ -125,7 +125,7 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     return listing(decision.devices, request.policy, request.inventory)
 
 
-def name_of(command: Sequence[str]) -> str:
+def command_name(command: Sequence[str]) -> str:
     """The name of a command that others see; of a Python, what it runs: the first ``.py``, or what follows ``-m``."""
     own = script_name(command)
     words = command[1:] if re.fullmatch(r"python[0-9.]*", own) else ()

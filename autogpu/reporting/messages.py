@@ -92,7 +92,7 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
-def granted(grant: Grant, visible: str | None) -> str:
+def granted_gpus(grant: Grant, visible: str | None) -> str:
     """``50 % of GPU 2``, as the engine calls it."""
     if grant.is_none:
         return "no GPU"
