@@ -118,7 +118,7 @@ def acquire(
 
 
 class FurtherReadings:
-    """Those of a process that waits: one in which none of its GPUs answers does not count yet."""
+    """The readings of a process that waits: at first, one in which none of its GPUs answers does not count."""
 
     def __init__(self) -> None:
         self._failing_s: float | None = None
@@ -216,7 +216,7 @@ class _Process:
 
     @property
     def _demand(self) -> lease.Demand:
-        """Tell the others in the queue which GPUs to leave to this process."""
+        """What the others in the queue are to leave to this process."""
         request = request_of_all(self._request) if self._job else self._request
         usable, demand, policy = self.decision.ranking.suitable, demand_of(request), request.policy
         return lease.Demand(

@@ -45,11 +45,11 @@ class guard:
     def __enter__(self) -> None:
         """Nothing needs to be prepared."""
 
-    def __exit__(self, kind: object, error: BaseException | None, own: TracebackType | None) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Report an error; those that the policy asks for go on to the script."""
         if isinstance(error, (NoEligibleDevice, KeyboardInterrupt)):
-            if own is not None:
-                own.tb_next = None  # to the script's author it ends where the framework called us
+            if trace is not None:
+                trace.tb_next = None  # to the script's author it ends where the framework called us
             return False
         if isinstance(error, WaitTimeout):
             import threading

@@ -107,8 +107,8 @@ class Allocation:
         self.assigned_to: set[str] = set()
         self.reported: bool | None = None
         self.told = told_of_siblings(environ)
-        # AUTOGPU_LEASE, by which children know the claim that they share: as it was told to this process, and by which
-        # process of ours it was written since, and what.
+        # AUTOGPU_LEASE, by which children know the claim that they share: its value before this process wrote it, and
+        # the pid that wrote it last with what it wrote.
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False

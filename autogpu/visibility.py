@@ -43,7 +43,7 @@ _Variables = Dict[str, Optional[str]]
 
 
 class Order(enum.Enum):
-    """Whose order of the GPUs CUDA counts."""
+    """Whose order it is in which CUDA counts the GPUs."""
 
     OURS = "idlest first: a number that the script names is a place"
     PARENTS = "that of the process that started this one: a number is a place there"
@@ -56,7 +56,7 @@ class Listed(Value):
 
     Attributes:
         pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
-        order: What this order is.
+        order: Whose order that is.
         candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
             them: MIG instances are among them. Empty where it does.
         hidden: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.

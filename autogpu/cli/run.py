@@ -89,13 +89,13 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         if not is_quiet:
             say(f"no GPU for {printable(script)}: {error.what}")
         _become(command, environ)
-    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     is_told = request.grant.is_first and not is_quiet
 
     def tell(line: str) -> None:
         if is_told:
             say(with_options(line))
 
+    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     acquired = acquire(
         request, environ, script, lambda: probe.finish(probe.start(os.environ)), messages.WaitingReport(tell)
     )

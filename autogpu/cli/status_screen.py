@@ -57,7 +57,7 @@ _MANY_GPUS = 9
 
 @dataclass(frozen=True)
 class View:
-    """The part of a host that is shown, and the width and height for it.
+    """The part of a host that is shown, and how.
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.

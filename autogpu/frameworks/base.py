@@ -1,9 +1,9 @@
-"""The interface between autogpu and a framework's package, which is one class here: another framework is one more.
+"""The interface between autogpu and a framework: a class of its package derives from :class:`HookedFramework`.
 
-It provides what :class:`Framework` leaves open. When the framework is about to take GPUs, its hooks call what they
-inherit: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it has settled what it takes. The
-others, in their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for
-one that lists GPUs before, or ends up without them.
+That class provides what :class:`Framework` leaves open. Before the framework takes GPUs, its hooks call within
+``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it is known what it takes. The other methods, in
+their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for a framework
+that lists GPUs before, or ends up without them.
 """
 
 from __future__ import annotations

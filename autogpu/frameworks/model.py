@@ -159,11 +159,11 @@ class Framework(ABC):
 
     @abstractmethod
     def install_hooks(self, hooks: Hooks) -> None:
-        """Replace the entry points that were found in the imported framework: they call those of
-        :class:`autogpu.frameworks.base.HookedFramework`.
+        """Replace the entry points that were found in the imported framework by hooks.
 
-        Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
-        process may have been imported before, or be in the middle of its import.
+        These call :class:`autogpu.frameworks.base.HookedFramework`. Twice is as good as once. Nothing is initialised
+        and no GPU is touched. Another framework of the same process may have been imported before, or be in the middle
+        of its import.
         """
 
     @staticmethod

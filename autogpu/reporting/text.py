@@ -85,7 +85,7 @@ def short_path(path: str | os.PathLike[str], homes: Sequence[str] = ()) -> str:
 
 
 def sudo() -> str:
-    """Stands before a command that only root may run; empty for root, but for one that only this command is run by."""
+    """What to type before a command for root: nothing in a shell of root's, which sudo's is not."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return "" if is_root and "SUDO_USER" not in os.environ else "sudo "
 

@@ -27,7 +27,7 @@ IDLE_LEASE_S = 30 * 60.0
 
 
 class Job(Value):
-    """A job that holds GPUs by the leases of so many processes.
+    """A job, which holds GPUs by the leases of its ``members``.
 
     Attributes:
         pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.

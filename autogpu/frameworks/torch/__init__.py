@@ -121,7 +121,7 @@ class PyTorch(HookedFramework):
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        """Nothing is told by a run that caught an error."""
+        """0 where the program caught an out-of-memory error: its peak does not tell what it needs."""
         return 0 if any(each.get("num_ooms") for each in _counted()) else cls.peak_bytes()
 
     @staticmethod
