@@ -262,16 +262,14 @@ class Allocation:
             if is_begun or not _gives_a_gpu(self.policy):
                 return None
             self._follow_environment()
-            inventory, visible = self.readings.newest, self.visible
-            if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
-                return None
-            if not visible.listed.pool:
+            inventory, listed = self.readings.newest, self.visible.listed
+            if inventory is None or inventory.unreadable or listed.candidates or not listed.pool or self.grant.is_none:
                 return None
             # Scripts ask again and again, and each time a process would be started.
-            if visible.listed.pool not in self._counted_elsewhere:
-                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
-            count = self._counted_elsewhere[visible.listed.pool]
-            return count if count == len(visible.listed.pool) else None
+            if listed.pool not in self._counted_elsewhere:
+                self._counted_elsewhere[listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
+            count = self._counted_elsewhere[listed.pool]
+            return count if count == len(listed.pool) else None
 
     def hide_where_none_is_taken(self) -> None:
         """Show CUDA no GPU, where the process is to take none and CUDA has not started."""

@@ -55,11 +55,11 @@ def lines_of(
 ) -> list[str]:
     """At most three lines; none where the process's GPUs are unknown."""
     ordinal, decision = _ordinal(error, framework, request, assignment), allocation.decision
-    known = dict(enumerate(decision.visible)).get(ordinal) if decision else None
-    if decision is None or known is None:
+    known = decision.at([ordinal]) if decision else []
+    if decision is None or not known:
         return []
-    device, others = _now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
-    cap = _cap(error, request, assignment, ordinal, known)
+    device, others = _now(allocation, known[0], has_context=ordinal in allocation.cuda.ordinals_in_use())
+    cap = _cap(error, request, assignment, ordinal, known[0])
     if cap is None and others == []:
         usable = assignment.usable.get(ordinal, 0)
         cap = Cap(usable, f"default {framework.NAME}" if usable and framework.DEFAULT_SHARE < 1 else "whole")

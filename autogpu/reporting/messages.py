@@ -45,9 +45,7 @@ def outcome(
         return _no_gpu_seen(inventory, framework)
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
-    visible = decision.visible
-    devices = [device for device in (visible[o] for o in usage.ordinals if o < len(visible)) if device]
-    level = resolved.policy.level
+    devices, level = decision.at(usage.ordinals), resolved.policy.level
     lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework, task)]
     if level == "explain":
         lines += explain.each_gpu(decision.ranking, devices, inventory)

@@ -139,8 +139,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    mine = filter(None, map(dict(enumerate(alone.visible)).get, ordinals))
-    shared = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
+    shared = best_effort_caps((device, ()) for device in alone.at(ordinals) if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,

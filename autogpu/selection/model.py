@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from types import MappingProxyType
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
@@ -371,8 +371,11 @@ class Decision(Value):
     def devices(self) -> tuple[Device, ...]:
         """The GPUs named by ``ordinals``, idlest first."""
         number = {candidate.device.uuid: number for number, candidate in enumerate(self.ranking.candidates)}
-        named = (self.visible[ordinal] for ordinal in self.ordinals)
-        return tuple(sorted((d for d in named if d), key=lambda device: number.get(device.uuid, len(number))))
+        return tuple(sorted(self.at(self.ordinals), key=lambda device: number.get(device.uuid, len(number))))
+
+    def at(self, ordinals: Iterable[int]) -> list[Device]:
+        """The GPUs at some of the process's ordinals, as far as they could be read."""
+        return [device for device in map(dict(enumerate(self.visible)).get, ordinals) if device]
 
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:
