@@ -176,12 +176,7 @@ class _Process:
         return Taken(self.decision, held, held.problem if held else None)
 
     def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
-        """Where no lease can be written: decide by those that can be read, and wait without a place in the queue.
-
-        Raises:
-            NoEligibleDevice: No GPU is free, and the policy asks for an error then.
-            WaitTimeout: No GPU came free in the time that the policy gives.
-        """
+        """Where no lease can be written: decide by those that can be read, and wait without a place in the queue."""
         if self._shared is not None:  # its parent's claim stands
             return Taken(self._shared, problem=problem, is_parents=True)
         self._job = ""
@@ -268,11 +263,7 @@ class _Process:
 
 
 def raise_if_refused(decision: Decision) -> None:
-    """Stop where the policy asks for that.
-
-    Raises:
-        NoEligibleDevice: The decision is to stop.
-    """
+    """Raise :class:`NoEligibleDevice` where the decision is to stop."""
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(decision.why, remedy=explain.busy_remedy(decision))
 

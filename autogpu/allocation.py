@@ -122,7 +122,6 @@ class Allocation:
 
     @property
     def grant(self) -> Grant:
-        """The grant of an engine so far."""
         return self.visible.grant
 
     @property
@@ -184,10 +183,7 @@ class Allocation:
     # CUDA's start
 
     def prepare(self, said: DeviceRequest) -> None:
-        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim.
-
-        A framework is about to initialise CUDA, or has done so: the last moment for the environment.
-        """
+        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
         with self.lock:
             if self.assigned_to:
                 return

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
 
 
-_HOOK = "_autogpu_hook"
+# The attribute by which a hooked function is known.
+_HOOKED = "_autogpu_hooked"
 
 
 def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
@@ -39,13 +40,13 @@ def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return hook(original, *state, *args, **kwargs)
 
-    setattr(call, _HOOK, True)
+    setattr(call, _HOOKED, True)
     return call
 
 
 def is_hooked(function: Any) -> bool:
     """:func:`hooked` has made it, and nobody has replaced it since."""
-    return _HOOK in getattr(function, "__dict__", {})
+    return _HOOKED in getattr(function, "__dict__", {})
 
 
 def put_back(holder: Any, name: str, original: Any) -> None:

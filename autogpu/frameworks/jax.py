@@ -163,10 +163,8 @@ class JAX(HookedFramework):
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
         if looks is not None and not looks():
             return False
-        plugins = getattr(self._bridge, "jax_plugins", None)
-        return plugins is not None and any(
-            name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(plugins.__path__)
-        )
+        folders = getattr(getattr(self._bridge, "jax_plugins", None), "__path__", ())
+        return any(name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(folders))
 
     @property
     def _names_gpus(self) -> bool:
