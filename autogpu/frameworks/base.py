@@ -19,7 +19,6 @@ from autogpu import process, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import messages, stderr
-from autogpu.reporting.text import printable
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
@@ -274,16 +273,9 @@ class HookedFramework(Framework):
             last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None:
-            last_index = max([device.index for device in inventory.devices], default=0)
-            lines.append(
-                f"CUDA_VISIBLE_DEVICES={printable(visible.spec.value or '')} names no GPU here, {name} starts on CPU; "
-                f"there are the indices 0 to {last_index}"
-            )
+            lines.append(messages.names_no_gpu(visible.spec.value or "", inventory, name))
         if visible.ignored_value is not None:
-            lines.append(
-                f"CUDA_VISIBLE_DEVICES={printable(visible.ignored_value)} was set after CUDA had read it and has no "
-                f"effect, as without autogpu; set it before {name} lists GPUs"
-            )
+            lines.append(messages.set_too_late(visible.ignored_value, name))
         return lines
 
     def on_uncaught(self, error: BaseException) -> None:

@@ -90,6 +90,17 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
+def names_no_gpu(value: str, inventory: Inventory, framework: str) -> str:
+    last = max((device.index for device in inventory.devices), default=0)
+    there_are = f"there are the indices 0 to {last}"
+    return f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; {there_are}"
+
+
+def set_too_late(value: str, framework: str) -> str:
+    what = f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect"
+    return f"{what}, as without autogpu; set it before {framework} lists GPUs"
+
+
 def granted_gpus(grant: Grant, visible: str | None) -> str:
     """``50 % of GPU 2``, as the engine calls it."""
     if grant.is_none:
