@@ -104,10 +104,8 @@ def _begin(started_with: str | None) -> Allocation:
             _has_begun = True
             try:
                 _read_and_resolve(started_with)
-            except Exception:
-                raise
-            except BaseException:  # Ctrl-C: the next import begins anew
-                _has_begun = False
+            except BaseException as error:
+                _has_begun = isinstance(error, Exception)  # after Ctrl-C the next import begins anew
                 raise
     if allocation is None:
         raise _SwitchedOff
