@@ -118,7 +118,7 @@ def acquire(
 
 
 class FurtherReadings:
-    """Those of a process that waits: one in which none of its GPUs answers does not count yet."""
+    """The readings of a process that waits: at first, one in which none of its GPUs answers does not count."""
 
     def __init__(self) -> None:
         self._failing_s: float | None = None
@@ -176,12 +176,7 @@ class _Process:
         return Taken(self.decision, held, held.problem if held else None)
 
     def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
-        """Where no lease can be written: decide by those that can be read, and wait without a place in the queue.
-
-        Raises:
-            NoEligibleDevice: No GPU is free, and the policy asks for an error then.
-            WaitTimeout: No GPU came free in the time that the policy gives.
-        """
+        """Where no lease can be written: decide by those that can be read, and wait without a place in the queue."""
         if self._shared is not None:  # its parent's claim stands
             return Taken(self._shared, problem=problem, is_parents=True)
         self._job = ""
@@ -216,7 +211,7 @@ class _Process:
 
     @property
     def _demand(self) -> lease.Demand:
-        """Tell the others in the queue which GPUs to leave to this process."""
+        """What the others in the queue are to leave to this process."""
         request = request_of_all(self._request) if self._job else self._request
         usable, demand, policy = self.decision.ranking.suitable, demand_of(request), request.policy
         return lease.Demand(
@@ -268,11 +263,7 @@ class _Process:
 
 
 def raise_if_refused(decision: Decision) -> None:
-    """Stop where the policy asks for that.
-
-    Raises:
-        NoEligibleDevice: The decision is to stop.
-    """
+    """Raise :class:`NoEligibleDevice` where the decision is to stop."""
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(decision.why, remedy=explain.busy_remedy(decision))
 

@@ -45,11 +45,11 @@ class guard:
     def __enter__(self) -> None:
         """Nothing needs to be prepared."""
 
-    def __exit__(self, kind: object, error: BaseException | None, own: TracebackType | None) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Report an error; those that the policy asks for go on to the script."""
         if isinstance(error, (NoEligibleDevice, KeyboardInterrupt)):
-            if own is not None:
-                own.tb_next = None  # to the script's author it ends where the framework called us
+            if trace is not None:
+                trace.tb_next = None  # to the script's author it ends where the framework called us
             return False
         if isinstance(error, WaitTimeout):
             import threading
@@ -104,10 +104,8 @@ def _begin(started_with: str | None) -> Allocation:
             _has_begun = True
             try:
                 _read_and_resolve(started_with)
-            except Exception:
-                raise
-            except BaseException:  # Ctrl-C: the next import begins anew
-                _has_begun = False
+            except BaseException as error:
+                _has_begun = isinstance(error, Exception)  # after Ctrl-C the next import begins anew
                 raise
     if allocation is None:
         raise _SwitchedOff

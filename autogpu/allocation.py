@@ -107,8 +107,8 @@ class Allocation:
         self.assigned_to: set[str] = set()
         self.reported: bool | None = None
         self.told = told_of_siblings(environ)
-        # AUTOGPU_LEASE, by which children know the claim that they share: as it was told to this process, and by which
-        # process of ours it was written since, and what.
+        # AUTOGPU_LEASE, by which children know the claim that they share: its value before this process wrote it, and
+        # the pid that wrote it last with what it wrote.
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False
@@ -122,7 +122,6 @@ class Allocation:
 
     @property
     def grant(self) -> Grant:
-        """The grant of an engine so far."""
         return self.visible.grant
 
     @property
@@ -184,10 +183,7 @@ class Allocation:
     # CUDA's start
 
     def prepare(self, said: DeviceRequest) -> None:
-        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim.
-
-        A framework is about to initialise CUDA, or has done so: the last moment for the environment.
-        """
+        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -262,16 +258,14 @@ class Allocation:
             if is_begun or not _gives_a_gpu(self.policy):
                 return None
             self._follow_environment()
-            inventory, visible = self.readings.newest, self.visible
-            if inventory is None or inventory.unreadable or visible.listed.candidates or self.grant.is_none:
-                return None
-            if not visible.listed.pool:
+            inventory, listed = self.readings.newest, self.visible.listed
+            if inventory is None or inventory.unreadable or listed.candidates or not listed.pool or self.grant.is_none:
                 return None
             # Scripts ask again and again, and each time a process would be started.
-            if visible.listed.pool not in self._counted_elsewhere:
-                self._counted_elsewhere[visible.listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
-            count = self._counted_elsewhere[visible.listed.pool]
-            return count if count == len(visible.listed.pool) else None
+            if listed.pool not in self._counted_elsewhere:
+                self._counted_elsewhere[listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
+            count = self._counted_elsewhere[listed.pool]
+            return count if count == len(listed.pool) else None
 
     def hide_where_none_is_taken(self) -> None:
         """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
@@ -303,7 +297,7 @@ class Allocation:
             chosen=request.visible,
             named_count=request.named,
             asked_count=request.count,
-            count_is_set=self.resolved.settings["select.count"].overrides is not None,
+            count_is_set=self.resolved.settings["select.count"].is_set,
             grant=self.grant,
             learned=self.this_run.learned(self.readings.newest, visible.listed.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
@@ -323,7 +317,7 @@ class Allocation:
         from autogpu.acquire import covers
 
         if taken is not None and covers(taken, selection, is_assigned=not is_first):
-            decision = self.decided(taken.decision.counted_as(uuids, selection.named))
+            decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
             decision = replace(
@@ -355,7 +349,7 @@ class Allocation:
             taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
         elif taken.verdict is not Verdict.CANNOT_CHOOSE:
             taken = left_alone(selection, why)
-        return self.decided(taken)
+        return self.keep_decision(taken)
 
     @property
     def has_order(self) -> bool:
@@ -377,7 +371,7 @@ class Allocation:
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.taken is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
-                raise_if_refused(self.decided(decide(selection)))
+                raise_if_refused(self.keep_decision(decide(selection)))
 
     # The claim
 
@@ -399,8 +393,8 @@ class Allocation:
             self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
         return self.taken.decision
 
-    def decided(self, decision: Decision) -> Decision:
-        """Hold ``decision`` for what was decided; the claim stays."""
+    def keep_decision(self, decision: Decision) -> Decision:
+        """Put ``decision`` in the place of the last one; the claim stays."""
         from autogpu.acquire import Taken
 
         self.taken = replace(self.taken or Taken(decision), decision=decision)
@@ -426,7 +420,7 @@ class Allocation:
             if wants_order:
                 self.assigned_to.clear()
             else:
-                self.decided(decision)
+                self.keep_decision(decision)
             return True
 
     # What it tells its children, and people
@@ -458,8 +452,8 @@ class Allocation:
         visible = self.visible
         with self.guard():
             grant = self._granted_by_now()
-            now = messages.granted(grant, visible.named(grant))
-            before = messages.granted(self.grant, visible.spec.value)
+            now = messages.granted_gpus(grant, visible.named(grant))
+            before = messages.granted_gpus(self.grant, visible.spec.value)
             if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
                 self._has_told_what_is_kept = True
                 self.say_in_each_rank(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import Iterable, Sequence
 
@@ -29,6 +30,9 @@ _DEADLINE_S = 3.0
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3
 
+_UNLIMITED = "nothing limits this process there"
+_TOO_LARGE = "its model is larger than the GPU"
+
 # By the cause of a cap, the reason in words, and what avoids it where that is always the same. {whose} is an engine, a
 # framework, or where a limit was set.
 _CAPS = {
@@ -42,6 +46,7 @@ _CAPS = {
         "the part that {whose} takes by itself",
         "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false",
     ),
+    "whole": ("", _TOO_LARGE),
 }
 
 
@@ -50,22 +55,20 @@ def lines_of(
 ) -> list[str]:
     """At most three lines; none where the process's GPUs are unknown."""
     ordinal, decision = _ordinal(error, framework, request, assignment), allocation.decision
-    known = dict(enumerate(decision.visible)).get(ordinal) if decision else None
-    if decision is None or known is None:
+    known = decision.at([ordinal]) if decision else []
+    if decision is None or not known:
         return []
-    device, others = _now(allocation, known, has_context=ordinal in allocation.cuda.ordinals_in_use())
-    cap, usable = _cap(error, request, assignment, ordinal, known), assignment.usable.get(ordinal)
-    is_alone = cap is None and others == []
-    if is_alone and usable and framework.DEFAULT_SHARE < 1:
-        cap = Cap(usable, f"default {framework.NAME}")
+    device, others = _now(allocation, known[0], has_context=ordinal in allocation.cuda.ordinals_in_use())
+    cap = _cap(error, request, assignment, ordinal, known[0])
+    if cap is None and others == []:
+        usable = assignment.usable.get(ordinal, 0)
+        cap = Cap(usable, f"default {framework.NAME}" if usable and framework.DEFAULT_SHARE < 1 else "whole")
     held, used = bytes_by_pid(device).get(os.getpid(), 0), framework.peak_bytes()
     had = used + CONTEXT_BYTES if used else held
-    needed, total = had + error.asked_bytes if had else 0, device.memory_total_bytes
+    needed = had + error.asked_bytes if had else 0
     reason, remedy = _of_cap(cap, needed, limit=str(allocation.resolved.settings["memory.limit"].origin))
-    if (is_alone and cap is None) or needed > (total or needed):
-        remedy = "its model is larger than the GPU"
-    remedy = remedy or decision.remedy or _of_need(needed, total, cap, allocation, request)
-    gpu = f"GPU {device.label}" + (f" ({size(total)})" if total else "")
+    remedy = _remedy(remedy or decision.remedy, needed, device, cap, allocation, request)
+    gpu = f"GPU {device.label}" + (f" ({size(device.memory_total_bytes)})" if device.memory_total_bytes else "")
     return [
         f"out of memory on {gpu}: {reason}{_had(held, error.asked_bytes)}",
         *_there(others or ()),
@@ -130,17 +133,23 @@ def _cap(
 def _of_cap(cap: Cap | None, needed_bytes: int, *, limit: str) -> tuple[str, str]:
     """The reason in words, and what avoids it where that is known by the cause."""
     if cap is None:
-        return "nothing limits this process there", ""
+        return _UNLIMITED, ""
     cause, _, whose = cap.cause.partition(" ")
     # Never one that is in force.
     names = {"whose": whose or limit, "larger": max(-(-needed_bytes // GIB), cap // GIB + 1)}
     reason, remedy = (printable(each.format(**names)) for each in _CAPS.get(cause, _CAPS["share"]))
-    return f"this process may take {size(cap)} there, {reason}", remedy
+    return f"this process may take {size(cap)} there, {reason}" if reason else _UNLIMITED, remedy
 
 
-def _of_need(
-    needed_bytes: int, total_bytes: int | None, cap: Cap | None, allocation: Allocation, request: SelectionRequest
+def _remedy(
+    known: str, needed_bytes: int, device: Device, cap: Cap | None, allocation: Allocation, request: SelectionRequest
 ) -> str:
+    """What avoids it: what is ``known`` by the cap or the decision, else what the process needs."""
+    total_bytes = device.memory_total_bytes or sys.maxsize
+    if needed_bytes > total_bytes:
+        return _TOO_LARGE
+    if known:
+        return known
     is_child = allocation.taken is not None and allocation.taken.is_parents
     # A child has what its job has, and who was told which GPUs to have is put on no other. And no word for a need that
     # is claimed already.
@@ -148,7 +157,7 @@ def _of_need(
     if is_told or needed_bytes <= (demand_told(request).bytes or 0):
         return "`autogpu status` shows who is there, and which GPU has room"
     gib = -(-needed_bytes // GIB)
-    if total_bytes is not None and gib * GIB > total_bytes:  # no GPU of that kind has so much
+    if gib * GIB > total_bytes:  # no GPU of that kind has so much
         return "to get a GPU of its own: AUTOGPU_BUSY=wait"
     return f"to say what it needs at least: AUTOGPU_NEED={gib}GiB"
 

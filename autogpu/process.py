@@ -1,4 +1,4 @@
-"""A process: its clock, its threads and locks, how it is told from another with the same pid, and one that is asked.
+"""A process: its clock, its locks, how it is told from another with the same pid; and one to :func:`ask`.
 
 The reading of the driver begins after this is imported, so without pathlib, functools and threading, each of which
 takes longer than all of this.

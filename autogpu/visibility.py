@@ -43,7 +43,7 @@ _Variables = Dict[str, Optional[str]]
 
 
 class Order(enum.Enum):
-    """Whose order of the GPUs CUDA counts."""
+    """Whose order it is in which CUDA counts the GPUs."""
 
     OURS = "idlest first: a number that the script names is a place"
     PARENTS = "that of the process that started this one: a number is a place there"
@@ -56,7 +56,7 @@ class Listed(Value):
 
     Attributes:
         pool: UUIDs of the process's GPUs in the order in which they are listed; empty where they are not known.
-        order: What this order is.
+        order: Whose order that is.
         candidates: UUIDs of those among which it has to claim before CUDA starts, since CUDA does not show it all of
             them: MIG instances are among them. Empty where it does.
         hidden: UUIDs of the pool, where the policy allows none of its GPUs and all of them are hidden.
@@ -231,23 +231,23 @@ class VisibleDevices:
 
     def _pool(self, inventory: Inventory, environ: Mapping[str, str]) -> tuple[Listed, _Variables]:
         """The pool as CUDA is to count it, and the variables that say so."""
-        spec, known, order = self.spec, by_uuid(inventory.devices), device_order(environ, self.spec, self.grant)
-        value = environ.get(CUDA_VISIBLE_DEVICES) if spec.overridden is None else spec.value
-        variables: _Variables = {CUDA_VISIBLE_DEVICES: value}
-        if spec.value is not None and order is not None:
-            variables[CUDA_DEVICE_ORDER] = order
+        spec, order = self.spec, device_order(environ, self.spec, self.grant)
         pool = named_uuids(spec.value, inventory, order)
-        # CUDA may have GPUs that NVML can't read.
-        may_have_gpus = pool != () or bool(inventory.unreadable and not inventory.devices)
-        listed = Listed(hidden=pool or (), may_have_gpus=may_have_gpus)
-        if pool and self.grant.is_none and not spec.is_scripts:
-            return listed, {**variables, **self._variables(())}
-        if not pool or all(known[uuid].mig_enabled for uuid in pool):
-            return listed, variables  # of cards in MIG mode without instances CUDA shows none
-        # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
-        parents = named_uuids(self.initial.value, inventory, order) or () if self.initial.is_written else ()
-        listed, rewritten = self._idlest_first(pool, parents, inventory)
-        return listed, {**variables, **rewritten}
+        rewritten: _Variables = {}
+        if not pool:
+            # CUDA may have GPUs that NVML can't read.
+            listed = Listed(may_have_gpus=pool is None or bool(inventory.unreadable and not inventory.devices))
+        elif self.grant.is_none and not spec.is_scripts:
+            listed, rewritten = Listed(hidden=pool), self._variables(())
+        else:
+            # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
+            parents = named_uuids(self.initial.value, inventory, order) or () if self.initial.is_written else ()
+            listed, rewritten = self._idlest_first(pool, parents, inventory)
+        value = environ.get(CUDA_VISIBLE_DEVICES) if spec.overridden is None else spec.value
+        kept: _Variables = {CUDA_VISIBLE_DEVICES: value}
+        if spec.value is not None:
+            kept[CUDA_DEVICE_ORDER] = order
+        return listed, {**kept, **rewritten}
 
     def _idlest_first(
         self, pool: tuple[str, ...], parents: tuple[str, ...], inventory: Inventory

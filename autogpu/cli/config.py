@@ -15,7 +15,6 @@ from autogpu import policy
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
-from autogpu.policy.model import DEFAULT
 from autogpu.policy.sources import PROJECT_FILE, user_file_of
 from autogpu.policy.templates import template
 from autogpu.reporting.text import printable
@@ -45,8 +44,10 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         click.echo(json.dumps(_as_values(resolved), indent=2))
     else:
         console = Console(highlight=False)
-        for line, indent in _config_lines(resolved, changed):
+        for line, indent in _setting_lines(resolved, changed):
             show(console, line, indent)
+        for problem in ["", *map(str, resolved.problems)] if resolved.problems else []:
+            show(console, Text(problem, style=BAD))
     return 1 if resolved.problems else 0
 
 
@@ -67,30 +68,22 @@ def check(files: tuple[Path, ...]) -> int:
     return status
 
 
-def _config_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
-    settings = [s for s in resolved.settings.values() if not changed or s.origin.layer != DEFAULT]
-    key_width = max((len(setting.key) for setting in settings), default=0)
-    text_width = max((len(setting.text) for setting in settings), default=0)
-    for setting in settings:
-        is_set = setting.origin.layer != DEFAULT
-        line = Text(f"{setting.key:{key_width}}  ", style="bold" if is_set else "")
-        line.append(f"{setting.text:{text_width}}  ").append(str(setting.origin), style=GOOD if is_set else "")
-        over = [f"{each.text} ({each.origin})" for each in _overridden(setting)]
-        line.append(f", overrides {', '.join(over)}" if over else "")
-        if setting.key in resolved.policy.locked:
-            line.append(", locked by the system file", style="bold")
-        yield line, key_width + text_width + 4
+def _setting_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, int | None]]:
+    settings = [setting for setting in resolved.settings.values() if setting.is_set or not changed]
     if not settings:
         yield Text("Nothing is set: the defaults are used."), None
-    if resolved.problems:
-        yield Text(), None
-    for problem in resolved.problems:
-        yield Text(str(problem), style=BAD), None
-
-
-def _overridden(setting: Setting) -> list[Setting]:
-    lower = setting.overrides
-    return [] if lower is None else [lower, *_overridden(lower)]
+    key_width, text_width = (max(map(len, words)) for words in zip(("", ""), *((s.key, s.text) for s in settings)))
+    for setting in settings:
+        bold, colour = ("bold", GOOD) if setting.is_set else ("", "")
+        over = ", ".join(f"{each.text} ({each.origin})" for each in setting.overridden)
+        line = Text.assemble(
+            (f"{setting.key:{key_width}}  ", bold),
+            (f"{setting.text:{text_width}}  ", ""),
+            (str(setting.origin), colour),
+            (over and f", overrides {over}", ""),
+            (", locked by the system file" if setting.key in resolved.policy.locked else "", "bold"),
+        )
+        yield line, key_width + text_width + 4
 
 
 def _as_values(resolved: Resolved) -> dict[str, object]:
@@ -98,7 +91,7 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
         {
             **_as_value(setting),
             "is_locked": setting.key in resolved.policy.locked,
-            "overrides": [_as_value(each) for each in _overridden(setting)],
+            "overrides": [_as_value(each) for each in setting.overridden],
         }
         for setting in resolved.settings.values()
     ]

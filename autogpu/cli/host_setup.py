@@ -199,8 +199,8 @@ def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
     for part in parts:
         lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
         lines += [f"  {part.consequence}"] if part.consequence else []
-    if any(part.will_be_made and part.is_required for part in parts):
+    wanting = [part for part in parts if part.problem and part.is_required]
+    if any(part.will_be_made for part in wanting):
         return [*lines, f"To set it up: {host_setup_command(sudo())}"]
-    if not any(part.problem and part.is_required for part in parts):
-        lines.append("All that is required is in place.")
+    lines += [] if wanting else ["All that is required is in place."]
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

@@ -80,7 +80,7 @@ def _end_unstarted(name: str, error: OSError) -> NoReturn:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    script, is_quiet = name_of(command), resolved.policy.level == "quiet"
+    script, is_quiet = command_name(command), resolved.policy.level == "quiet"
     try:
         request = request_gpus(resolved, environ, own_pid=os.getpid())
     except NoDriver as error:
@@ -89,13 +89,13 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         if not is_quiet:
             say(f"no GPU for {printable(script)}: {error.what}")
         _become(command, environ)
-    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     is_told = request.grant.is_first and not is_quiet
 
     def tell(line: str) -> None:
         if is_told:
             say(with_options(line))
 
+    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
     acquired = acquire(
         request, environ, script, lambda: probe.finish(probe.start(os.environ)), messages.WaitingReport(tell)
     )
@@ -125,7 +125,7 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     return listing(decision.devices, request.policy, request.inventory)
 
 
-def name_of(command: Sequence[str]) -> str:
+def command_name(command: Sequence[str]) -> str:
     """The name of a command that others see; of a Python, what it runs: the first ``.py``, or what follows ``-m``."""
     own = script_name(command)
     words = command[1:] if re.fullmatch(r"python[0-9.]*", own) else ()

@@ -13,9 +13,7 @@ _ANY_CONSOLE = Console()
 
 
 def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
-    """``line`` in pieces that fit; all but the first begin further right, so that one sees where a line begins: by
-    ``indent``, else by two more than the line itself.
-    """
+    """``line`` in pieces that fit: those behind the first are indented, by two more than the line unless told."""
     if line.cell_len <= width:
         return [line]
     if indent is None:

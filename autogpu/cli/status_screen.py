@@ -44,7 +44,7 @@ _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
-_LEAST_WIDTH_WITH_WARMTH, _WIDTH_OF_WARMTH = 80, 14
+_LEAST_WIDTH_WITH_SENSORS, _WIDTH_OF_SENSORS = 80, 14
 _INDENT = " " * 6
 
 # Of the GPUs; but for the first, those with most come first.
@@ -57,7 +57,7 @@ _MANY_GPUS = 9
 
 @dataclass(frozen=True)
 class View:
-    """The part of a host that is shown, and the width and height for it.
+    """The part of a host that is shown, and how.
 
     Attributes:
         width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
@@ -76,14 +76,14 @@ class View:
     is_brief: bool = False
 
     @property
-    def tells_warmth(self) -> bool:
+    def shows_sensors(self) -> bool:
         """A row has the temperature and the power as well: of another host, and where it is all of a GPU."""
-        return (self.is_brief or bool(self.remote)) and self.width >= _LEAST_WIDTH_WITH_WARMTH
+        return (self.is_brief or bool(self.remote)) and self.width >= _LEAST_WIDTH_WITH_SENSORS
 
     @property
     def bars(self) -> tuple[int, int]:
         """The cells of the bars of memory and utilization; 0 where only the number fits."""
-        left = self.width - _WIDTH_OF_WARMTH * self.tells_warmth
+        left = self.width - _WIDTH_OF_SENSORS * self.shows_sensors
         for width, bars in ((140, (24, 12)), (100, (16, 8)), (80, (10, 0))):
             if left >= width:
                 return bars
@@ -265,14 +265,14 @@ def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
 
 def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
     is_wide = view.bars[1] > 0
-    warmth = (Column("°C", no_wrap=True, justify="right"), Column("W", no_wrap=True, justify="right"))
+    sensors = (Column("°C", no_wrap=True, justify="right"), Column("W", no_wrap=True, justify="right"))
     grid = Table(
         Column("", no_wrap=True),
         "name",
         Column("memory, GiB", no_wrap=True),
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
-        *(warmth if view.tells_warmth else ()),
+        *(sensors if view.shows_sensors else ()),
         # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
         Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
         box=None,
@@ -299,7 +299,7 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
     busy = gpu.utilization_percent
     bar = _bar(view.bars[1], None if busy is None else (busy / 100,))
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
-    for reading in (gpu.temperature_celsius, gpu.power_watts) if view.tells_warmth else ():
+    for reading in (gpu.temperature_celsius, gpu.power_watts) if view.shows_sensors else ():
         yield Text("-" if reading is None else str(reading))
     # Of another host it may be one that this version does not know.
     state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")

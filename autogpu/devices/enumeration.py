@@ -115,12 +115,10 @@ def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def cards(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Those that are no instances."""
     return tuple(device for device in devices if device.parent is None)
 
 
 def has_instances(devices: Iterable[Device]) -> bool:
-    """One of them is an instance."""
     return any(device.parent is not None for device in devices)
 
 

@@ -106,12 +106,13 @@ class Device(Value):
 
     @property
     def unlisted_bytes(self) -> int:
-        """Used by processes that the driver does not list; 0 where nothing can be said."""
+        """Used by processes that the driver does not list; 0 where nothing can be said, and of a card in MIG mode."""
         listed = [*(self.compute_processes or ()), *(self.graphics_processes or ())]
         known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
         unlisted = (self.memory_used_bytes or 0) - sum(known)
-        # The driver keeps some for itself, a few hundred MiB on large GPUs.
-        return unlisted if len(known) == len(listed) and unlisted > 1 << 30 else 0
+        # The driver keeps some for itself, a few hundred MiB on large GPUs; and its instances all of a card.
+        is_known = len(known) == len(listed) and not self.mig_enabled
+        return unlisted if is_known and unlisted > 1 << 30 else 0
 
     @property
     def health_problems(self) -> tuple[str, ...]:

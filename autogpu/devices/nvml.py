@@ -32,7 +32,7 @@ END = b"\nwhole\n"
 # Without these there is no reading. Where one of the others is missing only what it reads is.
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
-_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
+_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}  # nvmlComputeMode_t
 _P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
@@ -206,15 +206,15 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "uuid": text(nvml.call("nvmlDeviceGetUUID", gpu)),
         "index": index,
         "name": text(nvml.reading("nvmlDeviceGetName", gpu)) or "GPU",
-        "pci_bus_id": text(pci.busId) if pci else None,
-        "memory_total_bytes": memory.total if memory else None,
+        "pci_bus_id": text(getattr(pci, "busId", None)),
+        "memory_total_bytes": getattr(memory, "total", None),
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
         "utilization_percent": utilization,
         "compute_processes": processes,
         # For a single process, the GPU's own utilization tells as much.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
-        "compute_mode": _COMPUTE_MODES[mode] if mode is not None and mode < len(_COMPUTE_MODES) else None,
+        "compute_mode": _COMPUTE_MODES.get(mode),
         "mig_enabled": bool(mig and mig[0]),
         # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
@@ -250,8 +250,8 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     return {
         **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors")),
         "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
-        "memory_total_bytes": memory.total if memory else None,
-        "memory_used_bytes": memory.used if memory else None,
+        "memory_total_bytes": getattr(memory, "total", None),
+        "memory_used_bytes": getattr(memory, "used", None),
         "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", instance),
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", instance),
         "mig_enabled": False,

@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import DeviceReader, Inventory, Reading
 
-# Without persistence mode NVML's start takes seconds.
-_PATIENCE_S = 15.0
+# Without persistence mode NVML's start takes seconds: how long a command waits, and who is about to make a context.
+_PATIENCE_S, CONTEXT_DEADLINE_S = 15.0, 10.0
 
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2
-
-# When the context is made a reading is worth waiting for: without persistence mode NVML's start takes seconds.
-CONTEXT_DEADLINE_S = 10.0
 
 # For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
 _SECOND_CHANCE_S = 3.0

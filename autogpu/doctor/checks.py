@@ -217,11 +217,11 @@ def health(facts: Facts) -> Finding:
     devices = cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
-    bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in devices if device.health_problems]
-    remedies = []
-    faulty = [device.index for device in devices if device.health_problems]
+    faulty = [device for device in devices if device.health_problems]
+    bad, remedies = [f"GPU {device.index}: {listed(device.health_problems)}" for device in faulty], []
     if faulty:
-        reset = f"have {explain.gpu_names(faulty)} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
+        names = explain.gpu_names(device.index for device in faulty)
+        reset = f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:

@@ -24,7 +24,6 @@ LATE = ("jax",)
 
 
 def load(module: str) -> type[HookedFramework]:
-    """The framework whose top-level module that is."""
     package, _, name = FRAMEWORKS[module].partition(":")
     kind: type[HookedFramework] = getattr(importlib.import_module(package), name)
     return kind

@@ -1,9 +1,9 @@
-"""The interface between autogpu and a framework's package, which is one class here: another framework is one more.
+"""The interface between autogpu and a framework: a class of its package derives from :class:`HookedFramework`.
 
-It provides what :class:`Framework` leaves open. When the framework is about to take GPUs, its hooks call what they
-inherit: within ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it has settled what it takes. The
-others, in their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for
-one that lists GPUs before, or ends up without them.
+That class provides what :class:`Framework` leaves open. Before the framework takes GPUs, its hooks call within
+``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it is known what it takes. The other methods, in
+their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for a framework
+that lists GPUs before, or ends up without them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from autogpu import process, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import messages, stderr
-from autogpu.reporting.text import printable
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
 
 
-_HOOK = "_autogpu_hook"
+# The attribute by which a hooked function is known.
+_HOOKED = "_autogpu_hooked"
 
 
 def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
@@ -39,13 +39,13 @@ def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         return hook(original, *state, *args, **kwargs)
 
-    setattr(call, _HOOK, True)
+    setattr(call, _HOOKED, True)
     return call
 
 
 def is_hooked(function: Any) -> bool:
     """:func:`hooked` has made it, and nobody has replaced it since."""
-    return _HOOK in getattr(function, "__dict__", {})
+    return _HOOKED in getattr(function, "__dict__", {})
 
 
 def put_back(holder: Any, name: str, original: Any) -> None:
@@ -273,16 +273,9 @@ class HookedFramework(Framework):
             last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None:
-            last_index = max([device.index for device in inventory.devices], default=0)
-            lines.append(
-                f"CUDA_VISIBLE_DEVICES={printable(visible.spec.value or '')} names no GPU here, {name} starts on CPU; "
-                f"there are the indices 0 to {last_index}"
-            )
+            lines.append(messages.names_no_gpu(visible.spec.value or "", inventory, name))
         if visible.ignored_value is not None:
-            lines.append(
-                f"CUDA_VISIBLE_DEVICES={printable(visible.ignored_value)} was set after CUDA had read it and has no "
-                f"effect, as without autogpu; set it before {name} lists GPUs"
-            )
+            lines.append(messages.set_too_late(visible.ignored_value, name))
         return lines
 
     def on_uncaught(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Sequence
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
-from autogpu.reporting.text import MIB, memory_in_words, numbered, sized
+from autogpu.reporting.text import MIB, memory_in_words
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -82,7 +82,7 @@ class JAX(HookedFramework):
         text = str(error)
         if type(error).__name__ not in _CLASSES or not text.startswith("RESOURCE_EXHAUSTED"):
             return None
-        return OutOfMemory(sized("allocat(?:e|ing) SIZE", text), numbered(r"GPU_(\d+)_bfc", text))
+        return OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU_(\d+)_bfc")
 
     def backends(self, original: Any) -> Any:
         """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
@@ -163,10 +163,8 @@ class JAX(HookedFramework):
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
         if looks is not None and not looks():
             return False
-        plugins = getattr(self._bridge, "jax_plugins", None)
-        return plugins is not None and any(
-            name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(plugins.__path__)
-        )
+        folders = getattr(getattr(self._bridge, "jax_plugins", None), "__path__", ())
+        return any(name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(folders))
 
     @property
     def _names_gpus(self) -> bool:
@@ -203,10 +201,10 @@ def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> De
     return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
 
 
-def _memory(options: Mapping[str, Any], limits_mb: Sequence[tuple[float, ...]]) -> str:
+def _memory(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]]) -> str:
     """How JAX allocates; the limits are the policy's, and without them a fraction is the script's."""
     fraction = float(options.get("memory_fraction", 0))
-    memory = memory_in_words(limits_mb, 0.0 if limits_mb else fraction, grows=not options.get("preallocate", True))
+    memory = memory_in_words(limits_mib, 0.0 if limits_mib else fraction, grows=not options.get("preallocate", True))
     allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
     if fraction and allocator in _UNLIMITED:
         memory += f" (not enforced with {_ALLOCATOR}={allocator})"

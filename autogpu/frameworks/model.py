@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import Mapping
@@ -9,6 +10,9 @@ from typing import Mapping
 from autogpu.devices.model import CudaAttributes
 from autogpu.frozen import Value
 from autogpu.selection.model import Cap
+
+_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE, _NEVER = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b", "(?!)"
 
 
 class DeviceRequest(Value):
@@ -101,6 +105,14 @@ class OutOfMemory(Value):
     ordinal: int = 0
     allowed_bytes: int = 0
 
+    @classmethod
+    def in_text(cls, text: str, asked: str, ordinal: str, allowed: str = _NEVER) -> OutOfMemory:
+        """Read the numbers in an error's text by a pattern for each, in which ``SIZE`` is one such as ``1.00GiB``."""
+        found = [re.search(pattern.replace("SIZE", _SIZE), text) for pattern in (asked, allowed)]
+        sizes = [int(float(each.group(1)) * _UNITS[each.group(2)]) if each else 0 for each in found]
+        number = re.search(ordinal, text)
+        return cls(sizes[0], int(number.group(1)) if number else 0, sizes[1])
+
 
 class Hooks(Value):
     """The entry points of a framework, found or missing; ``doctor`` shows them.
@@ -147,11 +159,11 @@ class Framework(ABC):
 
     @abstractmethod
     def install_hooks(self, hooks: Hooks) -> None:
-        """Replace the entry points that were found in the imported framework: they call those of
-        :class:`autogpu.frameworks.base.HookedFramework`.
+        """Replace the entry points that were found in the imported framework by hooks.
 
-        Twice is as good as once. Nothing is initialised and no GPU is touched. Another framework of the same
-        process may have been imported before, or be in the middle of its import.
+        These call :class:`autogpu.frameworks.base.HookedFramework`. Twice is as good as once. Nothing is initialised
+        and no GPU is touched. Another framework of the same process may have been imported before, or be in the middle
+        of its import.
         """
 
     @staticmethod

@@ -167,7 +167,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
     reader = FolderReader()
     try:
         with lease.folder.opened() as descriptor:
-            reader.read(descriptor)  # nor for texts that can be read before
+            reader.read(descriptor)  # before the mutex is taken, under which others would wait for it
         is_held = try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None
     except BaseException:

@@ -73,7 +73,8 @@ class Holder(Value):
     def pid_here(self) -> int | None:
         """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
 
-        Such as another container's, one that ended (a fork's child may keep its lease), and one that ``/proc`` hides.
+        It does not in another container, after the holder's end (a fork's child may keep its lease), and where
+        ``/proc`` hides it.
         """
         if self.pid is None or self.pid_namespace is None or self.pid_namespace != process.pid_namespace():
             return None

@@ -108,7 +108,7 @@ class _Place(LockedFile):
         self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
 
     def rest(self, until_s: float) -> None:
-        """Wait, alive in the eyes of the others."""
+        """Wait, and show the others meanwhile that this process is running."""
         while monotonic_s() < until_s:
             time.sleep(max(0.0, min(until_s - monotonic_s(), LOOK_S)))
             self.beat()

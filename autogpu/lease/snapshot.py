@@ -90,18 +90,13 @@ class FolderReader:
         is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, unix_s()
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
-        remaining: dict[int, int] = defaultdict(lambda: bytes_of_each)
+        left: dict[int, int] = defaultdict(lambda: bytes_of_each)
         found: dict[_Key, Holder] = {}
         for name, status in _fair_parts(by_user):
             key = status.st_ctime_ns, name, status.st_ino
             value = self._known.get(key)
             if value is None or not is_fresh:
-                user = process.user_of(status.st_uid)
-                # What is longer can't be understood, and is not worth a look at its text.
-                is_read = value is None and status.st_size <= _MAX_TEXT_BYTES
-                most = min(status.st_size, remaining[user]) if is_read else 0
-                remaining[user] -= most
-                value = _alive(descriptor, name, value, most, now_s, remove_stale=remove_stale)
+                value = _alive(descriptor, name, value, left, now_s, remove_stale=remove_stale)
             if value is not None:
                 found[key] = value
         # The text of one that can't be read may have been too much for this time.
@@ -146,9 +141,9 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
 
 
 def _alive(
-    folder: int, name: str, known: Holder | None, most: int, now_s: float, *, remove_stale: bool
+    folder: int, name: str, known: Holder | None, left: dict[int, int], now_s: float, *, remove_stale: bool
 ) -> Holder | None:
-    """The live lease or ticket of that name, as it is ``known`` or by its text, if that has at most so many bytes."""
+    """The live lease or ticket of that name, as it is ``known`` or by its text, if its user has so many bytes left."""
     opened = locks.opened(folder, name)
     if opened is None:
         return None
@@ -158,26 +153,23 @@ def _alive(
             locks.unlink(folder, name)
         if beat_s is None:
             return None
-        holder = known or _read(name, opened, most)
+        holder = known or _read(name, opened, left)
         # A ticket that has just been made has no other.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
 
 
-def _read(name: str, opened: locks.Descriptor, most: int) -> Holder:
+def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
+    uid, size = process.user_of(opened.status.st_uid), opened.status.st_size
+    # A longer text can't be understood, and a part of one would count now and then, where only blanks are cut off.
+    most = size if size <= min(left[uid], _MAX_TEXT_BYTES) else 0
+    left[uid] -= most
     try:
-        # No part of a longer one: where only blanks are cut off it would count now and then.
-        fields = fields_of(os.read(opened.number, most) if opened.status.st_size <= most else b"")
+        fields = fields_of(os.read(opened.number, most))
     except model.MalformedRecord:
         fields = {}
-    return kind(
-        name,
-        process.user_of(opened.status.st_uid),
-        is_mine=placed.get(name) == os.getpid(),
-        since_s=opened.status.st_mtime,
-        **fields,
-    )
+    return kind(name, uid, is_mine=placed.get(name) == os.getpid(), since_s=opened.status.st_mtime, **fields)
 
 
 class Processes(Value):

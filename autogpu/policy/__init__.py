@@ -100,7 +100,7 @@ def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting])
         used = settings.get(problem.key)
         if used is None:
             yield problem
-        elif used.origin.layer != model.DEFAULT:
+        elif used.is_set:
             yield replace(problem, instead=f"{used.text} from {used.origin} is used")
         else:
             is_unset = used.text in ('""', "[]")

@@ -146,7 +146,7 @@ class Kind(Value):
     Attributes:
         allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
         read: The value of what a file, a variable or a flag holds; raises ``Refused``.
-        schema: Of a file that writes it as TOML does; what a text may be is not in it.
+        schema: The JSON schema of the value as TOML writes it; what may be in a text is not described.
         plain: The value as TOML and JSON hold it, which ``read`` takes.
         words: Those it may be: for completion, and for the nearest to a misspelt one.
         hints: Patterns of what people write that is refused, and how to write it.

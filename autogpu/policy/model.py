@@ -138,9 +138,19 @@ class Setting(Value):
     overrides: Setting | None = None
 
     @property
+    def is_set(self) -> bool:
+        """A layer has set it, be it to the default's value."""
+        return self.overrides is not None
+
+    @property
     def text(self) -> str:
         """The value as a TOML file would hold it; safe for a terminal."""
         return BY_DOTTED[self.key].written(self.value)
+
+    @property
+    def overridden(self) -> tuple[Setting, ...]:
+        """All that it overrode, the highest layer first, down to the default."""
+        return () if self.overrides is None else (self.overrides, *self.overrides.overridden)
 
 
 class Problem(Value):

@@ -152,7 +152,6 @@ def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = Fal
 
 
 def _parsed(content: bytes) -> tuple[Any, str]:
-    """A file's table and its text."""
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")

@@ -45,9 +45,7 @@ def outcome(
         return _no_gpu_seen(inventory, framework)
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
-    visible = decision.visible
-    devices = [device for device in (visible[o] for o in usage.ordinals if o < len(visible)) if device]
-    level = resolved.policy.level
+    devices, level = decision.at(usage.ordinals), resolved.policy.level
     lines = [] if level == "quiet" else [_taken(decision, usage, devices, resolved, framework, task)]
     if level == "explain":
         lines += explain.each_gpu(decision.ranking, devices, inventory)
@@ -95,7 +93,18 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     return []
 
 
-def granted(grant: Grant, visible: str | None) -> str:
+def names_no_gpu(value: str, inventory: Inventory, framework: str) -> str:
+    last = max((device.index for device in inventory.devices), default=0)
+    there_are = f"there are the indices 0 to {last}"
+    return f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; {there_are}"
+
+
+def set_too_late(value: str, framework: str) -> str:
+    what = f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect"
+    return f"{what}, as without autogpu; set it before {framework} lists GPUs"
+
+
+def granted_gpus(grant: Grant, visible: str | None) -> str:
     """``50 % of GPU 2``, as the engine calls it."""
     if grant.is_none:
         return "no GPU"
@@ -114,7 +123,7 @@ def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
 
 def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
-    found = [setting.origin.place for setting in resolved.settings.values() if setting.origin.layer != "default"]
+    found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
     return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
 
 

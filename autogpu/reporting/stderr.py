@@ -67,7 +67,7 @@ def _is_read(stderr: Any) -> bool:
 
 def _said_beside(stderr: Any, line: str) -> bool:
     """Write in a thread: what a script has put there may do anything, even use the framework that waits for us."""
-    # The script's own kind of stderr is the exception.
+    # Not at the top: few scripts put a stderr of their own there.
     import atexit
     import contextvars
     import threading

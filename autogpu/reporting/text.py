@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Sequence
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
-_UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b"
 
 
 def printable(text: str, longest: int = 300) -> str:
@@ -60,7 +57,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def memory_in_words(
-    limits_mb: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
+    limits_mib: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
 ) -> str:
     """How a framework allocates, under the limits of the logical GPUs of each GPU, or a script's fraction of each.
 
@@ -69,8 +66,8 @@ def memory_in_words(
     when = ", allocated as needed" if grows else ", allocated at once"
     if fraction:
         return f"limited by the script to {fraction:.0%} of each GPU" + when
-    if any(limits_mb):
-        each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mb]
+    if any(limits_mib):
+        each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mib]
         limited = "limited by the script" if by_script else "limited"
         if len(set(each)) > 1:
             return f"{limited}, in this order, to {', '.join(each)}{when}"
@@ -88,7 +85,7 @@ def short_path(path: str | os.PathLike[str], homes: Sequence[str] = ()) -> str:
 
 
 def sudo() -> str:
-    """Stands before a command that only root may run; empty for root, but for one that only this command is run by."""
+    """What to type before a command for root: nothing in a shell of root's, which sudo's is not."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return "" if is_root and "SUDO_USER" not in os.environ else "sudo "
 
@@ -106,15 +103,3 @@ def user_name(uid: int) -> str:
         return printable(pwd.getpwuid(uid).pw_name, 32)
     except (ImportError, KeyError):
         return f"uid {uid}"
-
-
-def sized(pattern: str, text: str) -> int:
-    """The bytes that follow ``pattern`` in a text, such as ``1.00GiB`` or ``2048 bytes``; 0 where none do."""
-    found = re.search(pattern.replace("SIZE", _SIZE), text)
-    return int(float(found.group(1)) * _UNITS[found.group(2)]) if found else 0
-
-
-def numbered(pattern: str, text: str) -> int:
-    """The number in a text at the group of ``pattern``; 0 where there is none."""
-    found = re.search(pattern, text)
-    return int(found.group(1)) if found else 0

@@ -110,7 +110,7 @@ class _Pool:
         self.quota = policy.per_user - len(self.held) if has_cap else sys.maxsize
 
     @property
-    def could_have(self) -> int:
+    def waits_for(self) -> int:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
         request = self.request
         waits_for = request.wanted_count if request.policy.busy == "wait" else request.least_count
@@ -226,7 +226,7 @@ def _take_best(pool: _Pool) -> Decision:
     allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
-    if len(taken) < pool.could_have and _waits(request, pool.within_quota(candidates)):
+    if len(taken) < pool.waits_for and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
     if not taken:
         is_shared = request.positions and request.policy.busy == "share" and pool.quota > 0
@@ -332,7 +332,7 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
     if pool.quota <= 0:
         why = explain.quota_reached(policy.per_user)
     elif free:
-        why = explain.waiting_for_more(pool.could_have, free)
+        why = explain.waiting_for_more(pool.waits_for, free)
     else:
         why = explain.none_taken(candidates, ranking)
     if not waits or not ranking.suitable:
@@ -341,4 +341,4 @@ def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits
         why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
     if policy.busy == "share":
         why += explain.until_it_shares(policy.wait_s - pool.request.waited_s)
-    return Decision(Verdict.WAIT, why, waits_for=pool.could_have)
+    return Decision(Verdict.WAIT, why, waits_for=pool.waits_for)

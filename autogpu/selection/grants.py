@@ -52,7 +52,8 @@ class Grant(Value):
     """The part of the host's GPUs that this process may use, and the engine that manages them, if there is one.
 
     Attributes:
-        is_none: The engine granted none, for the reason and with the remedy in words.
+        why: Where there is none, the reason in words; and the ``remedy``.
+        is_none: The engine granted none.
         needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.

@@ -27,7 +27,7 @@ IDLE_LEASE_S = 30 * 60.0
 
 
 class Job(Value):
-    """A job that holds GPUs by the leases of so many processes.
+    """A job, which holds GPUs by the leases of its ``members``.
 
     Attributes:
         pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
@@ -67,7 +67,7 @@ class _Gpus:
         self._used: dict[int | None, dict[str, int]] = {}
         self._on: dict[int | None, set[str]] = {}
         for device in devices:
-            bare = {process.pid for process in device.compute_processes or () if process.is_bare}
+            bare = bare_pids(device)
             # A card in MIG mode lists those on its instances as well.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
                 self._on.setdefault(pid, set()).add(device.uuid)
@@ -157,17 +157,21 @@ def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
     """Free: no process computes on it and no lease claims it. A desktop's memory and bare contexts do not count."""
-    if claims:
-        return Tier.IDLE_LEASE if _is_idle(device, own_pid, claims) else Tier.BUSY
-    if unmanaged_processes(device, (), own_pid) or (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT:
+    if unmanaged_processes(device, claims, own_pid):
         return Tier.BUSY
-    if device.memory_used_bytes is None or device.memory_total_bytes is None:
-        return Tier.FREE
-    used = device.memory_used_bytes - bytes_by_pid(device).get(own_pid, 0)
+    if claims:
+        return Tier.IDLE_LEASE if _is_idle(device, claims) else Tier.BUSY
+    is_computing = (device.utilization_percent or 0) >= _BUSY_UTILIZATION_PERCENT
+    return Tier.BUSY if is_computing or _foreign_bytes(device, own_pid) > _desktop_bytes(device) else Tier.FREE
+
+
+def _foreign_bytes(device: Device, own_pid: int | None) -> int:
+    """The memory that neither this process nor bare contexts take; 0 where the driver does not tell."""
+    used_by, total = dict(bytes_by_pid(device)), device.memory_total_bytes or 0
+    used = (device.memory_used_bytes or 0) - used_by.pop(own_pid, 0)
     # Of so many contexts that nobody could join what is there, each counts.
-    if used <= device.memory_total_bytes * (1 - LEAST_FREE_PART):
-        used -= sum(p.memory_used_bytes or 0 for p in device.compute_processes or () if p.is_bare and p.pid != own_pid)
-    return Tier.BUSY if used > _desktop_bytes(device) else Tier.FREE
+    is_joinable = used <= total * (1 - LEAST_FREE_PART)
+    return used - sum(used_by[pid] for pid in used_by.keys() & bare_pids(device)) if is_joinable else used
 
 
 def _desktop_bytes(device: Device) -> float:
@@ -175,8 +179,8 @@ def _desktop_bytes(device: Device) -> float:
     return max(GIB, (device.memory_total_bytes or 0) * 0.05)
 
 
-def _is_idle(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> bool:
-    if unmanaged_processes(device, claims, own_pid) or any(claim.newest_s < IDLE_LEASE_S for claim in claims):
+def _is_idle(device: Device, claims: Sequence[Claim]) -> bool:
+    if any(claim.newest_s < IDLE_LEASE_S for claim in claims):
         return False
     if device.parent is None:
         return device.utilization_percent == 0
@@ -195,7 +199,7 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
     # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
     used_by, claimed = bytes_by_pid(device), 0
     used -= used_by.get(own_pid, 0)
-    if claims and _is_idle(device, own_pid, claims):
+    if claims and tier(device, own_pid, claims) is Tier.IDLE_LEASE:
         return total - used
     for claim in claims:
         uses = sum(used_by.get(pid, 0) for pid in set(claim.pids))
@@ -225,6 +229,10 @@ def own_memory_bytes(devices: Iterable[Device], uuids: Sequence[str], pid: int |
     """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
     used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in devices}
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
+
+
+def bare_pids(device: Device) -> set[int]:
+    return {process.pid for process in device.compute_processes or () if process.is_bare}
 
 
 def compute_pids(devices: Iterable[Device]) -> set[int]:

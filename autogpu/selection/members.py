@@ -139,8 +139,7 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
-    mine = filter(None, map(dict(enumerate(alone.visible)).get, ordinals))
-    shared = best_effort_caps((device, ()) for device in mine if not claims.get(device.uuid))
+    shared = best_effort_caps((device, ()) for device in alone.at(ordinals) if not claims.get(device.uuid))
     return replace(
         alone,
         verdict=Verdict.TAKE,
@@ -169,7 +168,7 @@ def request_for_new_process(
     policy, grant = resolved.policy, settled(grant, inventory)
     spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
     uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
-    count, is_set = len(uuids or ()), resolved.settings["select.count"].overrides is not None
+    count, is_set = len(uuids or ()), resolved.settings["select.count"].is_set
     return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from types import MappingProxyType
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
@@ -67,10 +67,11 @@ class Cap(int):
 
 
 class Claim(Value):
-    """The claim of one job on one GPU, by its live leases: 0 bytes as a best-effort job, and where it has none.
+    """The claim of one job on one GPU, by its live leases.
 
     Attributes:
-        pids: None of another container's.
+        bytes: 0 for a best-effort job, and on a GPU that the job uses without a claim.
+        pids: Empty for a job in another container.
         age_s: Since the first of its processes claimed there; those that come later are known by what there is of it.
         newest_s: Since the last of them claimed a GPU, after which alone it can be idle.
         cap_bytes: The most that one of them may allocate; 0 where nothing caps it.
@@ -113,7 +114,8 @@ class MemoryDemand(Value):
         context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
         is_limit: The job continues with less, so that a smaller GPU is suitable as well.
         or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
-        may_join: On a GPU that can be joined it has what is free, also of what jobs claim that have not told a size.
+        may_join: On a GPU that can be joined it may have all that is free, also where a job that states no size claims
+            it.
     """
 
     bytes: int | None = None
@@ -178,7 +180,7 @@ class SelectionRequest(Value):
         learned: What the last runs of the script tell that it needs, where the policy asks for that.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
-        processes: The ranks of a job for which this is, each of which has its own of these GPUs.
+        processes: How many processes it asks for: the ranks of a job, which divide these GPUs.
         waited_s: How long the process has waited for GPUs.
     """
 
@@ -369,8 +371,11 @@ class Decision(Value):
     def devices(self) -> tuple[Device, ...]:
         """The GPUs named by ``ordinals``, idlest first."""
         number = {candidate.device.uuid: number for number, candidate in enumerate(self.ranking.candidates)}
-        named = (self.visible[ordinal] for ordinal in self.ordinals)
-        return tuple(sorted((d for d in named if d), key=lambda device: number.get(device.uuid, len(number))))
+        return tuple(sorted(self.at(self.ordinals), key=lambda device: number.get(device.uuid, len(number))))
+
+    def at(self, ordinals: Iterable[int]) -> list[Device]:
+        """The GPUs at some of the process's ordinals, as far as they could be read."""
+        return [device for device in map(dict(enumerate(self.visible)).get, ordinals) if device]
 
 
 def left_alone(request: SelectionRequest, why: str) -> Decision:

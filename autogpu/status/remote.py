@@ -96,8 +96,9 @@ def _status_in(ended: int, text: str, said: str) -> HostStatus:
 
 
 def from_json(values: Mapping[str, Any]) -> HostStatus:
-    """The status that ``to_json`` gave, here or on another host; fields that this version lacks are ignored, and
-    those that an older one lacks have their defaults.
+    """The status that ``to_json`` gave, here or on another host.
+
+    Fields that this version does not know are ignored, and those that an older one lacks have their defaults.
 
     Raises:
         ValueError: It is no status of a version that this one can read.

@@ -149,30 +149,28 @@ def host_status(
 def _gpus(
     inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
-    claims = claims_by_gpu(jobs)
-    too_small = {each.device.uuid for each in decision.ranking.rejected if each.cause is Cause.TOO_SMALL}
+    claims, causes = claims_by_gpu(jobs), {each.device.uuid: each.cause for each in decision.ranking.rejected}
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
         instances = [each for each in inventory.devices if each.parent == device.uuid]
-        here = [job for job in jobs if device.uuid in job.claims]
-        candidate = Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))
-        # The first that holds is told. But for the last one, no job can have the GPU.
+        free = [Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))] if device_tier is Tier.FREE else []
+        # The first that holds is told. But for the last two, no job can have the GPU.
         states = {
             "split": instances,
             "no_instance": device.mig_enabled,
             "prohibited": device.compute_mode == "prohibited",
-            "too_small": device.uuid in too_small,
-            "awaited": device_tier is Tier.FREE and awaited([candidate], queue, claims),
+            "too_small": causes.get(device.uuid) is Cause.TOO_SMALL,
+            "awaited": awaited(free, queue, claims),
+            device_tier.name.lower(): True,
         }
         # Most is told as it was read.
         told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
         told.update(
             name=printable(device.name, 64),
-            state=next((state for state, holds in states.items() if holds), device_tier.name.lower()),
-            jobs=tuple(_job_status(job, device, device_tier, names) for job in here),
+            state=next(state for state, holds in states.items() if holds),
+            jobs=tuple(_job_status(job, device, device_tier, names) for job in jobs if device.uuid in job.claims),
             unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
-            # Of a card in MIG mode all of it is used by its instances.
-            unlisted_bytes=0 if device.mig_enabled else device.unlisted_bytes,
+            unlisted_bytes=device.unlisted_bytes,
             health_problems=() if device.parent else device.health_problems,
         )
         yield model.GpuStatus(**told)

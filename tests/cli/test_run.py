@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from autogpu.cli.run import name_of
+from autogpu.cli.run import command_name
 from tests.cli.lab import AUTOGPU, autogpu, holders, running, server
 from tests.lease.conftest import until
 from tests.support import environments
@@ -65,7 +65,7 @@ def test_without_a_driver_a_command_that_would_hold_a_gpu_starts_without_one():
     ],
 )
 def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
-    assert name_of(command.split()) == name
+    assert command_name(command.split()) == name
 
 
 @pytest.mark.slow

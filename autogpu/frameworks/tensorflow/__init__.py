@@ -15,7 +15,7 @@ from autogpu.frameworks.model import Hooks, OutOfMemory
 from autogpu.frameworks.tensorflow import entry_points
 from autogpu.frameworks.tensorflow.placement import PlacementResolver, module_of
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
-from autogpu.reporting.text import numbered, sized
+from autogpu.frozen import replace
 
 _CONTEXT = "eager.context"
 _PLAIN = "take what they would without autogpu"
@@ -136,8 +136,8 @@ class TensorFlow(HookedFramework):
         # Without a device it is a graph that XLA has compiled.
         if not is_full or "by allocator cpu" in text:
             return None
-        asked = sized("allocat(?:e|ing) SIZE", text) or _tensor_bytes(text)
-        return OutOfMemory(asked, numbered(r"GPU_(\d+)_bfc", text) or numbered(r"GPU:(\d+) in order to run", text))
+        found = OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU[_:](\d+)(?:_bfc| in order to run)")
+        return replace(found, asked_bytes=found.asked_bytes or _tensor_bytes(text))
 
 
 def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:

@@ -56,8 +56,8 @@ def named_gpu(name: Any) -> int | None:
     if not isinstance(name, str) and type(name).__module__.startswith("tensorflow"):
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
-    found = _NAME.search(name) if isinstance(name, str) else None
-    job = _JOB.search(name) if isinstance(name, str) else None
+    text = name if isinstance(name, str) else ""
+    found, job = _NAME.search(text), _JOB.search(text)
     return int(found.group(2)) if found and (job is None or job.group(1) == "localhost") else None
 
 

@@ -15,7 +15,7 @@ from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
 from autogpu.reporting.text import MIB, counted, memory_in_words
 
-# By CUDA ordinal, MB of each logical GPU there.
+# By CUDA ordinal, MiB of each logical GPU there: what TensorFlow calls MB.
 Limits = Mapping[int, Tuple[float, ...]]
 NO_LIMITS: Limits = MappingProxyType({})
 
@@ -25,7 +25,7 @@ FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 # With "cuda_malloc_async" CUDA's own pool allocates, to which a limit is a hint of how much to keep.
 _ALLOCATOR = "TF_GPU_ALLOCATOR"
 
-# The least with which TensorFlow can start a logical GPU: less than 1 MB is none to it.
+# The least with which TensorFlow can start a logical GPU: less than 1 MiB is none to it.
 _SMALLEST_MIB = 1.0
 
 # More memory than any GPU has, for one whose memory is unknown: TensorFlow then takes what it can get.
@@ -44,7 +44,7 @@ class UserSettings(Value):
         leaves_unplaced: Its graph has operations for which it names no device: TensorFlow puts them on the first GPU.
         places_hard: It has turned soft placement off, so that a name without a GPU would raise.
         growths: Memory growth, for each GPU for which it was set.
-        limits: MB of each logical GPU, for each GPU for which it was set.
+        limits: MiB of each logical GPU, for each GPU for which it was set.
         fraction: ``per_process_gpu_memory_fraction``; 0 if unset. TensorFlow takes that or limits.
         limits_exclude_growth: Its limits came through ``tf.config``, where growth can't be set beside one: there a
             limit means memory that is taken at once.
@@ -118,7 +118,7 @@ class DevicePlacement(Value):
 
     Attributes:
         ordinals: CUDA ordinals in TensorFlow's order.
-        limits: MB of each logical GPU; a GPU without an entry is one logical GPU without a limit.
+        limits: MiB of each logical GPU; a GPU without an entry is one logical GPU without a limit.
         growth: ``None`` leaves it to TensorFlow.
         fraction: As in :class:`UserSettings`.
         by_script: A limit or the fraction is the script's own.
@@ -257,7 +257,7 @@ def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> l
 
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
-    """MB of each logical GPU on a GPU: those that are used divide a limit, and all of them what has none."""
+    """MiB of each logical GPU on a GPU: those that are used divide a limit, and all of them what has none."""
     given, count = placement.limits.get(ordinal, ()), len(used)
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
@@ -294,7 +294,7 @@ def _fraction_mib(placement: DevicePlacement, assignment: Assignment, ordinal: i
 
 
 def _whole_mib(size_bytes: float) -> float:
-    # A ConfigProto holds MB with 24 bits, and a cap is not to be rounded up.
+    # A ConfigProto holds them with 24 bits, and a cap is not to be rounded up.
     return float(max(int(size_bytes) // MIB, 1))
 
 
@@ -366,9 +366,9 @@ def write_placement(proto: Any, placement: DevicePlacement, gpu_count: int) -> N
 
 def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     """A finished ConfigProto asks the driver for this: the script's settings and the policy's, merged."""
-    limits_mb = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
+    limits_mib = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
-    memory = memory_in_words(limits_mb, placement.fraction, grows=grows, by_script=placement.by_script)
+    memory = memory_in_words(limits_mib, placement.fraction, grows=grows, by_script=placement.by_script)
     if placement.is_split_only:
         memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"
     if "limited" in memory and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":

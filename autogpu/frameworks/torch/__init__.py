@@ -19,7 +19,7 @@ from autogpu import process
 from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
-from autogpu.reporting.text import MIB, memory_in_words, numbered, sized
+from autogpu.reporting.text import MIB, memory_in_words
 from autogpu.selection.ranks import worker_of
 from autogpu.variables import WORKER
 
@@ -121,7 +121,7 @@ class PyTorch(HookedFramework):
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        """Nothing is told by a run that caught an error."""
+        """0 where the program caught an out-of-memory error: its peak does not tell what it needs."""
         return 0 if any(each.get("num_ooms") for each in _counted()) else cls.peak_bytes()
 
     @staticmethod
@@ -132,8 +132,7 @@ class PyTorch(HookedFramework):
         # A RuntimeError up to 1.12, and a class of its own under it since.
         if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
             return None
-        asked, allowed = sized("Tried to allocate SIZE", text), sized("SIZE allowed", text)
-        return OutOfMemory(asked, numbered(r"GPU (\d+)[ ;]", text), allowed)
+        return OutOfMemory.in_text(text, "Tried to allocate SIZE", r"GPU (\d+)[ ;]", "SIZE allowed")
 
     def _cuda_init(self, original: Any) -> None:
         self._before()
