@@ -129,7 +129,7 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
 
 
 def _launcher(rank: LocalRank) -> int | None:
-    """The nearest ancestor that is more than a step between its launcher and this one rank; ``None`` if unknown."""
+    """The launcher of this rank: the nearest ancestor that is no shell of this rank alone; ``None`` if unknown."""
     pid, group, found = os.getppid(), os.getpgrp(), None
     for _ in range(_MOST_PROCESSES):
         environ = {} if pid < 1 else _environ_of(pid)

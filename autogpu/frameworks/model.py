@@ -26,8 +26,8 @@ class DeviceRequest(Value):
         count: How many it asked for; 0 if it did not say.
         limits: Bytes that it lets the framework take, for each GPU for which it set that.
         fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        places: Which GPUs it is about to use, as it counts them, where CUDA counts the claimed ones first; ``()`` for
-            one of several workers that were told a number each, as long as it is not known.
+        places: Ordinals that it is about to use, where CUDA counts the claimed GPUs first; ``()`` for a worker that was
+            told an ordinal of its own which is not known yet.
     """
 
     gpu_count: int

@@ -89,7 +89,7 @@ class Demand(Value):
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
-        joins: A GPU that others have will do as well, if a job that tells no size may join there.
+        joins: It also takes a GPU in use, once jobs without a stated size may join there.
         per_user: How many GPUs its user may hold; 0 for any number.
     """
 
@@ -127,7 +127,7 @@ class QueueState(Value):
     """The queue as a waiting process sees it.
 
     Attributes:
-        ahead: Those in front that are not passed over, nor of the same job.
+        ahead: The waiters of other jobs in front of it, without those that it may pass.
         count: GPUs that are waited for.
         timeout_s: How long this process will wait in all.
     """

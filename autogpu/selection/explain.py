@@ -216,7 +216,7 @@ def lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str
 
 
 def order_is_fixed(policy: Policy, *, is_worker: bool) -> str:
-    """Why a framework takes what CUDA counts first, whatever it is, and whatever the policy says of busy GPUs."""
+    """Why a framework takes what CUDA counts first, also where it is busy and the policy would have it wait."""
     effect = "" if policy.busy == "share" else f', so that busy = "{policy.busy}" has no effect'
     return (ONLY_THE_WORKER_KNOWS if is_worker else COUNTED_BEFORE) + effect
 

@@ -107,7 +107,7 @@ def _cap(claim_bytes: int, cause: str) -> Cap:
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
-    """By CUDA ordinal, what a framework that is not limited takes: so much of what is free beside its CUDA context."""
+    """By CUDA ordinal, what a framework without a limit takes: its share of what is free, less its CUDA context."""
     free = {o: d.memory_free_bytes for o, d in enumerate(devices) if d is not None}
     return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
 

@@ -172,7 +172,7 @@ class SelectionRequest(Value):
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
         chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
-        positions: The places that it named instead, in autogpu's order: they mean a GPU each, and not certain ones.
+        positions: Indices that it named instead, into autogpu's order: each stands for some GPU of its own.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.

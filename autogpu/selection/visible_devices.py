@@ -109,5 +109,5 @@ def environment_for(
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Whole cards before instances, or behind them, as the best one is: CUDA reads the first kind in any case."""
+    """Whole cards and instances apart, those of the best one's kind first: CUDA reads the first kind alone."""
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
