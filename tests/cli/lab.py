@@ -9,21 +9,12 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 from autogpu.lease import find_folder, snapshot
-from tests.gpusim import Gpu, Server
+from tests.gpusim import Gpu
 
 # GPU 0 is a colleague's; of the idle ones the last wins.
 LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
 AUTOGPU = [sys.executable, "-m", "autogpu"]
-
-
-@pytest.fixture
-def server(tmp_path, lease_folder):
-    (tmp_path / "server").mkdir()
-    with Server(LAB, folder=tmp_path / "server") as running:
-        yield running
 
 
 def holders(lease_folder):
@@ -40,32 +31,33 @@ def running(server, *arguments, **options):
 
 
 class OnTerminal:
-    """``autogpu wait`` whose stderr is a terminal, and what it has shown there."""
+    """A command of autogpu of which stderr is a terminal, or all that it has, and what it has shown there."""
 
-    def __init__(self, popen, *options):
-        self._controller, terminal = pty.openpty()
-        self.process = popen([*AUTOGPU, "wait", *options], stdout=subprocess.PIPE, stderr=terminal, text=True)
+    def __init__(self, popen, *arguments, is_whole=False, **options):
+        self.controller, terminal = pty.openpty()
+        streams = {"stdin": terminal, "stdout": terminal} if is_whole else {"stdout": subprocess.PIPE}
+        self.process = popen([*AUTOGPU, *arguments], **streams, stderr=terminal, text=True, **options)
         os.close(terminal)
         self.shown = ""
 
-    def until_shown(self, text):
+    def until_shown(self, text, times=1):
         end_s = time.monotonic() + 60
-        while text not in self.shown:
-            assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
+        while self.shown.count(text) < times:
+            assert select.select([self.controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
             self._read()
 
     def end(self):
         """Its stdout and exit status."""
         printed = self.process.communicate(timeout=60)[0]
-        while select.select([self._controller], [], [], 0)[0] and self._read():
+        while select.select([self.controller], [], [], 0)[0] and self._read():
             pass
-        os.close(self._controller)
+        os.close(self.controller)
         return printed, self.process.returncode
 
     def _read(self):
         try:
-            part = os.read(self._controller, 65536)
+            part = os.read(self.controller, 65536)
         except OSError:  # Linux says so that the other side is closed
             part = b""
-        self.shown += part.decode()
+        self.shown += part.decode("utf-8", "replace")
         return part

@@ -76,6 +76,15 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("--frob", "--frob", ""),
         ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
+        ("run --hold --count two -- true", "--count: select.count can't be", " run"),
+        ("wait --mine --count 2", "--mine waits for an end, and can't be combined with --count", " wait"),
+        (
+            "wait --job 1 --mine --need 1G",
+            "--job waits for an end, and can't be combined with --need and --mine",
+            " wait",
+        ),
+        ("wait --timeout 100ms", 'can\'t be "100ms"', " wait"),
+        ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from autogpu.lease import find_folder, snapshot
 from tests.cli.lab import AUTOGPU, OnTerminal
-from tests.gpusim import Gpu, Server
+from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
 
@@ -20,12 +20,8 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["path"]  # a fixture
 
+GPUS = [Gpu()]
 HELD = {"GPU-0": 1 << 30}
-
-
-@pytest.fixture
-def environ(lease_folder):
-    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
 
 
 def waited(*options, **settings):
@@ -35,7 +31,7 @@ def waited(*options, **settings):
 
 def on_terminal(*options):
     """It, when it has said that it waits."""
-    waiting = OnTerminal(subprocess.Popen, *options)
+    waiting = OnTerminal(subprocess.Popen, "wait", *options)
     waiting.until_shown("Ctrl-C stops")
     return waiting
 
@@ -108,37 +104,15 @@ def test_ctrl_c_ends_it(environ):
         assert waiting.end() == ("", -signal.SIGINT)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--mine", "--count", "2"), "--count"),
-        (("--job", "1", "--mine"), "--mine"),
-        (("--job", "1", "--need", "1G"), "--need"),
-    ],
-)
-def test_what_is_asked_of_a_gpu_is_nothing_to_a_job(options, named):
-    done = waited(*options)
-    assert done.returncode == 2
-    assert f"can't be combined with {named}" in done.stderr
-
-
-@pytest.fixture
-def server(tmp_path, lease_folder):
-    (tmp_path / "server").mkdir()
-    with Server((Gpu(),), folder=tmp_path / "server") as running:
-        yield running
-
-
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
 
 
-def started(server, environ, *options):
-    held = server.popen([*AUTOGPU, "run", "--hold", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    return held, find_folder(environ)
+def started(server, *options):
+    return server.popen([*AUTOGPU, "run", "--hold", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, environ):
-    held, folder = started(server, environ, "--", *WITH_CHILD)
+    held, folder = started(server, "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
     held.kill()
     held.wait(timeout=60)
@@ -152,9 +126,9 @@ def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, env
 
 
 def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(server, environ):
-    held, folder = started(server, environ, "--", *WITH_CHILD)
+    held, folder = started(server, "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
-    queued, _ = started(server, environ, "--busy", "wait", "--", "cat")
+    queued = started(server, "--busy", "wait", "--", "cat")
     until(lambda: len(snapshot(folder).queue) == 1, 60)
     by_child, by_ticket = on_terminal("--job", child), on_terminal("--job", str(queued.pid))
     held.stdin.close()
