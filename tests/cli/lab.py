@@ -7,6 +7,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 
 from autogpu.lease import find_folder, snapshot
@@ -31,32 +32,39 @@ def running(server, *arguments, **options):
 
 
 class OnTerminal:
-    """A command of autogpu of which stderr is a terminal, or all that it has, and what it has shown there."""
+    """A command of autogpu whose stdin and stderr are a terminal, and its stdout if so wanted."""
 
     def __init__(self, popen, *arguments, is_whole=False, **options):
-        self.controller, terminal = pty.openpty()
-        streams = {"stdin": terminal, "stdout": terminal} if is_whole else {"stdout": subprocess.PIPE}
-        self.process = popen([*AUTOGPU, *arguments], **streams, stderr=terminal, text=True, **options)
+        self._controller, terminal = pty.openpty()
+        streams = {"stdin": terminal, "stdout": terminal if is_whole else subprocess.PIPE, "stderr": terminal}
+        self.process = popen([*AUTOGPU, *arguments], **streams, text=True, **options)
         os.close(terminal)
         self.shown = ""
 
     def until_shown(self, text, times=1):
         end_s = time.monotonic() + 60
         while self.shown.count(text) < times:
-            assert select.select([self.controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
+            assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
             self._read()
+
+    def type(self, text):
+        os.write(self._controller, text.encode())
+
+    def echoes(self):
+        """Tell whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._controller)[3] & termios.ECHO)
 
     def end(self):
         """Its stdout and exit status."""
         printed = self.process.communicate(timeout=60)[0]
-        while select.select([self.controller], [], [], 0)[0] and self._read():
+        while select.select([self._controller], [], [], 0)[0] and self._read():
             pass
-        os.close(self.controller)
+        os.close(self._controller)
         return printed, self.process.returncode
 
     def _read(self):
         try:
-            part = os.read(self.controller, 65536)
+            part = os.read(self._controller, 65536)
         except OSError:  # Linux says so that the other side is closed
             part = b""
         self.shown += part.decode("utf-8", "replace")

@@ -83,6 +83,8 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
             "--job waits for an end, and can't be combined with --need and --mine",
             " wait",
         ),
+        ("stop", "name one job", " stop"),
+        ("stop train.py --gpu 1", "name one job", " stop"),
         ("wait --timeout 100ms", 'can\'t be "100ms"', " wait"),
         ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -392,16 +390,16 @@ def test_watching_redraws_and_ends(lab, end):
     screen = OnTerminal(server.popen, "status", "-w", "--interval", "0.5", is_whole=True, environ=environ)
     screen.until_shown("train.py", times=2)
     screen.until_shown("q: leave, s: order (number), h: help")
-    os.write(screen.controller, b"h")
+    screen.type("h")
     screen.until_shown("held for half an hour or more", times=2)
-    os.write(screen.controller, b"hs")
+    screen.type("hs")
     screen.until_shown("order (memory)", times=2)
     if end == "q":
-        os.write(screen.controller, b"q")
+        screen.type("q")
     else:
         screen.process.send_signal(signal.SIGINT)
     assert screen.process.wait(timeout=60) == 0
-    assert termios.tcgetattr(screen.controller)[3] & termios.ECHO, "what is typed shows again"
+    assert screen.echoes(), "as before"
     screen.end()
     assert "\x1b[?1049h" in screen.shown
     assert screen.shown.rindex("\x1b[?1049l") > screen.shown.rindex("train.py"), "the screen is as it was before"
