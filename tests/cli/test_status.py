@@ -142,6 +142,7 @@ def unread(cause, said):
 
 LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
 UNKNOWN = inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))
+AILING = replace(host(LOST), policy_problems=["select.cuont is unknown"], lease_folder_problem="it is a link")
 FOUR = inventory(*map(gpu, range(4)))
 
 
