@@ -76,13 +76,6 @@ def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
     assert "GPU 2 could be had now (not reserved)" in waiting.shown
 
 
-def test_a_process_without_a_claim_that_ends_ends_the_wait(server):
-    waiting = OnTerminal(server.popen, "wait", "--count", "3")
-    waiting.until_shown("waiting for 1 more")
-    server.change(0, processes={}, utilization=0)
-    assert waiting.end() == ("", 0)
-
-
 @pytest.mark.parametrize("comes_back", [True, False], ids=["for-a-moment", "for-good"])
 def test_a_gpu_that_is_lost_ends_the_wait_for_it_unless_it_comes_back(server, comes_back):
     waiting = OnTerminal(server.popen, "wait", "--devices", "0")

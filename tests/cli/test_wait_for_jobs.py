@@ -97,13 +97,6 @@ def test_when_the_time_is_over_the_status_says_later(environ, timeout):
         assert second.startswith("autogpu: to wait longer: --timeout 1h; ")
 
 
-def test_ctrl_c_ends_it(environ):
-    with other_job(environ, HELD):
-        waiting = on_terminal("--mine")
-        waiting.process.send_signal(signal.SIGINT)
-        assert waiting.end() == ("", -signal.SIGINT)
-
-
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
 
 
