@@ -84,14 +84,12 @@ def test_35_a_policy_that_is_no_toml_is_one_line(train, tmp_path, layer):
 
 
 def test_36_a_broken_autogpu_is_silent_at_starts_and_one_line_at_the_import(own_environment, stand_in):
-    environment = own_environment()
-    assert environment.run("-m", "autogpu", "install").returncode == 0
     script = stand_in("import tensorflow; print(tensorflow.__version__)")
 
     def starts_and_imports(lines):
-        start = environment.run("-c", "print(1)")
+        start = own_environment.run("-c", "print(1)")
         assert (start.returncode, start.stdout, start.stderr) == (0, "1\n", "")
-        imports = environment.run(script)
+        imports = own_environment.run(script)
         assert (imports.returncode, imports.stdout) == (0, "9.0\n")
         assert [line.startswith("autogpu: ") for line in imports.stderr.splitlines()] == [True] * lines, imports.stderr
 
@@ -100,12 +98,12 @@ def test_36_a_broken_autogpu_is_silent_at_starts_and_one_line_at_the_import(own_
         "__init__.py": "1 / 0",
         "allocation.py": "import gone_dependency",
     }.items():
-        file = environment.packages / "autogpu" / name
+        file = own_environment.packages / "autogpu" / name
         whole = file.read_text()
         file.write_text(text)
         starts_and_imports(lines=1)
         file.write_text(whole)
-    shutil.rmtree(environment.packages / "autogpu")
+    shutil.rmtree(own_environment.packages / "autogpu")
     starts_and_imports(lines=0)
 
 
@@ -119,13 +117,11 @@ def test_40_stdout_is_the_scripts_alone(train, environ):
 
 @pytest.mark.thorough
 def test_41_where_pip_removed_the_package_first_what_is_left_is_silent_and_removable(own_environment):
-    environment = own_environment()
-    assert environment.run("-m", "autogpu", "install").returncode == 0
     pip = ("-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "--quiet")
-    removed = environment.run(*pip, "autogpu")
+    removed = own_environment.run(*pip, "autogpu")
     assert removed.returncode == 0, removed.stderr
-    assert not (environment.packages / "autogpu").exists()
-    start = environment.run("-c", "print(1)")
+    assert not (own_environment.packages / "autogpu").exists()
+    start = own_environment.run("-c", "print(1)")
     assert (start.returncode, start.stdout, start.stderr) == (0, "1\n", "")
-    assert environment.run(*pip, "autogpu-autoload").returncode == 0
-    assert not list(environment.packages.glob("*autogpu*"))
+    assert own_environment.run(*pip, "autogpu-autoload").returncode == 0
+    assert not list(own_environment.packages.glob("*autogpu*"))
