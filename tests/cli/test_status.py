@@ -275,12 +275,11 @@ def crowded(gpus, jobs, processes):
 @pytest.mark.parametrize(
     ("view", "width", "owners"),
     [
-        (crowded(16, 1, 0), 80, " ann"),
-        (crowded(16, 4, 0), 80, "busy ann, bob, uid …"),
-        (crowded(16, 4, 0), 56, "busy ann, bob…"),
-        (crowded(16, 0, 2), 80, "busy bob"),
+        pytest.param(crowded(16, 1, 0), 80, " ann", id="job"),
+        pytest.param(crowded(16, 4, 0), 80, "busy ann, bob, uid …", id="four-jobs"),
+        pytest.param(crowded(16, 4, 0), 56, "busy ann, bob…", id="narrow"),
+        pytest.param(crowded(16, 0, 2), 80, "busy bob", id="process"),
     ],
-    ids=["job", "four-jobs", "narrow", "process"],
 )
 def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
     rows = [line for line in fitted(view, 20, width) if line.startswith("GPU ")]

@@ -83,11 +83,10 @@ def test_a_job_of_mine_ends_and_no_other(environ, by):
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
-        ("y\n", 0, "has ended\r\n"),
-        ("n\n", 1, "nothing is stopped\r\n"),
-        ("\x04", -signal.SIGINT, "[y/N]: \r\nautogpu: interrupted\r\n"),
+        pytest.param("y\n", 0, "has ended\r\n", id="yes"),
+        pytest.param("n\n", 1, "nothing is stopped\r\n", id="no"),
+        pytest.param("\x04", -signal.SIGINT, "[y/N]: \r\nautogpu: interrupted\r\n", id="nothing"),
     ],
-    ids=["yes", "no", "nothing"],
 )
 def test_on_a_terminal_it_asks(environ, answer, status, said):
     with other_job(environ, HELD, script="train.py") as job:
