@@ -1,7 +1,5 @@
 """A server for the commands of autogpu, and the folder of its leases."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.lab import LAB

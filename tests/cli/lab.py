@@ -1,7 +1,5 @@
 """A server of three GPUs, of which one is a colleague's, and the commands of autogpu on it."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

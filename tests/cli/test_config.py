@@ -1,7 +1,5 @@
 """What holds, who said it, and a file to start from."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """The doctor on a real environment: what is healthy, and what was really broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

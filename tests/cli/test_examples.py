@@ -1,7 +1,5 @@
 """What ``--help`` prints as an example, and what a page says of ``wait``, is typed into a shell as it stands there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

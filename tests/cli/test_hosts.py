@@ -1,7 +1,5 @@
 """``autogpu status --on``: real servers over ssh, those that do not answer, and those that answer with anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Which environment ``autogpu install`` serves: doubts about this one, and another one by ``--python``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The frame of the command line: help that teaches, nearest names, one place for exit statuses."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -100,7 +98,7 @@ def test_a_wrong_word_is_told_with_the_help_of_its_verb(capsys, arguments, said,
     ],
     ids=["ours", "ctrl-c", "click", "full", "file"],
 )
-def test_error_becomes_lines_and_a_status(capsys, monkeypatch, error, status, said: str):
+def test_error_becomes_lines_and_a_status(capsys, monkeypatch, error, status, said):
     def fail():
         raise error
 

@@ -1,7 +1,5 @@
 """The GPUs that ``autogpu pick`` names, and why; and what every command that chooses says alike."""
 
-from __future__ import annotations
-
 import re
 import sys
 

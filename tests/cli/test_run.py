@@ -1,7 +1,5 @@
 """One command under autogpu, and GPUs for programs that autogpu can't reach."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a person sees of the machine, and what a script gets."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

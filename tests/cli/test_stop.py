@@ -1,7 +1,5 @@
 """``autogpu stop``: it ends a job of one's own, and never anything else."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

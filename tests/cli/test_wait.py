@@ -1,7 +1,5 @@
 """``autogpu wait``: it ends when a job could be served, and nobody notices that it waits."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """``autogpu wait --job`` and ``--mine``: they end when jobs have ended, in whichever way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

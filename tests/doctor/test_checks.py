@@ -1,7 +1,5 @@
 """Each check ends as the facts say, and a failure names what to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A simulated server, an environment in which a user has run ``autogpu install``, and programs that hold GPUs."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import textwrap

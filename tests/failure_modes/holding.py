@@ -1,7 +1,5 @@
 """The commands of autogpu on a simulated server, and programs of any kind that hold GPUs by them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

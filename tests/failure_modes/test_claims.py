@@ -1,7 +1,5 @@
 """Failure modes of jobs that want the same GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

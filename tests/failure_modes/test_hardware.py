@@ -1,7 +1,5 @@
 """Failure modes of drivers that fail, and of GPUs that are lost, odd, or not what they look like."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

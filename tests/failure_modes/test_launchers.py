@@ -1,7 +1,5 @@
 """Failure modes of processes that start others, and of what they hand down."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """Failure modes of the folder that holds the claims: whose it is, and what becomes of its files."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Failure modes of scripts that say something about their GPUs, and of programs that want none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

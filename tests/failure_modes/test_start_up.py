@@ -1,7 +1,5 @@
 """Failure modes of start-up files, of what they meet in an interpreter, and of what is printed."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

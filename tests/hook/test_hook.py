@@ -1,7 +1,5 @@
 """The start-up hook in real interpreters: a polite guest whatever the program around it does."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The real packages that put their checks into every module that is imported, ours included."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

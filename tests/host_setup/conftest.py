@@ -1,7 +1,5 @@
 """A Linux system below ``tmp_path``, for host-setup to work on."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """What an administrator reads, what a script gets, and the policy that is proposed."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

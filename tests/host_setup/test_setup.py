@@ -1,7 +1,5 @@
 """A host prepared: one below ``tmp_path``, what may stand in the way there, and once the real machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Start-up files in a folder: planned, written in order, recognised, taken back."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Installs and uninstalls that are killed at each step, run at once, or find no room: the next one succeeds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

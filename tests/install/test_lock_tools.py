@@ -3,8 +3,6 @@
 And ``autogpu install`` in the environments that uvx, uv and pipx make for a tool.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lock files: what they remove, and what keeps the start-up files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Imports point one way, and each border of the package has one crossing."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 import click
 import pytest
@@ -60,15 +59,15 @@ class Block:
     text: str
     before: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{name_of(self.page)}:{self.line}"
 
 
-def name_of(page: Path) -> str:
+def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks() -> Iterator[Block]:
+def blocks():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in FENCE.finditer(text):
@@ -79,7 +78,7 @@ def blocks() -> Iterator[Block]:
 BLOCKS = list(blocks())
 
 
-def typed() -> Iterator[tuple[str, str]]:
+def typed():
     """Each line that is typed into a shell, as ``(place, line)``."""
     for block in BLOCKS:
         for line in block.text.splitlines():
@@ -87,7 +86,7 @@ def typed() -> Iterator[tuple[str, str]]:
                 yield str(block), line.removeprefix("$ ")
 
 
-def commands() -> Iterator[tuple[str, str]]:
+def commands():
     """Each ``autogpu ...`` in a block for a shell, and in a sentence, as ``(place, arguments)``."""
     proses = [(name_of(page), FENCE.sub("", page.read_text(encoding="utf-8"))) for page in PAGES]
     spans = [(name, span) for name, prose in proses for span in INLINE.findall(prose)]
@@ -95,7 +94,7 @@ def commands() -> Iterator[tuple[str, str]]:
         yield from ((place, arguments) for arguments in arguments_in(line))
 
 
-def arguments_in(line: str) -> list[str]:
+def arguments_in(line):
     line = re.sub(r"\$\((?:command -v|which) autogpu\)", "autogpu", line)
     # Up to a comment, a pipe, a file or the next command.
     return [found.partition(" && ")[0].strip() for found in COMMAND.findall(re.split(r"\s+[#|>&](?!&)", line)[0])]
@@ -113,7 +112,7 @@ def test_the_first_page_has_no_more_than_120_lines(page):
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 120
 
 
-def slugs(page: Path) -> list[str]:
+def slugs(page):
     """The anchors of a page's headings, as GitHub and MkDocs make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)]
@@ -157,7 +156,7 @@ def test_a_paragraph_in_chinese_is_one_line(page):
     assert re.findall(r"(?<=\S)\n(?! *- |\d+\. |\|).+", text) == []
 
 
-def contents(page: Path) -> dict[str, object]:
+def contents(page):
     """What a page has in common with its translation."""
     whole = MARK.sub("", page.read_text(encoding="utf-8"))
     text = FENCE.sub("", whole)
@@ -233,7 +232,7 @@ def test_a_command_exists(tmp_path, monkeypatch):
     assert wrong == {}
 
 
-def parse(rest: list[str], line: str) -> None:
+def parse(rest, line):
     command: click.Command | None = cli
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
@@ -284,7 +283,7 @@ def test_a_script_says_what_stands_there(tmp_path, forks, block):
     assert matches(expected, "".join(f"{line}\n" for line in ran.said)), ran.stderr
 
 
-def matches(expected: str, printed: str) -> bool:
+def matches(expected, printed):
     """``...`` stands for anything within a line; alone on its line for any lines."""
     pattern = ""
     for line in expected.splitlines():

@@ -1,7 +1,5 @@
 """``make lab``: a living server behind a shell, which others join, and of which nothing is left."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The end of what CI prints tells what happened, whichever way it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

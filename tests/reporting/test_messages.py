@@ -1,7 +1,5 @@
 """Sentences that a script prints, and the line about one that autogpu makes wait."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.lease import QueueState

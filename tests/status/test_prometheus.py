@@ -1,7 +1,5 @@
 """A status as metrics: what Prometheus' own parser reads, and what the page about them says."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
