@@ -93,14 +93,6 @@ def test_the_commands_end_is_the_end(server, options, command, status):
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
 
 
-@in_both_ways
-def test_streams_and_the_status_pass_through(server, options):
-    program = "tr a-z A-Z; echo err >&2; exit 7"
-    command = running(server, *options, "--", "sh", "-c", program)
-    out, errors = command.communicate("words\n", timeout=60)
-    assert (out, errors[-4:], command.returncode) == ("WORDS\n", "err\n", 7)
-
-
 @pytest.mark.slow
 @in_both_ways
 def test_a_signal_reaches_the_command(server, options):
@@ -223,13 +215,13 @@ def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_ki
     until(lambda: holders(lease_folder) == [])
 
 
-@pytest.mark.slow
 @in_both_ways
-def test_the_command_gets_the_signals_and_files_of_its_caller_and_its_status_is_told_all_the_same(server, options):
+def test_the_command_has_the_streams_signals_and_files_of_its_caller_who_is_told_its_status(server, options):
     program = (
         "import os, sys, signal\n"
         "ignored = [signal.getsignal(each) is signal.SIG_IGN for each in (signal.SIGINT, signal.SIGCHLD)]\n"
-        "print(*ignored, signal.pthread_sigmask(0, []), os.read(3, 9)); sys.exit(3)"
+        "print(sys.stdin.read(), *ignored, signal.pthread_sigmask(0, []), os.read(3, 9))\n"
+        "sys.stderr.write('err\\n'); sys.exit(7)"
     )
     reader, writer = os.pipe()
     os.write(writer, b"for 3")
@@ -241,7 +233,8 @@ def test_the_command_gets_the_signals_and_files_of_its_caller_and_its_status_is_
 
     caller = {"preexec_fn": by_nohup, "close_fds": False}
     command = running(server, *options, "--", sys.executable, "-c", program, **caller)
-    assert (command.communicate(timeout=60)[0], command.returncode) == ("True True set() b'for 3'\n", 3)
+    out, errors = command.communicate("words", timeout=60)
+    assert (out, errors[-4:], command.returncode) == ("words True True set() b'for 3'\n", "err\n", 7)
     os.close(reader)
     os.close(writer)
 
