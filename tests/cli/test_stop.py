@@ -11,7 +11,7 @@ import pytest
 from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
 from autogpu.reporting.text import user_name
-from tests.cli.lab import AUTOGPU, OnTerminal
+from tests.cli.lab import AUTOGPU, OnTerminal, autogpu, running
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
@@ -50,12 +50,6 @@ def stopped(*options, **settings):
 
 def is_running(job):
     return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
-
-def held(server, *command, **options):
-    return server.popen(
-        [*AUTOGPU, "run", "--hold", "--", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
-    )
 
 
 def asking():
@@ -176,9 +170,9 @@ def test_ranks_are_one_job(environ):
 
 
 def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_goes_on_to_end(server, environ):
-    stays = held(server, sys.executable, "-c", COUNTS, "stays")
+    stays = running(server, "--hold", "--", sys.executable, "-c", COUNTS, "stays")
     pid = int(stays.stdout.readline())
-    done = server.run([*AUTOGPU, "stop", str(pid), "--yes", "--grace", "1s"])
+    done = autogpu(server, "stop", str(pid), "--yes", "--grace", "1s")
     assert done.returncode == 75
     assert f"(pid {stays.pid}) still runs 1 s after SIGTERM\n" in done.stderr
     assert done.stderr.endswith(f"autogpu: to end all of it at once: kill -9 {stays.pid} {pid}\n")
@@ -195,13 +189,13 @@ def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_go
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "holder-killed"])
 def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_killed(server, environ, is_killed):
-    holder = held(server, sys.executable, "-c", COUNTS)
+    holder = running(server, "--hold", "--", sys.executable, "-c", COUNTS)
     pid = int(holder.stdout.readline())
     if is_killed:
         holder.kill()
         holder.wait(timeout=60)
     named = pid if is_killed else holder.pid
-    done = server.run([*AUTOGPU, "stop", str(named), "--yes"])
+    done = autogpu(server, "stop", str(named), "--yes")
     shown, ended = done.stderr.splitlines()
     assert (done.returncode, f"(pid {named})" in shown, f"(pid {named})" in ended) == (0, True, True)
     assert holder.communicate(timeout=60)[0] == "TERM\n"
@@ -211,19 +205,19 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
 def test_by_the_gpu_that_it_is_on(server, environ):
     uuid = server.gpus[1].uuid
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
-        done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
+        done = autogpu(server, "stop", "--gpu", "0", "--yes")
         assert (done.returncode, is_running(job)) == (1, True)
         assert f"no job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
-        done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
+        done = autogpu(server, "stop", "--gpu", "1", "--yes")
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
 
 
 def test_a_job_in_the_queue_ends_as_well(server, environ):
     with other_job(environ, {gpu.uuid: 24 << 30 for gpu in server.gpus}):
-        queued = server.popen([*AUTOGPU, "run", "--hold", "--busy", "wait", "--", "cat"], stdin=subprocess.PIPE)
+        queued = running(server, "--hold", "--busy", "wait", "--", "cat")
         folder = find_folder(environ)
         until(lambda: len(snapshot(folder).queue) == 1, 60)
-        done = server.run([*AUTOGPU, "stop", "cat", "--yes"])
+        done = autogpu(server, "stop", "cat", "--yes")
         assert (done.returncode, f"cat (pid {queued.pid}) waiting for a GPU" in done.stderr) == (0, True)
         assert queued.wait(timeout=60) == -signal.SIGTERM

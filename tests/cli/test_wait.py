@@ -1,14 +1,13 @@
 """``autogpu wait``: it ends when a job could be served, and nobody notices that it waits."""
 
 import signal
-import subprocess
 import time
 
 import pytest
 
 from autogpu.cli import main as frame
 from autogpu.lease import find_folder, snapshot
-from tests.cli.lab import AUTOGPU, OnTerminal
+from tests.cli.lab import OnTerminal, autogpu, running
 from tests.lease.conftest import until
 from tests.support.holders import other_job
 
@@ -17,12 +16,8 @@ pytestmark = pytest.mark.slow
 WHOLE = 24 << 30
 
 
-def waited(server, *options):
-    return server.run([*AUTOGPU, "wait", *options])
-
-
 def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
-    done = waited(server, "--count", "2")
+    done = autogpu(server, "wait", "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
         "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
@@ -46,15 +41,15 @@ OUTCOMES = {
 
 @pytest.mark.parametrize(("options", "status", "why"), OUTCOMES.values(), ids=list(OUTCOMES))
 def test_what_is_asked_for_decides(server, options, status, why):
-    done = waited(server, "--timeout", "0", *options.split())
+    done = autogpu(server, "wait", "--timeout", "0", *options.split())
     assert (done.returncode, done.stdout) == (status, "")
     assert why in done.stderr
 
 
 def test_no_busy_gpu_is_shared_whatever_the_policy_says(server, environ):
     with other_job(environ, {gpu.uuid: 2 << 30 for gpu in server.gpus}, age_s=60.0):
-        assert server.run([*AUTOGPU, "pick"]).returncode == 0
-        assert waited(server, "--timeout", "0").returncode == 75
+        assert autogpu(server, "pick").returncode == 0
+        assert autogpu(server, "wait", "--timeout", "0").returncode == 75
 
 
 def test_without_a_driver_waiting_can_not_help(capsys):
@@ -87,13 +82,12 @@ def test_a_gpu_that_is_lost_ends_the_wait_for_it_unless_it_comes_back(server, co
 
 
 def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
-    queued = [*AUTOGPU, "run", "--hold", "--busy", "wait", "--count", "2", "--", "cat"]
     with other_job(environ, {server.gpus[1].uuid: WHOLE}) as job:
-        running = server.popen(queued, stdin=subprocess.PIPE)
+        queued = running(server, "--hold", "--busy", "wait", "--count", "2", "--", "cat")
         folder = find_folder(environ)
         until(lambda: len(snapshot(folder).queue) == 1, 60)
         # GPU 2 is free, and the two that the other job needs begin with it.
-        done = waited(server, "--timeout", "0")
+        done = autogpu(server, "wait", "--timeout", "0")
         assert (done.returncode, "a job in the queue waits for it" in done.stderr) == (75, True)
         waiting = OnTerminal(server.popen, "wait")
         waiting.until_shown("a job in the queue waits for it")
@@ -101,7 +95,7 @@ def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
         time.sleep(5)  # two more looks: the first may have begun before that
         assert waiting.process.poll() is None
-        running.communicate("", timeout=60)
+        queued.communicate("", timeout=60)
         assert waiting.end() == ("", 0)
 
 
@@ -119,7 +113,7 @@ def test_without_a_lease_folder_it_waits_as_well_and_says_once_that_one_can_not_
     if is_odd:
         folder.touch()
     # Long enough for a second look.
-    command = [*AUTOGPU, "wait", "--devices", "0", "--timeout", "3s" if is_odd else "1s"]
-    done = server.run(command, environ={"AUTOGPU_LEASE_DIR": str(folder)})
+    command = ("wait", "--devices", "0", "--timeout", "3s" if is_odd else "1s")
+    done = autogpu(server, *command, AUTOGPU_LEASE_DIR=str(folder))
     assert (done.returncode, folder.exists()) == (75, is_odd)
     assert done.stderr.count("waiting without regard to the claims of other jobs: ") == is_odd

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from autogpu.lease import find_folder, snapshot
-from tests.cli.lab import AUTOGPU, OnTerminal
+from tests.cli.lab import AUTOGPU, OnTerminal, autogpu, running
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
@@ -98,12 +98,8 @@ def test_when_the_time_is_over_the_status_says_later(environ, timeout):
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
 
 
-def started(server, *options):
-    return server.popen([*AUTOGPU, "run", "--hold", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
 def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, environ):
-    held, folder = started(server, "--", *WITH_CHILD), find_folder(environ)
+    held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
     held.kill()
     held.wait(timeout=60)
@@ -117,9 +113,9 @@ def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, env
 
 
 def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(server, environ):
-    held, folder = started(server, "--", *WITH_CHILD), find_folder(environ)
+    held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
-    queued = started(server, "--busy", "wait", "--", "cat")
+    queued = running(server, "--hold", "--busy", "wait", "--", "cat")
     until(lambda: len(snapshot(folder).queue) == 1, 60)
     by_child, by_ticket = on_terminal("--job", child), on_terminal("--job", str(queued.pid))
     held.stdin.close()
@@ -133,8 +129,8 @@ def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(serve
 
 
 def test_inside_of_a_job_it_does_not_wait_for_itself(server, environ):
-    held = [*AUTOGPU, "run", "--hold", "--", *AUTOGPU, "wait"]
-    done = server.run([*held, "--mine"])
+    held = ("run", "--hold", "--", *AUTOGPU, "wait")
+    done = autogpu(server, *held, "--mine")
     assert (done.returncode, "you have no other job here" in done.stderr) == (0, True)
-    done = server.run([*held, "--job", "autogpu"])  # as for `stop`
+    done = autogpu(server, *held, "--job", "autogpu")  # as for `stop`
     assert (done.returncode, "no other job of autogpu's is called autogpu" in done.stderr) == (1, True)
