@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -21,7 +23,6 @@ from demo import pictures
 from tests.gpusim import Server
 from tests.gpusim.__main__ import DEFAULT_FLEET, fleet_named
 from tests.support import environments
-from tests.support.modules import module_of
 from tests.support.tensorflow_runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,7 +175,7 @@ def contents(page):
 
 @pytest.fixture(scope="module")
 def generate():
-    return module_of(ROOT / "docs" / "generate.py")
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "generate.py")))
 
 
 def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key(generate):
