@@ -129,8 +129,8 @@ class TestRealServers:
         assert re.fullmatch(page, done.stdout), done.stdout
 
     def test_servers_are_asked_at_the_same_time_and_none_for_longer_than_allowed(self, lab):
-        with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
-            names = [f"silent{number}" for number in range(5)]
+        with socket.create_server(("127.0.0.1", 0), backlog=32) as silent:
+            names = [f"silent{number}" for number in range(12)]
             for name in names:
                 lab.know(name, silent.getsockname()[1])
             begun_s = time.monotonic()
@@ -138,7 +138,7 @@ class TestRealServers:
             took_s = time.monotonic() - begun_s
         assert done.stdout == "\n".join(f"{name}  no answer within 2 s\n" for name in names)
         assert done.returncode == 1
-        assert 2 <= took_s < 10
+        assert 2 <= took_s < 2 * len(names)
         assert lab.clients_left() == []
 
     def test_a_host_that_prints_without_end_is_left(self, lab):
