@@ -10,11 +10,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import click
 import pytest
 
-from autogpu.cli.main import VERBS, cli
-from autogpu.policy import KEYS
+from tests.cli.test_main import EXAMPLES
 from tests.gpusim import Gpu, Server
 from tests.support import environments
 
@@ -23,34 +21,6 @@ pytestmark = pytest.mark.slow
 # What fails by what a test machine lacks: a job, a framework, a host that is set up.
 FAILS = ("autogpu stop ", "autogpu wait --job ", "autogpu doctor", "autogpu host-setup --check")
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
-
-
-def printed_helps():
-    """What ``--help`` of each verb prints on a terminal of 80 columns."""
-    root = click.Context(cli, info_name="autogpu", terminal_width=80)
-    for name, command in [("", cli), *((verb, cli.get_command(root, verb)) for verb in VERBS)]:
-        yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
-        for below in filter(None, getattr(command, "commands", {}).values()):  # the root imports its own by name
-            yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
-
-
-HELPS = list(printed_helps())
-EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partition("Examples:\n")[2].splitlines()]
-
-
-def test_each_verb_has_examples_that_work_as_they_are_copied():
-    """In zsh a # that is typed begins no comment."""
-    assert [verb for verb, text in HELPS if "Examples:\n" not in text] == []
-    assert [example for _, example in EXAMPLES if "#" in example] == []
-    assert [line for _, text in HELPS for line in text.splitlines() if len(line) > 80] == []
-
-
-def test_what_a_variable_does_in_an_example_is_told_above_it():
-    keys = {key.variable: key.dotted for key in KEYS}
-    parts = [text.partition("Examples:\n") for _, text in HELPS]
-    used = [(name, told) for told, _, examples in parts for name in re.findall(r"\b(AUTOGPU\w*)=", examples)]
-    assert {name for name, _ in used} >= {"AUTOGPU"}
-    assert [name for name, told in used if name not in told and keys.get(name, name) not in told] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The frame of the command line: help that teaches, nearest names, one place for exit statuses."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from autogpu import __version__
 from autogpu.cli import main as frame
 from autogpu.errors import InstallError
+from autogpu.policy import KEYS
 from tests.support.environments import ROOT
 
 # Since click 8.4 an error names the nearest verbs, too.
@@ -40,18 +42,43 @@ def test_version(capsys):
     assert shown(capsys, "-V") == shown(capsys, "--version") == f"autogpu {__version__}\n"
 
 
-def test_no_arguments_show_the_help(capsys):
+@pytest.mark.parametrize("verb", frame.VERBS)
+def test_every_verb_has_a_help_and_no_arguments_show_the_first(capsys, verb):
+    assert f"Usage: autogpu {verb} " in shown(capsys, verb, "--help")
     assert shown(capsys) == shown(capsys, "--help")
 
 
-@pytest.mark.parametrize("verb", ["", *frame.VERBS])
-def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys, verb):
-    said = shown(capsys, *verb.split(), "--help")
-    examples = said.partition("Examples:")[2].strip().splitlines()
-    assert [("autogpu" in line.lower()) for line in examples] == [True] * max(2, len(examples))
+def printed_helps():
+    """What ``--help`` of each verb prints on a terminal of 80 columns."""
+    root = click.Context(frame.cli, info_name="autogpu", terminal_width=80)
+    for name, command in [("", frame.cli), *((verb, frame.cli.get_command(root, verb)) for verb in frame.VERBS)]:
+        yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
+        for below in filter(None, getattr(command, "commands", {}).values()):  # the root imports its own by name
+            yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
+
+
+HELPS = list(printed_helps())
+EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partition("Examples:\n")[2].splitlines()]
+
+
+@pytest.mark.parametrize(("verb", "said"), HELPS, ids=[verb for verb, _ in HELPS])
+def test_help_teaches_with_two_examples_that_work_as_they_are_copied_and_the_exit_statuses(verb, said):
+    examples = said.partition("Examples:\n")[2].splitlines()
+    assert len(examples) >= 2
+    # In zsh a # that is typed begins no comment.
+    assert [line for line in examples if "autogpu" not in line.lower() or "#" in line] == []
     statuses = said.partition("\n  Exit status: ")[2].partition("\n\n")[0]
     assert statuses.endswith(".") if statuses else verb not in ("pick", "wait", "doctor")
     assert all(line.startswith("  ") for line in statuses.splitlines()[1:])
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_what_a_variable_does_in_an_example_is_told_above_it():
+    keys = {key.variable: key.dotted for key in KEYS}
+    parts = [text.partition("Examples:\n") for _, text in HELPS]
+    used = [(name, told) for told, _, examples in parts for name in re.findall(r"\b(AUTOGPU\w*)=", examples)]
+    assert {name for name, _ in used} >= {"AUTOGPU"}
+    assert [name for name, told in used if name not in told and keys.get(name, name) not in told] == []
 
 
 @pytest.mark.parametrize(
