@@ -89,6 +89,7 @@ def test_the_first_suite_with_a_failure_ends_it_and_its_failures_are_named(suite
 def test_of_what_runs_no_test_the_reason_is_told(suites, suite, row, reason):
     status, lines = told(suites(suite, "good"))
     assert (status, lines[1].split()[:4]) == (1, row.split())
+    assert any(line.startswith("FAILED ") and suite in line for line in lines)
     assert any(line.endswith(reason) for line in lines)
 
 

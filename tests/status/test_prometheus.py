@@ -121,6 +121,7 @@ def test_every_metric_is_declared_also_where_there_is_nothing():
         pytest.param("a\\nb", "a\\nb", id="backslash"),
         pytest.param("a\nb} 1\nautogpu_waiters 99", "a\\nb} 1\\nautogpu_waiters 99", id="newline"),
         pytest.param("\x1b[2J\u202e", "\\x1b[2J\\u202e", id="terminal"),
+        pytest.param("训练.py", "训练.py", id="unicode"),
         pytest.param("x" * 5000, f"{'x' * 40}...{'x' * 21}", id="a-long-name-does-not-fill-a-database"),
     ],
 )
