@@ -18,7 +18,7 @@ NOT_RESERVED = "GPU 2 picked, not reserved: the idlest of 3"
 
 # By rule: the options, what is printed ({0}: the GPUs), and a part of what is said.
 PICKS = {
-    "for-eval": ("--count 2", "export CUDA_VISIBLE_DEVICES={0[2].uuid},{0[1].uuid}", "GPU 2 and GPU 1 picked, not res"),
+    "for-eval": ("--count 2", "export CUDA_VISIBLE_DEVICES={0[2].uuid},{0[1].uuid}", "GPU 2 and GPU 1 picked"),
     "uuid": ("--format uuid", "{0[2].uuid}", NOT_RESERVED),
     "index": ("--format index", "2", NOT_RESERVED),
     "docker": ("--format docker", '"device={0[2].uuid}"', NOT_RESERVED),
@@ -46,7 +46,7 @@ def test_picked_gpus_are_one_line(server, options, printed, said):
 REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "no GPU"),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "to start now: --wait 0"),
-    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` retu"),
+    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
     "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
 }

@@ -109,7 +109,7 @@ WRONG = {
         (driver("NVML reports: Driver/library version mismatch", "driver"), "version mismatch", "sudo reboot"),
         ({"inventory": NO_DRIVER}, "NVML (libnvidia-ml.so.1) is not there", "DRIVER_CAPABILITIES=compute,utility"),
         (gpus(unreadable=(LOST, SILENT)), "GPU 1: GPU is lost", "sudo dmesg | grep -i xid; a lost"),
-        (NO_PYNVML, "is not installed: autogpu can't tell which GPU is idle", "/env/bin/python -m pip install --upg"),
+        (NO_PYNVML, "is not installed: autogpu can't tell which GPU is idle", "/env/bin/python -m pip install "),
     ],
     "health": [
         (gpus(gpu(1, remapping_failed=True)), "GPU 1: row remapping failed", "is to be replaced"),
