@@ -101,8 +101,8 @@ WRONG = {
     "environment": [
         (
             CONDA,
-            "is /conda/bin/python: another environment than autogpu's, /env/bin/python",
-            'PATH="/env/bin:$PATH", or',
+            "another environment than autogpu's, /env/bin/python",
+            'PATH="/env/bin:$PATH", or install autogpu there',
         ),
     ],
     "driver": [
