@@ -8,7 +8,7 @@ import pytest
 from autogpu.cli import main as frame
 from autogpu.cli.request import listing
 from autogpu.policy import Policy
-from tests.cli.lab import autogpu, holders, running
+from tests.cli.conftest import autogpu, holders, running
 from tests.gpusim import Gpu, Server
 from tests.support.values import cut, gpu, inventory
 

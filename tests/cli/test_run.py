@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from autogpu.cli.run import name_of
-from tests.cli.lab import AUTOGPU, autogpu, holders, running
+from tests.cli.conftest import AUTOGPU, autogpu, holders, running
 from tests.lease.conftest import until
 from tests.support import environments
 from tests.support.simulator_client import CUDA

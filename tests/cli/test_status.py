@@ -20,7 +20,7 @@ from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.model import Answer, LeaseFolder
 from autogpu.status.remote import from_json
-from tests.cli.lab import OnTerminal
+from tests.cli.conftest import OnTerminal
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
 from tests.support.values import cut, gpu, inventory

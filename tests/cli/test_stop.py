@@ -11,7 +11,7 @@ import pytest
 from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
 from autogpu.reporting.text import user_name
-from tests.cli.lab import AUTOGPU, OnTerminal, autogpu, running
+from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job

@@ -7,7 +7,7 @@ import pytest
 
 from autogpu.cli import main as frame
 from autogpu.lease import find_folder, snapshot
-from tests.cli.lab import OnTerminal, autogpu, running
+from tests.cli.conftest import OnTerminal, autogpu, running
 from tests.lease.conftest import until
 from tests.support.holders import other_job
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from autogpu.lease import find_folder, snapshot
-from tests.cli.lab import AUTOGPU, OnTerminal, autogpu, running
+from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
