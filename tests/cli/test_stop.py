@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -12,6 +11,7 @@ from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
 from autogpu.reporting.text import user_name
 from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
+from tests.failure_modes.holding import as_user, needs_other_users
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
@@ -41,11 +41,9 @@ def bystander(request):
         process.kill()
 
 
-def stopped(*options, **settings):
-    command = [*AUTOGPU, "stop", *options]
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, **settings
-    )
+def stopped(*options, prefix=(), **settings):
+    command, given = [*prefix, *AUTOGPU, "stop", *options], {"capture_output": True, "text": True, **settings}
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False, **given)
 
 
 def is_running(job):
@@ -125,21 +123,11 @@ def test_another_users_job_is_not_ended_by_root_either(path):
             assert f"nothing is stopped: no job of yours is {what}, but {others}\n" in done.stderr
 
 
-@needs_root
+@needs_other_users
 def test_a_plain_user_may_not_end_anothers(path):
-    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    program = textwrap.dedent(
-        """
-        import os, sys
-        from autogpu.cli.stop import stop
-        from autogpu.cli.main import run
-        os.setgroups([]); os.setgid(12345); os.setuid(12345)
-        sys.exit(run(["stop", *sys.argv[1:]]))
-        """
-    )
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
     with other_job(environ, HELD, script="roots.py") as roots:
-        command = [sys.executable, "-c", program, str(roots.pid), "--yes"]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = stopped(str(roots.pid), "--yes", prefix=as_user(ALICE), env=environ)
         assert (done.returncode, is_running(roots)) == (1, True)
         assert f"but roots.py (pid {roots.pid}) of root\n" in done.stderr
 
