@@ -2,7 +2,6 @@
 
     python benchmarks/contention.py                      every scenario, about three minutes
     python benchmarks/contention.py --scenario 4-on-4    one of them
-    python benchmarks/contention.py --soak               1,000 jobs, two users, random SIGKILLs; about five minutes
 
 On simulated GPUs, and every contender in the same run. A job is a small real process: all start at once, import their
 contender's library, wait until the others have, and are then released by one event, so that all choose in the same
@@ -27,7 +26,6 @@ jobs on a GPU were promised exceeded it, at most, at any instant: by the driver'
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -42,8 +40,7 @@ from typing import Any, Mapping, Sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import soak  # noqa: E402  (a script finds its own project by the line above)
-from benchmarks.contention_start import (  # noqa: E402
+from benchmarks.contention_start import (  # noqa: E402  (a script finds its own project by the line above)
     GIB,
     GPU_BYTES,
     UNEXPECTED,
@@ -77,7 +74,7 @@ class Scenario:
 
     Attributes:
         need_bytes: ``None`` for whole GPUs.
-        rounds: How often, by default; 0 for a scenario that is only run where it is named.
+        rounds: How often, by default.
     """
 
     name: str
@@ -93,8 +90,6 @@ SCENARIOS = (
     Scenario("16-on-8-half", 16, 8, need_bytes=GPU_BYTES // 2, rounds=4),
     Scenario("64-on-8-eighth", 64, 8, need_bytes=GPU_BYTES // 8, rounds=2),
     Scenario("16-on-8-wait", 16, 8, busy="wait", rounds=3),
-    # On a small machine more than the host's mutex lets through in the two seconds that each of them gives it.
-    Scenario("192-on-8", 192, 8, need_bytes=GPU_BYTES // 24, rounds=0),
 )
 
 
@@ -113,29 +108,21 @@ def main() -> int:
     parser.add_argument("--scenario", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, metavar="NAME", default=list(CONTENDERS))
     parser.add_argument("--runs", type=int, help="rounds of each scenario (default: as many as three minutes allow)")
-    parser.add_argument("--soak", action="store_true", help="the soak instead of the scenarios")
-    parser.add_argument("--jobs", type=int, default=soak.JOBS, help=f"of the soak (default: {soak.JOBS})")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="autogpu-contention-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        if options.soak:
-            result = soak.run(folder, options.jobs, options.seed)
-            print(json.dumps(result) if options.json else soak.report(result))
-            return 1 if soak.failures(result) else 0
         say("installing nvitop where it is missing")
         python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
         needed = ["nvitop", "tomli; python_version < '3.11'"]
         place = a_place(folder, str(environments.environment(python, needed, with_autogpu=False)))
-        wanted = options.scenario or [scenario.name for scenario in SCENARIOS if scenario.rounds]
         results = {}
         for scenario in SCENARIOS:
-            if scenario.name in wanted:
-                rounds = options.runs or max(1, scenario.rounds)
+            if scenario.name in (options.scenario or names):
+                rounds = options.runs or scenario.rounds
                 results[scenario.name] = measure(place, scenario, options.contender, rounds, options.seed)
-    print(json.dumps({"version": 1, "scenarios": results}) if options.json else report(results))
+    print(report(results))
     return 0
 
 

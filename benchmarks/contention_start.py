@@ -38,7 +38,6 @@ class Place(NamedTuple):
     python: str
     libraries: str
     users: tuple[int | None, ...]
-    remark: str = ""
 
 
 @dataclass
@@ -88,7 +87,7 @@ class Gate:
         os.close(self.reader)
 
 
-def a_place(folder: Path, python: str, users: tuple[int | None, ...] = (None,), remark: str = "") -> Place:
+def a_place(folder: Path, python: str, users: tuple[int | None, ...] = (None,)) -> Place:
     code = folder / "code"
     if not code.exists():
         ignored = shutil.ignore_patterns("__pycache__")
@@ -103,7 +102,7 @@ def a_place(folder: Path, python: str, users: tuple[int | None, ...] = (None,), 
     # Now, and not in the first jobs; a user who may not write there never could.
     with contextlib.suppress(OSError):
         subprocess.run([python, "-m", "compileall", "-q", str(code)], timeout=120, check=False)
-    return Place(folder, python, str(folder / "libraries"), users, remark)
+    return Place(folder, python, str(folder / "libraries"), users)
 
 
 def an_order(

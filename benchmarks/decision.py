@@ -1,15 +1,13 @@
-"""What a decision costs, and what the start of a framework costs with autogpu over without.
+"""What a decision costs, and what the start of TensorFlow costs with autogpu over without.
 
-    python benchmarks/decision.py [--runs N] [--json]                      the decision, and TensorFlow's start
-    python benchmarks/decision.py --frameworks torch jax [--runs N]        PyTorch's and JAX's start instead
+    python benchmarks/decision.py [--runs N]
 
 On eight simulated GPUs, and each ratio within one run of this command:
 
 * the whole decision in a fresh process (policy, reading, ranking, the environment written) against nvitop's
   ``select_devices`` and against reading the same values with bare pynvml, as whole processes; and the floor of any
   decision that reads the driver outside its own process, so that a driver that hangs can't take it along;
-* ``import tensorflow`` and the first tensor on a GPU, measured inside the process, with autogpu and with AUTOGPU=0;
-  the same of PyTorch and JAX, also in processor time of the process, which other load on the machine does not change.
+* ``import tensorflow`` and the first tensor on a GPU, measured inside the process, with autogpu and with AUTOGPU=0.
 
 The commands take turns, so that a machine whose speed drifts slows all of them; medians are printed.
 """
@@ -17,7 +15,6 @@ The commands take turns, so that a machine whose speed drifts slows all of them;
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -32,15 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.gpusim import Gpu, Server  # noqa: E402
 from tests.support import environments  # noqa: E402
 
-GOALS = {
-    "decision / nvitop": "0.60",
-    "import tensorflow": "1.03",
-    "import torch": "1.03",
-    "import torch, processor time": "1.03",
-    "import jax": "1.03",
-    "import jax, processor time": "1.03",
-    "first context, growth in both": "+15 ms",
-}
+GOALS = {"decision / nvitop": "0.60", "import tensorflow": "1.03", "first context, growth in both": "+15 ms"}
 
 AUTOGPU = """
 import os
@@ -89,36 +78,18 @@ print("seconds", imported - start, time.perf_counter() - imported)
 """
 
 
-# By framework: its import, and its first tensor on a GPU.
-STARTS = {"torch": "torch.zeros(8, device='cuda')", "jax": "jax.numpy.zeros(8).block_until_ready()"}
-START = """
-import time
-start, start_cpu = time.perf_counter(), time.process_time()
-import {name}
-imported, imported_cpu = time.perf_counter(), time.process_time()
-{first}
-print("seconds", imported - start, imported_cpu - start_cpu, time.perf_counter() - imported)
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: 15)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--frameworks", nargs="+", choices=STARTS, help="the start of these instead of TensorFlow's")
     options = parser.parse_args()
 
-    if options.frameworks:
-        say("installing what is missing")
-        report(frameworks_start(options.frameworks, options.runs), as_json=options.json)
-        return
     say("installing nvitop and TensorFlow where they are missing")
     python = environments.tensorflow_with_autogpu()
     nvitop = environments.environment(python.resolve(), ["nvitop"])
     with tempfile.TemporaryDirectory() as folder, Server([Gpu()] * 8, folder=Path(folder)) as server:
         decision = decisions(server, nvitop, folder, options.runs)
         start = tensorflow_start(server, python, folder, options.runs)
-    report({**decision, **start}, as_json=options.json)
+    report({**decision, **start})
 
 
 def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
@@ -182,34 +153,6 @@ def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> di
     }
 
 
-def frameworks_start(names: list[str], runs: int) -> dict[str, dict[str, float]]:
-    """Inside the process, on one GPU: the import, and the first tensor, which makes the context."""
-    from tests.support import framework_environments
-
-    pythons = {name: framework_environments.with_autogpu(getattr(framework_environments, name)()) for name in names}
-    found = {}
-    with tempfile.TemporaryDirectory() as folder, Server([Gpu()], folder=Path(folder), device_nodes=True) as server:
-        for name, python in pythons.items():
-            program = START.format(name=name, first=STARTS[name])
-            seconds: dict[str, list[list[float]]] = {"1": [], "0": []}
-            for turn in range(runs + 1):
-                say(f"{name}'s start, run {turn} of {runs}")
-                for switch in sorted(seconds, reverse=bool(turn % 2)):
-                    environ = {"AUTOGPU": switch, "AUTOGPU_LEASE_DIR": folder}
-                    command = [str(python), "-W", "ignore", "-c", program]
-                    done = server.run(command, environ=environ, timeout=300, cwd=folder)
-                    words = done.stdout.split()
-                    if done.returncode or words[:1] != ["seconds"]:
-                        raise SystemExit(f"{name} failed:\n{done.stderr}")
-                    if turn:
-                        seconds[switch].append([float(word) for word in words[1:]])
-            rows = (f"import {name}", f"import {name}, processor time", f"first tensor of {name}")
-            for column, row in enumerate(rows):
-                ours, theirs = ([run[column] for run in seconds[switch]] for switch in ("1", "0"))
-                found[row] = ratio(ours, theirs)
-    return found
-
-
 def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
     """The medians: of the ratios and the differences pair by pair, and of both sides; times in ms."""
     return {
@@ -220,10 +163,7 @@ def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
     }
 
 
-def report(results: dict[str, dict[str, float]], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(results))
-        return
+def report(results: dict[str, dict[str, float]]) -> None:
     print(f"{'':30}{'ratio':>8}{'goal':>8}{'ours':>12}{'theirs':>12}{'more':>12}")
     for name, row in results.items():
         times = f"{row['ours_ms']:9.1f} ms{row['theirs_ms']:9.1f} ms{row['more_ms']:9.1f} ms"

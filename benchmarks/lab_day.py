@@ -17,7 +17,6 @@ The bounds are means that nothing can beat: cards with one job at a time, and sh
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -50,7 +49,6 @@ def main() -> int:
     parser.add_argument("--stating", type=float, nargs="+", help="the part of the scripts that state their need")
     parser.add_argument("--late", type=float, default=0.0, help="the part of the jobs that grow once more later on")
     parser.add_argument("--tried", action="store_true", help="other rules instead of other tools")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     options = parser.parse_args()
     stating = options.stating or (STATING if not options.tried else STATING[:1])
     settings = [
@@ -59,7 +57,7 @@ def main() -> int:
     ]
     names = contenders.TRIED if options.tried else tuple(contenders.LEGEND)
     results = measure(settings, names, options.seeds)
-    print(json.dumps({"version": 1, "settings": results}) if options.json else report(results, is_tried=options.tried))
+    print(report(results, is_tried=options.tried))
     return 0
 
 

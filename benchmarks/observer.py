@@ -47,7 +47,6 @@ class Seen:
         promise_over_bytes: The same for what jobs on a GPU count on, by the driver's log instead of leases.
         shared_pids: Jobs that were on a GPU together with another one.
         refused: Contexts and allocations that the driver did not grant.
-        looks: How often the lease folder was read as a whole.
         longest_gap_s: Between two looks.
         held_at_end: Names of files that are still locked: leases, places in the queue.
     """
@@ -58,7 +57,6 @@ class Seen:
     promise_over_bytes: int = 0
     shared_pids: set[int] = field(default_factory=set)
     refused: int = 0
-    looks: int = 0
     longest_gap_s: float = 0.0
     held_at_end: list[str] = field(default_factory=list)
 
@@ -84,7 +82,6 @@ class LeaseFolder:
         self._open_new_ones()
         held = {name: lease for name, lease in self._leases.items() if is_locked(lease.descriptor)}
         held = {name: lease for name, lease in held.items() if is_locked(lease.descriptor)}
-        self._seen.looks += 1
         self._judge(held)
         for name in set(self._leases) - set(held):
             os.close(self._leases.pop(name).descriptor)

@@ -1,6 +1,6 @@
 """What a claim and a question cost on a large host: 64 GPUs, 2,000 processes on them, and up to 1,000 live leases.
 
-    python benchmarks/scale.py [--runs N] [--leases 0 10 100 300 1000] [--json]
+    python benchmarks/scale.py [--runs N] [--leases 0 10 100 300 1000]
 
 Each column is one number of leases, held by another process; the first column, without any, is the floor:
 
@@ -96,7 +96,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=11)
     parser.add_argument("--leases", type=int, nargs="+", default=[0, 10, 100, 300, 1000])
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = {}
     each = PROCESSES // GPUS + 1
@@ -108,10 +107,7 @@ def main() -> None:
             print(f"{count} leases", file=sys.stderr)
             with held(server, count, Path(place) / f"leases{count}") as environ:
                 found[count] = measured(server, environ, options.runs)
-    if options.json:
-        print(json.dumps(found, indent=2))
-    else:
-        show(found)
+    show(found)
 
 
 @contextlib.contextmanager

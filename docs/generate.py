@@ -67,7 +67,8 @@ not matter.
 **Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
 mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
 used instead; of more than 20 unknown names in one file the first 20. Names in the system file that this version does not
-know are shown by `autogpu doctor` only, since one host may have several versions. A policy can't name code to run.
+know are shown only by `doctor`, `config check` and `host-setup --check`, since one host may have several versions. A policy
+can't name code to run.
 
 The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on
 the first line of a file, where editors look for it. The schema is stricter than autogpu: it knows each value as the

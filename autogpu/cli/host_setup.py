@@ -103,8 +103,16 @@ class Host:
         if not os.path.lexists(str(self.policy)):  # which is a choice
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
             return Part(self.policy, "does not exist", nothing, will_be_made=True, is_required=False)
-        mistakes = "\n  ".join(str(problem) for problem in problems_of(self.policy, os.environ, is_system=True))
-        return Part(self.policy, "is not in force as it is written" if mistakes else "", mistakes)
+        mistakes = [str(problem) for problem in problems_of(self.policy, os.environ, is_system=True)]
+        for path, bit in ((self.policy.parent, stat.S_IXOTH), (self.policy, stat.S_IROTH)):
+            with suppress(OSError):  # which is among the mistakes
+                status = path.stat()
+                # One for a group of its own is the administrator's choice.
+                is_closed = not status.st_mode & (bit | (bit << 3 if status.st_gid else 0))
+                if is_closed or status.st_mode & stat.S_IWOTH:
+                    wrong = "the jobs of its users can't read it" if is_closed else "every user can change it"
+                    mistakes.append(f"{path} is {stat.filemode(status.st_mode)}: {wrong}")
+        return Part(self.policy, "is not in force as it is written" if mistakes else "", "\n  ".join(mistakes))
 
 
 def setup(host: Host) -> list[str]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Mapping
 
 import click
 
@@ -93,10 +94,12 @@ def _folder(target: Path | None) -> Path:
     return Path(os.path.abspath(str(target or installing.site_dirs()[0])))  # noqa: PTH100  (resolve() follows links)
 
 
-def what_to_add(environment: Path, here: Path) -> str:
+def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.environ) -> str:
     """Find a lock that will have the start-up files removed; a sentence on it, or ``""``."""
     beside = environment.parent
-    for lock in (beside / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
+    # uv's setting for an environment that is elsewhere, as in an image; relative to the project.
+    of_uv = here if here / (environ.get("UV_PROJECT_ENVIRONMENT") or "/") == environment else beside
+    for lock in (of_uv / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
         written, command, remedy = _LOCKS[lock.name]
         with suppress(OSError):  # a network's file system may be gone, and what has been written is to be told
             text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else AUTOLOAD

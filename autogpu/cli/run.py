@@ -117,7 +117,7 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    not_held = messages.not_held(shared, decision.devices) if shared else ""
+    not_held = messages.not_held(shared, decision) if shared else ""
     tell(f"{explain.gpu_names(device.label for device in decision.devices)} for {script}: {why}{not_held}")
     if request.policy.level == "explain":
         for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):

@@ -29,7 +29,8 @@ _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
 
 # By their names, and by those under which people look for them that are not similar.
-_CALLED = {**BY_NAME, "gpu": BY_NAME["devices"], "gpus": BY_NAME["count"], "memory": BY_NAME["need"]}
+_OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
+_CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 
 
 def resolve(
@@ -210,6 +211,8 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 
 def _unknown(path: tuple[str, ...], value: object) -> str:
     name = ".".join(map(bare, path))
+    if name in _TABLES and name not in _CALLED:
+        return f"{name} is a table of keys, written [{name}]{_NOTHING_NEAR}"
     if not isinstance(value, dict):
         near = _nearest(path[-1])
         return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)

@@ -72,10 +72,13 @@ def _taken(
     return line
 
 
-def not_held(shared: Sequence[Device], taken: Sequence[Device]) -> str:
+def not_held(shared: Sequence[Device], decision: Decision) -> str:
     """Say, after the reason for the GPUs that a program has, that it shares some although it asked to hold them."""
-    names = "" if len(shared) == len(taken) else explain.gpu_names(device.label for device in shared) + " "
-    return f"; {names}not reserved: others may join. To wait for a free GPU: --busy wait"
+    names = "" if len(shared) == len(decision.devices) else explain.gpu_names(device.label for device in shared) + " "
+    # Who waits takes an idle lease as well.
+    idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
+    by_waiting = "" if idle.issuperset(device.uuid for device in shared) else ". To wait for a free GPU: --busy wait"
+    return f"; {names}not reserved: others may join{by_waiting}"
 
 
 def _gpus(devices: list[Device]) -> str:

@@ -74,7 +74,8 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionReque
         pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
     best = "idlest" if chosen[-1].tier is Tier.FREE else "least busy"
     if total == 1:
-        why = f"the only one{pool or _narrowed(request.policy, spec)}{_left_out(ranking)}"
+        pool = pool or _narrowed(request.policy, spec)
+        why = f"the only one{pool}{_left_out(ranking, request.inventory.unreadable if pool == ' here' else ())}"
     elif count == total:
         why = f"all {total}{pool}"
     elif request.in_use:
@@ -96,9 +97,10 @@ def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
     return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
 
 
-def _left_out(ranking: Ranking) -> str:
+def _left_out(ranking: Ranking, lost: Sequence[UnreadableDevice]) -> str:
     rejected = [each for each in ranking.rejected if each.cause in (Cause.TOO_SMALL, Cause.UNUSABLE)]
     reasons = [f"GPU {each.device.label} ({each.why})" for each in rejected]
+    reasons += [f"GPU {each.index} ({printable(each.reason)})" for each in lost]
     return f"; left out: {_some(reasons)}" if reasons else ""
 
 

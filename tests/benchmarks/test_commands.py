@@ -18,9 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
     [
         ["at_exit.py", "--runs", "1"],
         ["contention.py", "--scenario", "4-on-4", "--contender", "autogpu", "--runs", "1"],
-        ["contention.py", "--soak", "--jobs", "4"],
         ["scale.py", "--runs", "1", "--leases", "0", "10"],
-        ["topology.py", "--runs", "1"],
     ],
     ids=" ".join,
 )

@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import lab_day
 from benchmarks.lab import bounds, picture, tables
 from benchmarks.lab.contenders import DEFAULT, ORACLE
 from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile, variance_over_mean
-from benchmarks.lab.figures import day_of, row_of
+from benchmarks.lab.figures import day_of
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil
 from benchmarks.lab.replay import Attempt, Later, NoGpu, Replay, Start, Wait
 from benchmarks.lab.rules import Autogpu
@@ -173,13 +174,6 @@ def attempt_of(given):
     return Attempt(given, given.submitted_s)
 
 
-def test_autogpu_takes_the_free_card_whole():
-    server = Server(2, 24 * GIB)
-    server.start(job(1), 1, 0.0, claim_bytes=24 * GIB)
-
-    assert Autogpu().place(attempt_of(job(2)), 10.0, server, ()) == Start(0, 24 * GIB, None)
-
-
 def test_autogpu_makes_a_late_one_a_best_effort_job_and_waits_or_not_as_it_is_told():
     server = Server(1, 24 * GIB)
     server.start(job(1), 0, 0.0, claim_bytes=24 * GIB).step = 12
@@ -190,21 +184,6 @@ def test_autogpu_makes_a_late_one_a_best_effort_job_and_waits_or_not_as_it_is_to
     assert 0 < answer.cap_bytes < 21 * GIB
     assert Autogpu("wait").place(attempt_of(job(2)), 10.0, server, ()) == Wait()
     assert Autogpu("cpu").place(attempt_of(job(2)), 10.0, server, ()) == NoGpu()
-
-
-def test_needs_share_a_card_while_they_fit():
-    server = Server(1, 24 * GIB)
-    server.start(job(1), 0, 0.0, claim_bytes=16 * GIB).step = 12
-    rules = Autogpu("wait")
-
-    assert rules.place(attempt_of(job(2, need_bytes=8 * GIB)), 9.0, server, ()) == Start(0, 8 * GIB)
-    assert rules.place(attempt_of(job(2, need_bytes=9 * GIB)), 9.0, server, ()) == Wait()
-
-
-def test_a_card_that_is_awaited_is_left_to_who_waits():
-    server = Server(1, 24 * GIB)
-
-    assert Autogpu("wait").place(attempt_of(job(2)), 9.0, server, [attempt_of(job(1))]) == Wait()
 
 
 def test_true_needs_never_fail():
@@ -240,14 +219,17 @@ def test_exclusive_cards_are_given_in_the_order_of_submission():
     assert outcome.took_s[2] == pytest.approx(2.1 * HOUR_S - 120 + 10)
 
 
-@pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
+BOTH = pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
+
+
+@BOTH
 def test_who_waits_to_share_is_served_when_a_minute_has_passed(contender):
     outcome = replayed(contender, job(0), job(1, at_s=5), job(2, at_s=6))
 
     assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 72), (2, 132)]
 
 
-@pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
+@BOTH
 def test_a_wait_to_share_has_an_end(contender):
     outcome = replayed(contender, job(0, gib=20), job(1, gib=2, at_s=5))
 
@@ -299,29 +281,12 @@ def test_a_bound_is_the_shortest_first():
     assert bounds.exclusive(jobs, 1) == pytest.approx((1 + 2 + 6) / 3 * HOUR_S)
 
 
-def test_a_row_is_the_mean_of_its_days():
-    days = [day_of(Replay(Setting(jobs=20), seed, Autogpu()).run()) for seed in range(3)]
-    row = row_of(days)
-
-    assert row["mean_h"] == pytest.approx(statistics.mean(day.mean_h for day in days))
-    assert row["spread"]["failed"] == pytest.approx(statistics.stdev(day.failed for day in days))
-
-
 def a_table():
-    names = (DEFAULT, "by hand", "nvitop", ORACLE)
-    day = day_of(Replay(Setting(jobs=20), 1, Autogpu()).run())
-    worse = replace(day, failed=day.failed + 50, mean_h=day.mean_h + 1)
-    rows = dict(zip(names, map(row_of, ([day], [worse], [worse], [replace(day, mean_h=0.9 * day.mean_h)]))))
-    return {
-        "load": 0.9,
-        "gpus": 4,
-        "memory_gib": 24,
-        "stating": 0.0,
-        "jobs": 20,
-        "seeds": 1,
-        "bounds_h": {"exclusive": 0.5, "shared": 0.4},
-        "contenders": rows,
-    }
+    setting = Setting(jobs=20)
+    day = day_of(Replay(setting, 1, Autogpu()).run())
+    worse, best = replace(day, failed=day.failed + 50, mean_h=day.mean_h + 1), replace(day, mean_h=0.9 * day.mean_h)
+    days = {DEFAULT: day, "by hand": worse, "nvitop": worse, ORACLE: best}
+    return lab_day.table(setting, list(days), {(setting, name): [each] for name, each in days.items()}, seeds=1)
 
 
 def test_a_table_says_whether_the_goals_are_met():

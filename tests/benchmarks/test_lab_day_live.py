@@ -16,7 +16,6 @@ import select
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -202,24 +201,17 @@ class Day:
         self._server.change(index, utilization=UTILIZATION_PERCENT * self._on[index])
 
 
-@pytest.fixture
-def folder():
-    made = Path(tempfile.mkdtemp(prefix="autogpu-day-"))
-    yield made
-    shutil.rmtree(made)
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("busy", ["share", "wait"])
-def test_real_processes_do_what_the_replay_foretells(folder, busy):
+def test_real_processes_do_what_the_replay_foretells(tmp_path, busy):
     jobs = jobs_of(busy)
     outcome = Replay(SETTING, SEED, Autogpu(busy, wait_s=float("inf")), jobs).run()
-    place = a_place(folder, sys.executable)
-    shutil.copy(Path(__file__).with_name("lab_job.py"), folder / "code")
+    place = a_place(tmp_path, sys.executable)
+    shutil.copy(Path(__file__).with_name("lab_job.py"), tmp_path / "code")
     gpus = [Gpu(memory=SETTING.card_bytes)] * SETTING.gpus
-    with Server(gpus, folder=folder, context=CONTEXT_BYTES) as server:
-        day = Day(server, place, folder, busy)
+    with Server(gpus, folder=tmp_path, context=CONTEXT_BYTES) as server:
+        day = Day(server, place, tmp_path, busy)
         day.run(jobs)
 
     # A day on which nothing meets would show nothing.

@@ -12,6 +12,7 @@ from autogpu.cli.run import name_of
 from tests.cli.conftest import AUTOGPU, autogpu, holders, running
 from tests.lease.conftest import until
 from tests.support import environments
+from tests.support.holders import let_age
 from tests.support.simulator_client import CUDA
 from tests.support.terminal import Terminal
 
@@ -151,6 +152,18 @@ def test_what_is_shared_is_not_called_held(server):
     assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
     assert second.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
     assert "limited to what is free" in done.stdout
+
+
+@pytest.mark.slow
+def test_who_shares_an_idle_lease_is_not_told_to_wait_which_takes_it_as_well(server, lease_folder):
+    holder = running(server, "--hold", "--devices", "1", "--", "sh", "-c", "echo started; read end")
+    assert holder.stdout.readline() == "started\n"
+    let_age(lease_folder, 3600)
+    for busy in ("wait", "share"):
+        said = autogpu(server, "run", "--hold", "--devices", "1", "--busy", busy, "--", "true").stderr
+        assert said.startswith("autogpu: GPU 1 for true: "), said
+        assert said.endswith("; not reserved: others may join\n"), said
+    holder.communicate("\n", timeout=60)
 
 
 @pytest.mark.slow

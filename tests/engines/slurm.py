@@ -19,7 +19,7 @@ from tests.engines.engine_jobs import free_ports
 from tests.gpusim import Server
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo", "scontrol")
-START_S, STOP_S, BATCH_S, CLIENT_S = 60, 20, 60, 240
+START_S, STOP_S, CLIENT_S = 60, 20, 240
 # One of the majors that Linux keeps for local use: opening such a file fails for want of a driver, with ENXIO, unless
 # a cgroup denies it first.
 LOCAL_MAJOR = 60
@@ -147,19 +147,13 @@ class Slurm:
 
     # ---- what runs in it ----
 
-    def run(
-        self,
-        *arguments: str,
-        command: Sequence[str],
-        environ: Mapping[str, str] | None = None,
-        program: str = "srun",
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end by ``srun``, or by another program that starts jobs, on the simulated servers.
+    def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end by ``srun``, or by another program that starts jobs, as ``popen`` starts it.
 
         Raises:
             subprocess.TimeoutExpired: It was not done in time. The job is killed with the cluster.
         """
-        client = self.popen(*arguments, command=command, environ=environ, program=program, stdin=subprocess.DEVNULL)
+        client = self.popen(*arguments, stdin=subprocess.DEVNULL, **options)
         stdout, stderr = client.communicate(timeout=CLIENT_S)
         return subprocess.CompletedProcess(client.args, client.returncode, stdout, stderr)
 
@@ -171,7 +165,7 @@ class Slurm:
         program: str = "srun",
         stdin: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
-        """Start a command by ``srun`` and return at once; its input and output are pipes, and are the job's."""
+        """Start a command by ``srun`` on the simulated servers; its input and output are pipes, and are the job's."""
         pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         client = subprocess.Popen(
             [program, *arguments, *command], env=self._environ(environ), cwd=str(self.folder), text=True, **pipes
@@ -215,14 +209,6 @@ class Slurm:
         status = max(int(path.read_text()) for path in place.glob("*.status"))
         written = ["".join(path.read_text() for path in sorted(place.glob(f"*.{end}"))) for end in ("out", "err")]
         return subprocess.CompletedProcess(submitted.args, status, *written)
-
-    def why_no_batch(self) -> str:
-        """What Slurm says where the smallest batch job does not end on this machine; empty if it does."""
-        try:
-            self.batch("true", timeout=BATCH_S)
-        except RuntimeError as error:
-            return str(error)
-        return ""
 
     # ---- how it is set up ----
 

@@ -64,8 +64,10 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
 
 BUSY = Gpu(processes={5004242: "10GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
+TWO_IDLE = [BUSY, Gpu()] * 2
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
 OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take"
+GIVES = "export CUDA_VISIBLE_DEVICES={rank}\n"
 AS_HOROVOD = "set -m\nexport HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
 
 
@@ -76,24 +78,13 @@ AS_HOROVOD = "set -m\nexport HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{co
         pytest.param(FOUR, {}, ONE_EACH, id="one of four GPUs each"),
         pytest.param([BUSY, *FOUR[1:]], {}, ONE_EACH[2:], id="fewer ranks than GPUs: the idlest together"),
         pytest.param(FOUR, {}, [{gpu: "11.50 GiB"} for gpu in (0, 0, 1, 1, 2, 2, 3, 3)], id="half of a GPU each"),
+        pytest.param(FOUR, {"wrapper": GIVES + "exec {command}\n"}, ONE_EACH, id="a wrapper gave each a GPU"),
         pytest.param(
-            FOUR,
-            {"wrapper": "export CUDA_VISIBLE_DEVICES={rank}\nexec {command}\n"},
-            ONE_EACH,
-            id="a wrapper gave each a GPU",
-        ),
-        pytest.param(
-            FOUR,
-            {"wrapper": "export CUDA_VISIBLE_DEVICES={rank}\n{command}\nexit $?\n"},
-            ONE_EACH,
-            id="a wrapper gave each a GPU and waits for it",
+            FOUR, {"wrapper": GIVES + "{command}\nexit $?\n"}, ONE_EACH, id="a wrapper gave each a GPU and waits for it"
         ),
         pytest.param(FOUR, {"CUDA_VISIBLE_DEVICES": "0"}, [{0: "5.50 GiB"}] * 4, id="the shell gave all one GPU"),
         pytest.param(
-            [BUSY, FOUR[1], BUSY, FOUR[3]],
-            {"wrapper": AS_HOROVOD},
-            [ONE_EACH[1], ONE_EACH[3]],
-            id="a wrapper names the ranks anew and waits for each",
+            TWO_IDLE, {"wrapper": AS_HOROVOD}, ONE_EACH[1::2], id="a wrapper names the ranks anew and waits for each"
         ),
     ],
 )
@@ -121,14 +112,6 @@ def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
 
 
 @LAUNCHERS
-def test_only_rank_0_speaks_of_a_mistake_in_the_policy(run, launcher):
-    taken, said = run(launcher, FOUR[:2], 2, AUTOGPU_CUONT="2")
-    assert taken == ONE_EACH[:2]
-    assert any("AUTOGPU_CUONT" in line for line in said[0])
-    assert said[1] == []
-
-
-@LAUNCHERS
 @pytest.mark.tensorflow
 def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_python):
     taken, said = run(launcher, FOUR[:1], 2, python=tensorflow_python, job=(9, "tensorflow"))
@@ -150,8 +133,7 @@ def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_p
 def test_ranks_that_take_the_gpu_of_their_number_have_the_idle_ones(run, launcher, late, job, tensorflow_python):
     # The one that is late starts when the other one has its GPU.
     wrapper = f"[ {{rank}} != '{late}' ] || until [ -e run/*.json ]; do sleep 0.1; done\nexec {{command}}\n"
-    gpus = [BUSY, FOUR[1], BUSY, FOUR[3]]
-    taken, said = run(launcher, gpus, 2, python=tensorflow_python, job=(WHOLE, job), wrapper=wrapper)
+    taken, said = run(launcher, TWO_IDLE, 2, python=tensorflow_python, job=(WHOLE, job), wrapper=wrapper)
     assert taken == ONE_EACH[1::2], said
 
 

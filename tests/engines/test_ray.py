@@ -150,8 +150,7 @@ def test_an_actor_whose_memory_runs_out_goes_on_and_its_driver_takes_it_for_no_e
 
 
 @pytest.mark.parametrize(
-    ("workers", "gpus", "framework"),
-    [("2", "1", "tensorflow"), ("4", "1", "toyflow"), ("2", "2", "toyflow")],
+    ("workers", "gpus", "framework"), [("2", "1", "tensorflow"), ("4", "1", "toyflow"), ("2", "2", "toyflow")]
 )
 def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus, framework):
     ray = start("train", workers, gpus, framework)

@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
+TWO_EACH = [{0: "whole", 1: "whole"}, {2: "whole", 3: "whole"}]
 HALF = "11.50 GiB"
 TWO_OF_EACH = [{gpu: HALF} for gpu in (0, 0, 1, 1)]
 NONE = [{}]
@@ -59,40 +60,27 @@ def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "expected", "lines"),
+    ("arguments", "options", "expected"),
     [
+        pytest.param(["-n4", "--gres=gpu:4"], {"before": WRAPPER}, ONE_EACH, id="ranks that a wrapper has bound"),
+        pytest.param(["-n2", "--gpus-per-task=2"], {"environ": ALL}, TWO_EACH, id="ranks with two GPUs use both"),
+        # With more than one task this leaves CUDA_VISIBLE_DEVICES and SLURM_STEP_GPUS unset.
         pytest.param(
-            ["-n4", "--gres=gpu:4"],
-            {"before": WRAPPER},
-            ONE_EACH,
-            1,
-            id="ranks that a wrapper has bound",
-        ),
-        pytest.param(
-            ["-n2", "--gpus-per-task=2"],
-            {"environ": ALL},
-            [{0: "whole", 1: "whole"}, {2: "whole", 3: "whole"}],
-            1,
-            id="ranks with two GPUs use both",
-        ),
-        pytest.param(
-            # With more than one task this leaves CUDA_VISIBLE_DEVICES and SLURM_STEP_GPUS unset.
             ["-n2", *TWO_GPUS, "--gpu-bind=none"],
             {"kept": TWO_GPUS},
             NONE * 2,
-            1,
             id="ranks without a list take none of another's",
         ),
-        pytest.param([], {}, NONE, 1, id="a job without gres has none"),
-        pytest.param(["--gres=gpu:1"], {"program": "salloc"}, NONE, 1, id="the shell of salloc has none"),
+        pytest.param([], {}, NONE, id="a job without gres has none"),
+        pytest.param(["--gres=gpu:1"], {"program": "salloc"}, NONE, id="the shell of salloc has none"),
         pytest.param(
-            ["--gres=gpu:1"], {"program": "salloc", "before": ["srun"]}, ONE_EACH[:1], 1, id="a step inside salloc"
+            ["--gres=gpu:1"], {"program": "salloc", "before": ["srun"]}, ONE_EACH[:1], id="a step inside salloc"
         ),
     ],
 )
-def test_a_job_takes_what_was_granted_to_it(four, arguments, options, expected, lines):
+def test_a_job_takes_what_was_granted_to_it(four, arguments, options, expected):
     done = four.run(*arguments, jobs=len(expected), **options)
-    assert (done.taken, len(done.said)) == (expected, lines), done.stderr
+    assert (done.taken, len(done.said)) == (expected, 1), done.stderr
 
 
 def test_workers_of_a_cluster_in_a_step_of_one_task_are_ranks(four):
@@ -113,13 +101,7 @@ def test_workers_of_a_cluster_in_a_step_of_one_task_are_ranks(four):
         pytest.param(
             ["--array=0-1", "--gres=gpu:1"], {"batch": "{job}", "scripts": 2}, ONE_EACH[:2], 2, id="jobs of an array"
         ),
-        pytest.param(
-            ["-n4", "--gres=gpu:4"],
-            {"batch": f"{STEP}{STEP}wait"},
-            [{0: "whole", 1: "whole"}, {2: "whole", 3: "whole"}],
-            2,
-            id="steps side by side",
-        ),
+        pytest.param(["-n4", "--gres=gpu:4"], {"batch": f"{STEP}{STEP}wait"}, TWO_EACH, 2, id="steps side by side"),
         pytest.param(
             TWO_GPUS,
             {"batch": "{job} &\n{job} &\nwait", "kept": TWO_GPUS},
@@ -174,7 +156,7 @@ def test_a_cluster_that_does_not_manage_gpus_is_a_workstation(clusters):
     ("arguments", "environ", "expected"),
     [
         pytest.param(TWO_GPUS, {}, ONE_EACH[1:2], id="one"),
-        pytest.param(TWO_GPUS, ALL, [{0: "whole", 1: "whole"}], id="all"),
+        pytest.param(TWO_GPUS, ALL, TWO_EACH[:1], id="all"),
         pytest.param(["-n2", *TWO_GPUS], {}, ONE_EACH[:2], id="ranks"),
     ],
 )
@@ -190,7 +172,7 @@ def test_nodes_divide_their_gpus_by_their_own_number_of_tasks(clusters, tmp_path
     hosts.write_text("".join(f"{node}\n" * count for node, count in zip(cluster.slurm.nodes, tasks)))
     environ = {**ALL, "SLURM_HOSTFILE": str(hosts)}
     done = cluster.run("-N2", "-n3", "--distribution=arbitrary", *TWO_GPUS, jobs=3, environ=environ)
-    of_node = {1: [{0: "whole", 1: "whole"}], 2: ONE_EACH[:2]}
+    of_node = {1: TWO_EACH[:1], 2: ONE_EACH[:2]}
     assert done.taken == [taken for count in tasks for taken in of_node[count]], done.stderr
 
 
@@ -288,4 +270,4 @@ def test_a_shard_is_a_quarter_and_the_projects_policy_goes_before_it(lab):
 
 
 def test_two_gpus_of_one_job_are_both_used(lab):
-    assert lab.run("--gres=gpu:2", environ={"AUTOGPU_COUNT": "all"}).taken == [{0: "whole", 1: "whole"}]
+    assert lab.run("--gres=gpu:2", environ=ALL).taken == TWO_EACH[:1]

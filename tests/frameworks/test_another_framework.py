@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 
-import pytest
-
 from autogpu.frameworks import FRAMEWORKS
 from tests.gpusim import Gpu, Server
 from tests.hook.throwaway import TEMPLATES
@@ -85,20 +83,14 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "toyflow.py").write_text(TOYFLOW)
-    (tmp_path / "autogpu_toyflow.py").write_text(PACKAGE)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    return tmp_path
-
-
-def test_two_jobs_of_a_framework_that_is_one_class_get_a_gpu_each(folder):
+def test_two_jobs_of_a_framework_that_is_one_class_get_a_gpu_each(tmp_path):
+    for name, text in {"toyflow": TOYFLOW, "autogpu_toyflow": PACKAGE, "train": SCRIPT}.items():
+        (tmp_path / f"{name}.py").write_text(text)
     python = str(environments.environment(environments.interpreter("3.11"), with_hook=True))
-    with Server([Gpu(), Gpu()], folder=folder) as server:
-        jobs = [server.popen([python, "train.py"], cwd=folder, stdin=-1, stdout=-1, stderr=-1) for _ in range(2)]
+    with Server([Gpu(), Gpu()], folder=tmp_path) as server:
+        jobs = [server.popen([python, "train.py"], cwd=tmp_path, stdin=-1, stdout=-1, stderr=-1) for _ in range(2)]
         assert [job.stdout.readline() for job in jobs] == ["taken\n"] * 2
-        status = json.loads(server.run([python, "-m", "autogpu", "status", "--json"], cwd=folder).stdout)
+        status = json.loads(server.run([python, "-m", "autogpu", "status", "--json"], cwd=tmp_path).stdout)
         lines = [job.communicate("", timeout=60)[1] for job in jobs]
         contexts = server.contexts()
     assert sorted(contexts[job.pid] for job in jobs) == [[0], [1]]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpusim import Gpu
-from tests.support.framework_machines import BUSY
-
-FOUR = (BUSY, Gpu(), Gpu(), Gpu())
+from tests.support.framework_jobs import FRAMEWORKS, HOLD, READY, held
+from tests.support.framework_machines import FOUR
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(1200), pytest.mark.xdist_group("keras")]
 
 FIT = """
-import keras, numpy
+import keras, numpy, sys
 {before}
 model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 model.fit({data}, epochs=1, verbose=0)
 {after}
 print("ready", keras.backend.backend(), flush=True)
-input()
+sys.stdin.read()
 """
 
 ARRAYS = 'numpy.ones((64, 8), "float32"), numpy.ones((64, 1)), batch_size=16'
@@ -54,7 +52,6 @@ def test_a_fit_is_on_the_idlest_gpu_alone(together, machine_of, backend, kind):
     job = fit(machine, kind, backend)
     assert job.line() == f"ready {backend}"
     assert (job.contexts, machine.claims()) == ([3], {job.pid: [3]})
-    job.go_on()
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
     assert "the idlest of 4" in ran.said[0]
@@ -81,32 +78,25 @@ import tensorflow as tf
 tf.config.set_visible_devices([], "GPU")
 assert len(list(tf.data.Dataset.range(3).as_numpy_iterator())) == 3
 """
-WITH = {
-    "jax": "import jax\nx = jax.numpy.ones(3)\nprint('ready', *x.devices(), jax.local_device_count(), flush=True)\n",
-    "torch": "import torch\nx = torch.ones(3, device='cuda')\nprint('ready', x.device, flush=True)\n",
-}
-WAITS = "import sys\nsys.stdin.readline()\n"
 
 
-@pytest.mark.parametrize("framework", WITH)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("imported", ["first", "second"])
 def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framework, imported):
     before = f"import {framework}\n" if imported == "first" else ""
     machine = machine_of(together[framework], *FOUR)
-    job = machine.start(before + WITHOUT + WITH[framework] + WAITS, TF_CPP_MIN_LOG_LEVEL="3")
-    assert job.line() == {"jax": "ready cuda:0 1", "torch": "ready cuda:0"}[framework]
+    job = machine.start(before + WITHOUT + HOLD[framework], TF_CPP_MIN_LOG_LEVEL="3")
+    assert job.line() == READY[framework]
     assert job.contexts == [3]
     assert machine.claims() == {job.pid: [3]}
-    job.go_on()
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.said
 
 
 def test_a_job_without_gpus_says_nothing_and_claims_nothing(together, machine_of):
     machine = machine_of(together["tensorflow"], *FOUR)
-    job = machine.start(WITHOUT + "print('ready', flush=True)\n" + WAITS, TF_CPP_MIN_LOG_LEVEL="3")
-    assert job.line() == "ready"
+    job = machine.start(held(WITHOUT, "len(tf.config.list_logical_devices('GPU'))"), TF_CPP_MIN_LOG_LEVEL="3")
+    assert job.line() == "ready 0"
     assert machine.claims() == {}
-    job.go_on()
     ran = job.end()
     assert (ran.exit_status, ran.contexts, ran.said) == (0, [], [])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpusim import Gpu
 from tests.support import framework_environments
 from tests.support.framework_environments import JAXES, TORCHES, each_older
 from tests.support.framework_jobs import FILL, HOLD, USE_SEVERAL
-from tests.support.framework_machines import BUSY, GIB, MIB, Installed
+from tests.support.framework_machines import FOUR, GIB, MIB, Installed
 
-FOUR = (BUSY, Gpu(), Gpu(), Gpu())
 OLDER = [(name, each) for name, releases in {"torch": TORCHES, "jax": JAXES}.items() for each in each_older(releases)]
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]

@@ -1,4 +1,4 @@
-"""Which processes are one job: ranks started by hand, ranks below a hold, containers. Judged by driver and leases."""
+"""Which processes are one job: ranks started by hand or below a hold, children. Judged by driver and leases."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_machines import BUSY, GIB
+from tests.support.framework_jobs import HOLD, READY_ON_THE_ONLY
+from tests.support.framework_machines import BUSY, GIB, IDLE
 from tests.support.live_jobs import GPU_OF_NUMBER
-
-IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("one-job")]
 
@@ -23,13 +22,14 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py")
 
-# On the GPU of its rank until there is a line of input.
+# On the GPU of its rank until its input ends.
 RANK = """
 import os, sys
 import torch
 kept = torch.ones(3, device=f"cuda:{os.environ['LOCAL_RANK']}")
-os.write(1, b"ready\\n")  # at once: torchrun's ranks write without a buffer, into one pipe
-sys.stdin.readline()
+# At once: torchrun's ranks write without a buffer, into one pipe.
+os.write(1, f"{os.environ['LOCAL_RANK']} {os.getpid()}\\n".encode())
+sys.stdin.read()
 """
 # The same, where the script gives itself a GPU by its number.
 MASKED = RANK.replace("import torch", "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\nimport torch")
@@ -40,7 +40,7 @@ def started_by_hand(machine, script, ranks, *, world=None, **environ):
     """Ranks that nothing but their variables tells of each other, each on its GPU."""
     numbers = {"WORLD_SIZE": str(world or len(ranks))}
     jobs = [machine.start(script, LOCAL_RANK=str(rank), **numbers, **environ) for rank in ranks]
-    assert [job.line() for job in jobs] == ["ready"] * len(jobs)
+    assert [job.line() for job in jobs] == [f"{rank} {job.pid}" for rank, job in zip(ranks, jobs)]
     return jobs
 
 
@@ -52,19 +52,19 @@ def claimed(machine, *jobs):
 
 def test_two_launches_by_hand_share_no_gpu(machine_of):
     machine = machine_of("torch", *IDLE)
-    one = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29500")
-    two = started_by_hand(machine, RANK, (0, 1), MASTER_PORT="29501")
-    claims = claimed(machine, *one, *two)
+    jobs = [job for port in ("29500", "29501") for job in started_by_hand(machine, RANK, (0, 1), MASTER_PORT=port)]
+    claims = claimed(machine, *jobs)
     assert sorted(gpu for each in claims for gpu in each) == [0, 1, 2, 3], claims
     assert [list(each.values()) for each in claims] == [[24.0]] * 4
-    assert [len(job_said(job)) for job in (*one, *two)] == [1, 0, 1, 0]
+    assert [len(job.end().said) for job in jobs] == [1, 0, 1, 0]
 
 
-def job_said(job):
-    job.go_on()
-    ran = job.end()
-    assert ran.exit_status == 0, ran.stderr
-    return ran.said
+def test_two_launchers_of_ranks_share_no_gpu(machine_of):
+    machine = machine_of("torch", *IDLE)
+    (machine.project / "rank.py").write_text(RANK)
+    jobs = [machine.start(ASKER, arguments=TORCHRUN) for _ in range(2)]
+    assert sorted(gpu for job in jobs for gpu in by_rank(machine, job)[1]) == [[0], [1], [2], [3]]
+    assert [job.end().exit_status for job in jobs] == [0, 0]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank-0-first", "rank-1-first"])
@@ -79,16 +79,14 @@ def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(machine_of):
     machine = machine_of("torch", *IDLE[:2])
     ranks = started_by_hand(machine, RANK, (0, 1), world=4, MASTER_ADDR="node1", MASTER_PORT="29500")
     assert claimed(machine, *ranks) == [{0: 24.0}, {1: 24.0}]
-    assert "local rank 0 of 2" in job_said(ranks[0])[0]
+    assert "local rank 0 of 2" in ranks[0].end().said[0]
 
 
-def told_who(script):
-    """The rank, which says who it is once it is there, and ends with its launcher's input."""
-    who = r"""f"{os.environ['LOCAL_RANK']} {os.getpid()}\n".encode()"""
-    return script.replace(r'b"ready\n"', who).replace("readline()", "read()")
+def by_rank(machine, job):
+    """The pids of two ranks that a job has started, and the GPUs on which each is."""
+    pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
+    return pids, [machine.server.contexts().get(pid) for pid in pids]
 
-
-NAMED = told_who(RANK)
 
 BELOW_A_HOLD = """
 import subprocess, sys
@@ -100,8 +98,8 @@ sys.exit(subprocess.call(hold))
 @pytest.mark.parametrize(
     ("script", "above"),
     [
-        pytest.param(NAMED, 2, id="below-two-that-have-asked"),
-        pytest.param(told_who(MASKED), 0, id="by-a-list-of-its-own"),
+        pytest.param(RANK, 2, id="below-two-that-have-asked"),
+        pytest.param(MASKED, 0, id="by-a-list-of-its-own"),
     ],
 )
 def test_ranks_below_a_hold_have_each_their_gpu_of_it(machine_of, script, above):
@@ -109,25 +107,21 @@ def test_ranks_below_a_hold_have_each_their_gpu_of_it(machine_of, script, above)
     (machine.project / "rank.py").write_text(script)
     (machine.project / "asker.py").write_text(ASKER)
     job = machine.start(BELOW_A_HOLD, fresh=True, arguments=[*["asker.py"] * above, *TORCHRUN])
-    pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
-    on = [machine.server.contexts()[pid] for pid in pids]
+    pids, on = by_rank(machine, job)
     claims = machine.claimed_bytes()
     assert sorted(on) == [[0], [1]], "\n".join(job.end().said)
     assert [claims[pid].get(gpu) for pid, (gpu,) in zip(pids, on)] == [24 * GIB] * 2
     assert len({lease["group"] for lease in machine.leased()}) == 1, "one job"
-    job.go_on()
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 2), ran.said
 
 
 def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(machine_of):
     machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
-    (machine.project / "rank.py").write_text(NAMED)
+    (machine.project / "rank.py").write_text(RANK)
     (machine.project / "asker.py").write_text(ASKER)
     job = machine.start(ASKER, arguments=["asker.py", *TORCHRUN])
-    pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
-    assert [machine.server.contexts().get(pid) for pid in pids] in ([[0], [1]], [[1], [0]])
-    job.go_on()
+    assert sorted(by_rank(machine, job)[1]) == [[0], [1]]
     assert job.end().exit_status == 0
 
 
@@ -160,3 +154,61 @@ def test_ranks_of_tensorflow_that_take_the_gpu_of_their_number_have_the_idle_one
     contexts = machine.server.contexts()
     assert [contexts.get(int(line.split()[1])) for line in sorted(said)] == [[1], [3]], job.end().stderr
     assert job.end().exit_status == 0
+
+
+PARENT = """
+import subprocess, sys, torch
+print("imported", flush=True)
+sys.stdin.readline()
+x = torch.ones(3, device="cuda")
+child = "import os, torch; torch.ones(3, device='cuda'); print(os.getpid(), flush=True); input()"
+subprocess.run([sys.executable, "-c", child])
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "others", "gpu"),
+    [
+        pytest.param({}, 0, 3, id="alone"),
+        pytest.param({}, 1, 2, id="another-came-between"),
+        pytest.param({"AUTOGPU_VISIBLE": "chosen"}, 0, 3, id="visible-chosen"),
+    ],
+)
+def test_a_child_is_on_its_parents_gpu(machine_of, policy, others, gpu):
+    machine = machine_of("torch", *IDLE)
+    parent = machine.start(PARENT, **policy)
+    assert parent.line() == "imported"
+    for _ in range(others):
+        assert machine.start(HOLD["torch"]).line().startswith("ready")
+    parent.go_on()
+    child = int(parent.line())
+    assert machine.server.contexts()[child] == parent.contexts == [gpu]
+    parent.go_on()
+    assert parent.end().exit_status == 0
+
+
+GIVES_A_GPU = """
+import os, subprocess, sys, torch
+assert torch.cuda.is_available()
+print("asked", flush=True)
+sys.stdin.readline()
+environ = {**os.environ, "CUDA_VISIBLE_DEVICES": sys.argv[1], "AUTOGPU_BUSY": sys.argv[3]}
+sys.exit(subprocess.run([sys.argv[2], "-c", sys.argv[4]], env=environ).returncode)
+"""
+
+
+@pytest.mark.parametrize(("framework", "busy"), [("torch", "error"), ("torch", "share"), ("jax", "error")])
+def test_a_launcher_that_has_only_asked_is_not_in_the_way_of_the_program_to_which_it_gives_a_gpu(
+    framework, busy, newest, machine_of
+):
+    machine = machine_of("torch", *IDLE)
+    arguments = ("3", str(newest[framework].python), busy, HOLD[framework])
+    launcher = machine.start(GIVES_A_GPU, arguments=arguments)
+    assert launcher.line() == "asked"
+    assert machine.claims() == {}
+    launcher.go_on()
+    assert launcher.line() == READY_ON_THE_ONLY
+    (claim,) = machine.claimed_bytes().values()
+    assert claim[3] > 20 * GIB
+    ran = launcher.end()
+    assert (ran.exit_status, "limited to what is free" in ran.stderr) == (0, False), ran.stderr

@@ -4,15 +4,16 @@ autogpu.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.frameworks.jax.cases import CASES as JAX
-from tests.frameworks.torch.cases import CASES as TORCH
+from tests.frameworks.jax import cases as jax
+from tests.frameworks.jax.scripts import SCRIPTS as JAX
+from tests.frameworks.torch import cases as torch
+from tests.frameworks.torch.scripts import SCRIPTS as TORCH
 from tests.support.patterns import Laboratory, each_case
 
-CASES = {"torch": TORCH, "jax": JAX}
+CASES = {"torch": torch.CASES, "jax": jax.CASES}
+SCRIPTS = {"torch": TORCH, "jax": JAX}
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
@@ -35,14 +36,10 @@ def run_both_ways(cases):
     return [pytest.param(case, id=case.name) for case in cases if case.is_run_both_ways]
 
 
-def scripts(framework):
-    return Path(__file__).resolve().parent / framework / "scripts"
-
-
 @pytest.fixture(scope="module")
 def laboratories(newest, tmp_path_factory):
     made = {
-        framework: Laboratory(each.python, scripts(framework), tmp_path_factory.mktemp("laboratory"), each.forks)
+        framework: Laboratory(each.python, SCRIPTS[framework], tmp_path_factory.mktemp("laboratory"), each.forks)
         for framework, each in newest.items()
     }
     yield made
@@ -64,4 +61,4 @@ def test_a_forked_script_is_as_a_fresh_process(laboratories, framework, case):
 
 @pytest.mark.parametrize("framework", CASES)
 def test_every_script_has_a_case(framework):
-    assert {case.script for case in CASES[framework]} == {file.stem for file in scripts(framework).glob("*.py")}
+    assert {case.script for case in CASES[framework]} == SCRIPTS[framework].keys()

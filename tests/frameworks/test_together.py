@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpusim import Gpu
-from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS
-from tests.support.framework_machines import BUSY, GIB, Running
-
-FOUR = (BUSY, Gpu(), Gpu(), Gpu())
-IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, READY
+from tests.support.framework_machines import FOUR, GIB, IDLE, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("together")]
-
-
-def all_at_once(*jobs: Running) -> list[str]:
-    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
-    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
-    for job in jobs:
-        job.go_on()
-    return [job.line() for job in jobs]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_four_jobs_in_the_same_instant_get_four_gpus(framework, machine_of):
     machine = machine_of(framework, *IDLE)
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(4)]
-    all_at_once(*jobs)
+    # JAX names its devices by their ordinals, and checkpoints hold such names.
+    assert all_at_once(*jobs) == [READY[framework]] * 4
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
@@ -64,7 +53,7 @@ def test_a_job_is_where_the_driver_shows_it_and_its_lease_is_written_once(machin
     machine = machine_of("torch", *FOUR)
     job = machine.start(FOLLOWED)
     for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
-        job.tell(str(ordinal))
+        job.go_on(str(ordinal))
         assert job.line() == f"took {ordinal}"
         assert (job.contexts, machine.claims()) == (contexts, {job.pid: contexts})
         assert machine.claimed_bytes() == {job.pid: {3: 24 * GIB}}
@@ -82,6 +71,7 @@ BOTH = {
     "job = threading.Thread(target=lambda: jax.numpy.ones(3))\njob.start()\njob.join()\n" + TORCH + JAX,
 }
 WAITS = "import sys\nprint('ready', x.device, *y.devices(), flush=True)\nsys.stdin.readline()\n"
+IN_TURN = ("torch-then-jax", "jax-then-torch")
 
 
 @pytest.mark.parametrize("order", BOTH)
@@ -90,10 +80,28 @@ def test_two_frameworks_in_one_process_have_one_claim(order, together, machine_o
     job = machine.start(BOTH[order] + WAITS)
     assert job.line() == "ready cuda:0 cuda:0"
     assert (job.contexts, machine.claims()) == ([3], {job.pid: [3]})
-    job.go_on()
     ran = job.end()
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
     assert "the idlest of 4" in ran.said[0]
+
+
+@pytest.mark.parametrize("order", IN_TURN)
+def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, together, machine_of):
+    machine = machine_of(together["torch"], *FOUR)
+    job = machine.start(BOTH[order] + "z = torch.ones(3, device='cuda:1')\n" + WAITS, AUTOGPU_COUNT="2")
+    assert job.line().startswith("ready")
+    assert (job.contexts, machine.claims()) == ([2, 3], {job.pid: [2, 3]})
+
+
+@pytest.mark.parametrize("order", IN_TURN)
+def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, together, machine_of):
+    machine = machine_of(together["torch"], *FOUR)
+    script = BOTH[order].replace("'cuda'", "'cuda' if torch.cuda.is_available() else 'cpu'")
+    job = machine.start(script + WAITS, AUTOGPU_COUNT="0")
+    assert job.line() == "ready cpu cpu:0"
+    assert machine.claims() == {}
+    ran = job.end()
+    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
 
 
 LISTED = """
@@ -121,31 +129,6 @@ def test_two_processes_of_two_frameworks_that_name_their_first_gpu_share_none(or
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
-@pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
-def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, together, machine_of):
-    machine = machine_of(together["torch"], *FOUR)
-    job = machine.start(BOTH[order] + "z = torch.ones(3, device='cuda:1')\n" + WAITS, AUTOGPU_COUNT="2")
-    assert job.line().startswith("ready")
-    assert (job.contexts, machine.claims()) == ([2, 3], {job.pid: [2, 3]})
-
-
-@pytest.mark.parametrize("order", ["torch-then-jax", "jax-then-torch"])
-def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, together, machine_of):
-    script = {
-        "torch-then-jax": "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n"
-        + JAX,
-        "jax-then-torch": JAX
-        + "import torch\nx = torch.ones(3, device='cuda' if torch.cuda.is_available() else 'cpu')\n",
-    }
-    machine = machine_of(together["torch"], *FOUR)
-    job = machine.start(script[order] + WAITS, AUTOGPU_COUNT="0")
-    assert job.line() == "ready cpu cpu:0"
-    assert machine.claims() == {}
-    job.go_on()
-    ran = job.end()
-    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_limit_holds_for_each_framework_of_a_process(framework, together, machine_of):
     other = {"torch": JAX, "jax": TORCH}[framework]
@@ -153,35 +136,3 @@ def test_a_limit_holds_for_each_framework_of_a_process(framework, together, mach
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
     found = ran.peak_bytes(3) if framework == "torch" else int(ran.stdout)
     assert 1.5 * GIB <= found <= 2 * GIB + GIB // 4
-
-
-RANK = """
-import os
-import sys
-import torch
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-torch.ones(3, device="cuda")
-os.write(1, b"ready\\n")  # at once: torchrun's ranks write without a buffer, into one pipe
-sys.stdin.read()
-"""
-TORCHRUN = """
-import subprocess
-import sys
-command = ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py"]
-ranks = subprocess.Popen([sys.executable, "-m", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-print(ranks.stdout.readline().strip(), ranks.stdout.readline().strip(), flush=True)
-sys.stdin.readline()
-ranks.stdin.close()
-sys.exit(ranks.wait())
-"""
-
-
-def test_two_launchers_of_ranks_share_no_gpu(machine_of):
-    machine = machine_of("torch", *IDLE)
-    (machine.project / "rank.py").write_text(RANK)
-    jobs = [machine.start(TORCHRUN, fresh=True) for _ in range(2)]
-    assert [job.line() for job in jobs] == ["ready ready"] * 2
-    assert sorted(gpu for gpus in machine.server.contexts().values() for gpu in gpus) == [0, 1, 2, 3]
-    for job in jobs:
-        job.go_on()
-        assert job.end().exit_status == 0

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NoReturn, Sequence
+from typing import Sequence
 
 from tests.gpusim.build import BuildError
 from tests.gpusim.fleet import Fleet, FleetError, read_fleet
 from tests.gpusim.fleets import FLEETS
-from tests.gpusim.server import lay_out, with_libraries_in_front, write_fleet
+from tests.gpusim.server import lay_out, with_libraries_in_front
 
 DEFAULT_FLEET = Path(__file__).resolve().parent / "lab.toml"
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -30,7 +29,7 @@ example:
   # four different GPUs, two of them busy
   python -m tests.gpusim -- python -c "import tensorflow as tf; print(tf.config.list_physical_devices('GPU'))"
 
-  # your own machine; edit my-lab.toml while train.py runs, and the load of others moves
+  # your own machine
   cp {os.path.relpath(DEFAULT_FLEET)} my-lab.toml
   python -m tests.gpusim --fleet my-lab.toml --log calls.jsonl -- python train.py
 
@@ -68,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("no command: python -m tests.gpusim -- python train.py")
     if options.log is not None and options.log.exists() and not options.log.is_file():
         parser.error(f"--log: {options.log} is not a plain file")
-    file = None if options.fleet in FLEETS else Path(options.fleet).resolve()
     try:
         fleet = fleet_named(options.fleet)
     except (FleetError, OSError) as error:
@@ -80,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BuildError, OSError) as error:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)
-    _start_attendant(file, folder)
+    _remove_afterwards(folder)
     leases = folder / "leases"  # its own, as each machine has
     leases.mkdir()
     leases.chmod(0o1777)
@@ -109,12 +107,11 @@ def _become(command: Sequence[str], environ: dict[str, str]) -> int:
         return _fail(f"gpusim: {command[0]}: {error.strerror}", NOT_STARTED)
 
 
-def _start_attendant(fleet_file: Path | None, folder: Path) -> None:
-    """Start the process that passes on what is edited, where there is a file, and tidies up after the command.
+def _remove_afterwards(folder: Path) -> None:
+    """Start the process that removes the folder once the command has ended.
 
     It is no child of ours: the command must not meet a child that it doesn't know.
     """
-    seen = fleet_file.stat().st_mtime_ns if fleet_file else 0
     served = os.getpid()
     middle = os.fork()
     if middle:
@@ -123,43 +120,14 @@ def _start_attendant(fleet_file: Path | None, folder: Path) -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
-    # Whoever reads the command's output must not wait for us. Complaints about an edit still go to stderr.
+    # Whoever reads the command's output must not wait for us.
     nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    _attend(served, fleet_file, seen, folder)
-
-
-def _attend(served: int, fleet_file: Path | None, seen: int, folder: Path) -> NoReturn:
-    try:
-        while not _ends_within(served, SECONDS_BETWEEN_LOOKS):
-            if fleet_file is None:
-                continue
-            try:
-                edited = fleet_file.stat().st_mtime_ns
-                if edited != seen:
-                    seen = edited
-                    write_fleet(read_fleet(fleet_file), folder)
-            except (FleetError, OSError) as error:
-                print(f"gpusim: {error}; the fleet stays as it was", file=sys.stderr, flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)
-
-
-def _ends_within(pid: int, seconds: float) -> bool:
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    except (AttributeError, OSError):
-        # No pidfd on this kernel: look at the end of the wait instead.
-        time.sleep(seconds)
-        return not Path(f"/proc/{pid}").exists()
-    try:
-        return bool(select.select([process], [], [], seconds)[0])
-    finally:
-        os.close(process)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    while Path(f"/proc/{served}").exists():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
 
 
 def _fail(message: str, status: int) -> int:

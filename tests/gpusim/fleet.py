@@ -33,7 +33,7 @@ class Instance:
 
     Attributes:
         profile: Its size, such as ``"1g.5gb"``: what the card admits is in ``mig.CARDS``. ``""`` is none.
-        uuid: ``""`` derives one from the positions of card and instance. Drivers before R470 don't show it.
+        uuid: ``""`` derives one from the positions of card and instance.
         nvml: As with ``Gpu``; what the card does, its instances do.
     """
 
@@ -118,7 +118,6 @@ class Device:
         card: The position of its card among the GPUs of the fleet.
         index: Its own on the card.
         number: By which the simulation keeps it, behind all cards.
-        uuid: As NVML says it: older drivers make it of the card's.
     """
 
     card: int
@@ -141,9 +140,8 @@ class Fleet:
 
     Attributes:
         gpus: In PCI order, which is NVML's.
-        driver: What CUDA shows of MIG instances, and how they are named, depends on it.
+        driver: What CUDA shows of MIG instances depends on it.
         cuda: Libraries have a version of their own, by the name under which they are opened.
-        compute_mode: Of each GPU that says ``"default"``.
 
     A MIG instance has a file in ``device_files`` as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the
     first card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and
@@ -157,9 +155,6 @@ class Fleet:
     context: Size = "256MiB"
     nvml: str = ""
     cuda_init: str = ""
-    compute_mode: str = "default"
-    hide_processes: bool = False
-    unsupported: Sequence[str] = ()
     device_files: str = ""
     denied: str = "refuse"
 
@@ -174,16 +169,14 @@ class Fleet:
     @property
     def instances(self) -> tuple[Device, ...]:
         """The MIG instances of all cards, in the order of the cards."""
-        has_uuids = int(re.match(r"\d*", self.driver)[0] or 0) >= 470  # type: ignore[index]
         found: list[Device] = []
         for card, gpu in enumerate(self.gpus):
             there = [(index, each) for index, each in enumerate(gpu.instances) if each.profile]
             profiles = [mig.CARDS[gpu.name][each.profile] for _, each in there]
             for (index, each), profile, gpu_instance in zip(there, profiles, mig.numbers(profiles)):
-                uuid = each.uuid if has_uuids else f"MIG-{gpu.uuid}/{gpu_instance}/0"
                 name = f"{gpu.name} MIG {each.profile}"
                 number = len(self.gpus) + len(found)
-                found.append(Device(card, index, number, each, name, uuid, gpu_instance, profile))
+                found.append(Device(card, index, number, each, name, each.uuid, gpu_instance, profile))
         return tuple(found)
 
     def text(self) -> str:
@@ -209,7 +202,7 @@ class Fleet:
                 can_mig=gpu.name in mig.CARDS,
                 in_mig_mode=gpu.mig is not None,
             )
-            parts += ["[gpu]", described, self._lines_of_both(gpu, gpu)]
+            parts += ["[gpu]", described, _lines_of_both(gpu, gpu)]
         for each in self.instances:
             described = _lines(
                 card=each.card,
@@ -219,23 +212,24 @@ class Fleet:
                 uuid=each.uuid,
                 multiprocessors=each.profile.multiprocessors,
             )
-            parts += ["[instance]", described, self._lines_of_both(self.gpus[each.card], each)]
+            parts += ["[instance]", described, _lines_of_both(self.gpus[each.card], each)]
         return "\n".join(parts) + "\n"
 
-    def _lines_of_both(self, card: Gpu, part: Gpu | Device) -> str:
-        """What a card and each of its instances have, for one of them."""
-        loaded = part.instance if isinstance(part, Device) else part
-        return _lines(
-            memory_bytes=part.memory_bytes,
-            used_bytes=size_bytes(loaded.used),
-            processes=_holdings(loaded.processes),
-            nvml_fault=_fault(loaded.nvml, NVML_ERRORS),
-            pci=card.pci,
-            compute_capability=card.compute_capability,
-            compute_mode=card.compute_mode if card.compute_mode != "default" else self.compute_mode,
-            hide_processes=card.hide_processes or self.hide_processes,
-            unsupported=sorted({*card.unsupported, *self.unsupported}),
-        )
+
+def _lines_of_both(card: Gpu, part: Gpu | Device) -> str:
+    """What a card and each of its instances have, for one of them."""
+    loaded = part.instance if isinstance(part, Device) else part
+    return _lines(
+        memory_bytes=part.memory_bytes,
+        used_bytes=size_bytes(loaded.used),
+        processes=_holdings(loaded.processes),
+        nvml_fault=_fault(loaded.nvml, NVML_ERRORS),
+        pci=card.pci,
+        compute_capability=card.compute_capability,
+        compute_mode=card.compute_mode,
+        hide_processes=card.hide_processes,
+        unsupported=sorted(card.unsupported),
+    )
 
 
 def _lines(**values: Any) -> str:

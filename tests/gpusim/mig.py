@@ -2,9 +2,8 @@
 
 ============= ==================================================================================================
 memory        ``nvidia-smi mig -lgip`` of each card, which rounds to 1/8 GiB. Confirmed in MiB by the ``nvidia-smi`` of
-              cards that are cut: A100-40GB as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, A100-80GB
-              in github.com/XuehaiPan/nvitop/pull/8, H100 in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some differ
-              a little from driver to driver.
+              cards that are cut: A100 as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, H100 in "MIG
+              with CUDA MPS" of NVIDIA's MIG user guide. Some differ a little from driver to driver.
 processors    the same lists (H100: hrishi.dev, "NVIDIA, CUDA and GPUs on Kubernetes").
 places        "Supported MIG Profiles" in NVIDIA's MIG user guide, which draws them: of eight slices of memory, where
               an instance can begin.
@@ -58,26 +57,15 @@ PLACES = {
     (7, 8): (0,),
 }
 
-_A100_40GB = _profiles(
-    ("1g.5gb", 4864, 14),
-    ("1g.10gb", 9984, 14),
-    ("2g.10gb", 9984, 28),
-    ("3g.20gb", 20096, 42),
-    ("4g.20gb", 20096, 56),
-    ("7g.40gb", 40320, 98),
-)
-_A100_80GB = _profiles(
-    ("1g.10gb", 9728, 14),
-    ("1g.20gb", 19968, 14),
-    ("2g.20gb", 19968, 28),
-    ("3g.40gb", 40192, 42),
-    ("4g.40gb", 40192, 56),
-    ("7g.80gb", 80896, 98),
-)
 CARDS: Mapping[str, Mapping[str, Profile]] = {
-    "NVIDIA A100-SXM4-40GB": _A100_40GB,
-    "NVIDIA A100-PCIE-40GB": _A100_40GB,
-    "NVIDIA A100-SXM4-80GB": _A100_80GB,
+    "NVIDIA A100-SXM4-40GB": _profiles(
+        ("1g.5gb", 4864, 14),
+        ("1g.10gb", 9984, 14),
+        ("2g.10gb", 9984, 28),
+        ("3g.20gb", 20096, 42),
+        ("4g.20gb", 20096, 56),
+        ("7g.40gb", 40320, 98),
+    ),
     "NVIDIA H100 80GB HBM3": _profiles(
         ("1g.10gb", 9984, 16),
         ("1g.20gb", 20096, 26),

@@ -111,12 +111,7 @@ class Server:
         return {**given, **with_libraries_in_front(self._own_environ, given)}
 
     def run(
-        self,
-        command: Sequence[str],
-        *,
-        environ: Mapping[str, str] | None = None,
-        timeout: float = 120,
-        **kwargs: Any,
+        self, command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout: float = 120, **kwargs: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a program on this server to its end; its output is captured as text.
 

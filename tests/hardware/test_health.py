@@ -44,11 +44,6 @@ def test_the_commands_say_what_is_wrong(lab):
     assert f"GPU 1: {waiting}; GPU 2: {errors}" in " ".join(doctor.split())
 
 
-def test_gpus_without_error_correction_are_never_called_unwell(lab):
-    autogpu = lab(Gpu(uncorrected_errors=3, health=["row_remapping_failed", "page_retirement_pending"]))
-    assert autogpu.status()["gpus"][0]["health_problems"] == []
-
-
 @pytest.mark.tensorflow
 def test_a_gpu_that_falls_off_the_bus_after_the_import_is_not_chosen(host):
     # The list that was written at the import has it in front.

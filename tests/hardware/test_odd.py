@@ -70,13 +70,6 @@ def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, sta
     assert autogpu.status()["gpus"][0]["state"] == "busy"
 
 
-def test_a_virtual_gpu_is_a_gpu_with_less_memory(train):
-    vgpu = Gpu(name="GRID A100-10C", memory="10GiB", unsupported=["temperature", "power", "process_memory"])
-    ran = train(vgpu)(USE, AUTOGPU_LIMIT="50%")
-    assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
-    assert "memory limited to 5120 MiB" in ran.said[0]
-
-
 @pytest.fixture
 def mps(tmp_path, monkeypatch):
     """The folder in which the control daemon of MPS listens."""
@@ -134,6 +127,13 @@ def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(trai
     ran = train(PROHIBITED, PROHIBITED)(USE)
     assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [], 1), ran.stderr
     assert "GPU 0: its compute mode is PROHIBITED" in ran.said[0]
+
+
+def test_beside_a_lost_gpu_the_only_one_left_is_not_called_the_only_one_without_a_word(lab):
+    autogpu = lab(Gpu(), Gpu(nvml="GPU_IS_LOST"))
+    picked = "autogpu: GPU 0 picked, not reserved: the only one"
+    assert autogpu("pick").stderr == f"{picked} here; left out: GPU 1 (GPU is lost)\n"
+    assert autogpu("pick", "--devices", "0").stderr == f"{picked} of select.devices\n"
 
 
 WHICH = {"unset": "", "by-index": "0", "by-a-list": "0,1", "by-uuid": "GPU-70fa"}

@@ -23,14 +23,36 @@ print(sum(device.device_type == "GPU" for device in device_lib.list_local_device
 PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-@pytest.mark.parametrize("at", [0, 1, 2], ids=["first", "middle", "last"])
-def test_tensorflow_gets_one_of_the_others_wherever_a_small_card_is(train, at):
-    cards = [TITAN, TITAN]
-    cards.insert(at, GT_1030)
-    ran = train(*cards)(USE, **PCI_ORDER)
-    assert ran.stdout == "2 GPU:0\n2\n", ran.stderr
-    assert ran.contexts == [max(number for number in range(3) if number != at)]
-    assert "the idlest of 2" in ran.said[0]
+BUSY_TITAN = replace(TITAN, processes={5004242: "9GiB"}, utilization=90)
+NAMED = "GPU-aaaa0000-1111-2222-3333-444444444444"
+SMALL_FIRST = [GT_1030, TITAN, TITAN]
+RANKS = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", **PCI_ORDER}
+IDLEST, ONLY = "the idlest of 2", "the only one"
+# By the rule: the cards, what the shell says, how many GPUs the script has, which it uses, and what autogpu says.
+CHOICES = {
+    "first": (SMALL_FIRST, PCI_ORDER, 2, [2], IDLEST),
+    "middle": ([TITAN, GT_1030, TITAN], PCI_ORDER, 2, [2], IDLEST),
+    "last": ([TITAN, TITAN, GT_1030], PCI_ORDER, 2, [1], IDLEST),
+    "all": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "all 2"),
+    "ranks-divide-the-others-0": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], "rank 0"),
+    "ranks-divide-the-others-1": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, [2], None),
+    "large-by-tensorflows-variable": (
+        [replace(GT_1030, memory="24GiB"), BUSY_TITAN],
+        {"TF_MIN_GPU_MULTIPROCESSOR_COUNT": "2"},
+        *(2, [0], IDLEST),
+    ),
+    "small-ones-alone": ([GT_1030, GT_1030], {}, 2, [1], IDLEST),
+    "the-largest-of-small-ones": ([replace(GT_1030, multiprocessors=5), GT_1030], PCI_ORDER, 1, [0], ONLY),
+    "named": ([GT_1030, TITAN], {"AUTOGPU_DEVICES": "0"}, 1, [0], ONLY),
+    "listed": ([replace(GT_1030, uuid=NAMED), TITAN], {"CUDA_VISIBLE_DEVICES": NAMED}, 1, [0], ONLY),
+}
+
+
+@pytest.mark.parametrize(("cards", "environ", "gpus", "contexts", "said"), CHOICES.values(), ids=CHOICES)
+def test_tensorflow_gets_a_small_card_only_where_it_is_named_or_alone(train, cards, environ, gpus, contexts, said):
+    ran = train(*cards)(USE, **environ)
+    assert (ran.stdout, ran.contexts) == (f"{gpus} GPU:0\n{gpus}\n", contexts), ran.stderr
+    assert [said in line for line in ran.said] == [True] * (said is not None), ran.said
 
 
 def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
@@ -46,48 +68,8 @@ def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
     assert "shared" in third.end()[1][0]
 
 
-def test_all_gpus_are_all_but_the_small_card(train):
-    ran = train(GT_1030, TITAN, TITAN)(USE, AUTOGPU_COUNT="all")
-    assert ran.contexts == [1, 2], ran.stderr
-    assert "all 2" in ran.said[0]
-
-
-def test_a_small_card_counts_where_the_variable_of_tensorflow_says_so(train, commands):
-    run = train(replace(GT_1030, memory="24GiB"), replace(TITAN, processes={5004242: "9GiB"}, utilization=90))
-    ran = run(USE, TF_MIN_GPU_MULTIPROCESSOR_COUNT="2")
-    assert (ran.stdout, ran.contexts) == ("2 GPU:0\n2\n", [0]), ran.stderr
-    assert "the idlest of 2" in ran.said[0]
-
-
-def test_small_cards_alone_are_cards_like_others(train):
-    ran = train(GT_1030, GT_1030)(USE)
-    assert (ran.stdout, ran.contexts) == ("2 GPU:0\n2\n", [1]), ran.stderr
-    assert "the idlest of 2" in ran.said[0]
-
-
-def test_of_small_cards_alone_tensorflow_takes_the_largest(train):
-    ran = train(replace(GT_1030, multiprocessors=5), GT_1030)(USE, **PCI_ORDER)
-    assert (ran.stdout, ran.contexts) == ("1 GPU:0\n1\n", [0]), ran.stderr
-
-
-def test_a_small_card_that_is_named_is_taken(train):
-    run = train(GT_1030, TITAN)
-    for environ in ({"AUTOGPU_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": run.server.gpus[0].uuid}):
-        ran = run(USE, **environ)
-        assert (ran.stdout, ran.contexts) == ("1 GPU:0\n1\n", [0]), ran.stderr
-        assert "the only one" in ran.said[0]
-
-
-def test_ranks_divide_what_is_not_small(train):
-    run = train(GT_1030, TITAN, TITAN)
-    for rank in (0, 1):
-        environ = {"OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-        assert run(USE, **environ, **PCI_ORDER).contexts == [1 + rank]
-
-
 def test_every_command_leaves_a_free_small_card_to_the_display(lab):
-    busy = replace(TITAN, processes={5004242: "9GiB"}, utilization=90)
-    autogpu = lab(GT_1030, busy, busy)
+    autogpu = lab(GT_1030, BUSY_TITAN, BUSY_TITAN)
     assert autogpu.pick() in ([1], [2])
     assert autogpu.pick("--busy", "error") == []
     assert autogpu.pick("--devices", "0") == [0]
@@ -97,16 +79,14 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
     told = autogpu("pick", "--explain").stderr
     assert "GPU 0: not eligible: a small card, taken only where no larger one may be" in told
     assert autogpu("wait", "--timeout", "1").returncode == 75
-    holder = autogpu.hold()
-    assert holder.gpus()[0] in (1, 2)
+    assert autogpu.hold().gpus()[0] in (1, 2)
 
 
 @pytest.mark.framework
 @pytest.mark.xdist_group("together")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_another_framework_shares_a_large_card_rather_than_take_a_free_small_one(framework, machine_of):
-    busy = replace(TITAN, processes={5004242: "9GiB"}, utilization=90)
-    machine = machine_of(framework, GT_1030, busy, busy)
+    machine = machine_of(framework, GT_1030, BUSY_TITAN, BUSY_TITAN)
     job = machine.start(AT_ONCE[framework])
     assert job.line() == "imported"
     job.go_on()

@@ -10,6 +10,7 @@ from autogpu.errors import InstallError
 from autogpu.policy import Policy, resolve
 from autogpu.policy.templates import example
 from autogpu.reporting.text import host_setup_command, sudo
+from tests.lease.conftest import needs_root
 
 
 @pytest.fixture
@@ -81,6 +82,30 @@ def test_an_existing_policy_stays_and_is_told_where_it_enforces_nothing(run, ima
         assert (found, f"{image.policy} is not in force as it is written.\n  {image.policy}:" in told) == (status, True)
         assert (said in told, "All that is required" in told, "To set it up" in told) == (True, False, False)
     assert image.tree() == before
+
+
+@pytest.mark.parametrize(
+    ("at", "mode", "said"),
+    [
+        pytest.param("", 0o600, "the jobs of its users can't read it", id="closed"),
+        pytest.param("..", 0o700, "the jobs of its users can't read it", id="closed-folder"),
+        pytest.param("", 0o666, "every user can change it", id="open-to-all"),
+        pytest.param("", 0o664, "", id="usual"),
+    ],
+)
+def test_a_policy_that_only_root_can_read_or_anyone_can_change_counts(image, at, mode, said):
+    image.setup()
+    (image.policy.parent if at else image.policy).chmod(mode)
+    part = image.host.parts()[-1]
+    assert (bool(part.problem), said in part.consequence) == (bool(said), True)
+
+
+@needs_root
+def test_a_policy_for_a_group_of_its_own_is_a_choice(image):
+    image.setup()
+    os.chown(image.policy, 0, 4711)
+    image.policy.chmod(0o640)
+    assert not image.host.parts()[-1].problem
 
 
 def test_print_shows_what_would_be_written_and_run(run, image):

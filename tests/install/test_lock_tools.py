@@ -106,6 +106,24 @@ def test_uv_keeps_what_the_lock_names(index, tmp_path):
     assert files_of_ours(python) == set()
 
 
+def test_the_lock_of_a_project_whose_environment_is_elsewhere_is_named(index, tmp_path, monkeypatch):
+    project, environment = tmp_path / "app", tmp_path / "venv"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        f'[project]\nname = "app"\nversion = "0"\nrequires-python = ">={VERSION}"\ndependencies = ["autogpu"]\n'
+        f'[tool.uv]\nno-index = true\nfind-links = ["{index}"]\n'
+    )
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("UV_PROJECT_ENVIRONMENT", str(environment))
+    sync = [UV, "sync", "--quiet", "--python", VERSION]
+    ended(sync)
+    python = environment / "bin" / "python"
+    said = ended([str(python), "-m", "autogpu", "install"]).stderr
+    assert f"autogpu: {project / 'uv.lock'} does not name these files, so `uv sync` will remove them; " in said
+    ended(sync)
+    assert not loads_the_hook(python)
+
+
 def test_pip_takes_over_what_install_wrote(index, tmp_path):
     python = virtual_environment(tmp_path, index)
     local = ("--quiet", "--no-index", "--find-links", str(index))

@@ -18,6 +18,7 @@ FROM_SOURCE = "add autogpu-autoload to what it is compiled from"
     ("name", "text", "command", "remedy", "place", "here"),
     [
         pytest.param("uv.lock", UV_LOCK, "uv sync", "uv add autogpu-autoload", "lab/.venv", "/", id="uv"),
+        pytest.param("uv.lock", UV_LOCK, "uv sync", "uv add autogpu-autoload", "lab/.venv", "lab/.venv", id="in"),
         pytest.param("requirements.txt", PIP_COMPILE, "pip-sync", FROM_SOURCE, "lab/.venv", "/", id="pip-tools"),
         pytest.param("requirements.txt", PIP_COMPILE, "pip-sync", FROM_SOURCE, "envs/lab", "lab", id="typed-beside"),
         pytest.param("requirements.txt", UV_COMPILE, "pip-sync", FROM_SOURCE, "lab/.venv", "/", id="uv-pip-compile"),

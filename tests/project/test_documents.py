@@ -293,16 +293,19 @@ def matches(expected, printed):
 
 
 @pytest.mark.slow
-def test_the_status_of_the_lab_is_what_the_pages_and_the_picture_show(tmp_path, monkeypatch):
-    status = pictures.status_of_lab(tmp_path)
-    shown = [line.plain for line in lines(status, View(120))]
+def test_the_status_of_the_lab_is_what_the_pages_show(tmp_path):
+    shown = [line.plain for line in lines(pictures.status_of_lab(tmp_path), View(120))]
     parts = [block.text for block in BLOCKS if block.before.endswith(STATUS)]
     assert [line for part in parts for line in part.splitlines() if line not in shown] == []
     assert parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["status", "explain"])
+def test_a_picture_of_the_lab_is_what_a_command_prints_there(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "FOLDER", tmp_path)
-    monkeypatch.setattr(pictures, "status_of_lab", lambda folder: status)
-    assert pictures.main(["status"]) == 0
-    assert (tmp_path / "status.svg").read_text() == (ROOT / "docs" / "pictures" / "status.svg").read_text()
+    assert pictures.main([name]) == 0
+    assert (tmp_path / f"{name}.svg").read_text() == (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
 
 
 def test_the_tests_that_a_page_names_are_there():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import email
 import re
+import shutil
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,7 +14,17 @@ import pytest
 
 import autogpu
 from autogpu.install import plan_install
-from tests.support.environments import ROOT, files_of_the_project, source_archive, wheel
+from tests.support.environments import ENVIRON, ROOT, files_of_the_project, interpreter, source_archive, wheel
+
+NO_PYTHON = r"(?:ERROR: )?No matching distribution found for autogpu==0\+needs\.python\.3\.7\.or\.newer"
+
+
+@pytest.fixture
+def clone(tmp_path):
+    for name in files_of_the_project():
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    return tmp_path / "clone"
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +66,36 @@ def test_the_pip_of_python_3_6_reads_the_file_and_can_say_that_python_is_too_old
     lines = (ROOT / folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     # Its parser ends at them with a traceback; in the header of a table it knows them.
     assert [line for line in lines if re.match(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.[^=]*=""", line)] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("python", "pip", "code", "line"),
+    [
+        ("3.6", "9.0.3", 1, r"autogpu needs Python 3\.7 or newer, this is Python 3\.6"),
+        ("3.6", "18.1", 1, NO_PYTHON),
+        ("3.6", "21.3.1", 1, NO_PYTHON),
+        ("3.7", "18.1", 1, r"autogpu needs pip 19 or newer .*"),
+        ("3.7", "19.0.3", 0, r"Successfully installed autogpu-.*"),
+    ],
+)
+def test_an_old_pip_says_in_one_line_what_it_lacks_or_installs_a_clone(python, pip, code, line, clone, tmp_path):
+    found = interpreter(python)
+    if found is None:
+        pytest.skip(f"no Python {python} on this machine")
+    # A mirror's pages may lack what old pips read from an index: which Python each file needs.
+    environ = {**ENVIRON, "PIP_CONFIG_FILE": "/dev/null"}
+
+    def run(*command):
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
+
+    executable = str(tmp_path / "venv" / "bin" / "python")
+    assert run(str(found), "-m", "venv", str(tmp_path / "venv")).returncode == 0
+    assert run(executable, "-m", "pip", "install", f"pip=={pip}").returncode == 0
+    done = run(executable, "-m", "pip", "install", "--no-deps", str(clone))
+    said = [each.strip() for each in (done.stdout + done.stderr).splitlines()]
+    assert (done.returncode, sum(re.fullmatch(line, each) is not None for each in said)) == (code, 1), said
+    assert not any("Traceback" in each for each in said), said
 
 
 def test_the_wheel_of_the_start_up_files_has_what_install_writes():

@@ -25,9 +25,12 @@ def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, h
     assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"
 
 
-def test_of_gpus_to_hold_those_that_are_shared_are_named():
-    assert not_held([gpu(0)], [gpu(0)]).startswith("; not reserved: ")
-    assert not_held([gpu(0), gpu(2)], [gpu(0), gpu(1), gpu(2)]).startswith("; GPU 0 and GPU 2 not reserved: ")
+def test_of_gpus_to_hold_those_that_are_shared_are_named_and_the_remedy_where_it_helps():
+    busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
+    assert not_held(busy.devices, busy) == "; not reserved: others may join. To wait for a free GPU: --busy wait"
+    idle = decided(gpu(0), gpu(1), gpu(2), held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
+    shared = [device for device in idle.devices if device.index != 1]
+    assert not_held(shared, idle) == "; GPU 2 and GPU 0 not reserved: others may join"
 
 
 def look(waited_s, position=1, *, busy=88):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import time
-
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.simulator_client import NVML, Program, run_cuda, run_nvml
+from tests.support.simulator_client import run_cuda, run_nvml
 
 
 @pytest.mark.parametrize(
@@ -26,32 +23,6 @@ def test_nvml_fails_to_start_with_the_error_asked_for(server_of, fault, error):
     assert len(server.calls(call="nvmlInit")) == 1
     assert run_cuda(server, "say(cuda.cuInit(0), count())") == [[0, 1]]
     assert server.used_bytes(0) == 0
-
-
-def test_nvml_that_crashes_takes_its_process_down(server_of):
-    assert Program(server_of(Gpu(), nvml="crash"), NVML + "nvml.nvmlInit()").end().exit_status == -signal.SIGABRT
-
-
-ASK_BOTH = """
-nvml.nvmlInit()
-nvml.nvmlDeviceGetHandleByIndex(0)
-say("one")
-nvml.nvmlDeviceGetHandleByIndex(1)
-"""
-
-
-@pytest.mark.slow
-def test_nvml_that_hangs_never_answers(server_of):
-    whole, one = server_of(Gpu(), Gpu(), nvml="hang"), server_of(Gpu(), Gpu(nvml="hang"))
-    hanging = [Program(server, NVML + ASK_BOTH) for server in (whole, one)]
-    assert hanging[1].said() == ["one"]
-    deadline_s = time.monotonic() + 120
-    while not whole.calls(call="nvmlInit") and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    # What goes on would end in a hundredth of that.
-    time.sleep(0.3)
-    assert [program.is_running() for program in hanging] == [True, True]
-    assert len(whole.calls(call="nvmlInit")) == 1
 
 
 def test_a_lost_gpu_fails_and_the_others_answer(server_of):

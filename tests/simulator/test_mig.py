@@ -10,7 +10,7 @@ from tests.gpusim import Gpu, Instance
 from tests.gpusim.fleets import A100
 from tests.support.simulator_client import GIB, MIB, PCI, hold, run_cuda, run_nvml, seen_by_cuda
 
-BEFORE_R470, BEFORE_R570, R570 = "460.73.01", "550.54.15", "570.133.20"
+BEFORE_R570, R570 = "550.54.15", "570.133.20"
 BALANCED = ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 NAME = "NVIDIA A100-SXM4-40GB"
 MISSING, NOT_FOUND, INVALID = "NVMLError_NotSupported", "NVMLError_NotFound", "NVMLError_InvalidArgument"
@@ -26,27 +26,24 @@ def uuids(server):
 
 # ---- NVML ----
 
-ABOUT_INSTANCES = """
-    nvml.nvmlInit()
-    card = nvml.nvmlDeviceGetHandleByIndex(0)
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
-        gpu = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
-        if isinstance(gpu, str):
-            say(gpu)
-            continue
-        say(
-            nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetIndex(gpu),
-            nvml.nvmlDeviceGetGpuInstanceId(gpu), nvml.nvmlDeviceGetComputeInstanceId(gpu),
-            nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20, nvml.nvmlDeviceIsMigDeviceHandle(gpu).value,
-            nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu)),
-        )
-"""
-
 
 def test_nvml_describes_the_instances_of_a_card(server_of):
     server = server_of(a100("3g.20gb", "2g.10gb", "", "1g.5gb"))
+    program = """
+        nvml.nvmlInit()
+        card = nvml.nvmlDeviceGetHandleByIndex(0)
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+            gpu = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
+            if isinstance(gpu, str):
+                say(gpu)
+                continue
+            say(nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetUUID(gpu), nvml.nvmlDeviceGetIndex(gpu),
+                nvml.nvmlDeviceGetGpuInstanceId(gpu), nvml.nvmlDeviceGetComputeInstanceId(gpu),
+                nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 20, nvml.nvmlDeviceIsMigDeviceHandle(gpu).value,
+                nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu)))
+    """
     names, card = uuids(server), server.gpus[0].uuid
-    assert run_nvml(server, ABOUT_INSTANCES) == [
+    assert run_nvml(server, program) == [
         [f"{NAME} MIG 3g.20gb", names[0], 0, 2, 0, 20096, 1, card],
         [f"{NAME} MIG 2g.10gb", names[1], 1, 3, 0, 9984, 1, card],
         [NOT_FOUND],
@@ -55,12 +52,6 @@ def test_nvml_describes_the_instances_of_a_card(server_of):
     ]
     assert all(name.startswith("MIG-") for name in names)
     assert len(set(names)) == 3
-
-
-def test_an_older_driver_names_an_instance_by_its_card(server_of):
-    server = server_of(a100(*BALANCED), driver=BEFORE_R470)
-    assert uuids(server) == [f"MIG-{server.gpus[0].uuid}/{number}/0" for number in (2, 3, 9, 10)]
-    assert [each[1] for each in run_nvml(server, ABOUT_INSTANCES)[:4]] == uuids(server)
 
 
 def test_the_mode_of_a_card(server_of):
@@ -231,18 +222,6 @@ def test_a_list_of_visible_devices_is_read_as_cuda_does(server_of, driver, since
     assert dict(zip(VISIBLE, shown)) == {rule: new if since else old for rule, (_, old, new) in VISIBLE.items()}
     name = uuids(server)[0][4:]
     assert seen(server, f"MIG-{name.upper()}", f"mig-{name}") == ["a0", ""], "the prefix counts as written"
-
-
-def test_an_older_driver_knows_no_uuid_of_an_instance(server_of):
-    server = server_of(a100("3g.20gb", "1g.5gb"), driver=BEFORE_R470)
-    program = """
-        size = ctypes.c_size_t()
-        say(cuda.cuInit(0), count(), call("cuDeviceTotalMem_v2", ctypes.byref(size), 0), size.value >> 20)
-    """
-    named = f"MIG-{server.gpus[0].uuid}/9/0"
-    assert run_cuda(server, program, CUDA_VISIBLE_DEVICES=named) == [[0, 1, 0, 4864]]
-    not_named = server.gpus[0].instances[1].uuid
-    assert run_cuda(server, "say(cuda.cuInit(0))", CUDA_VISIBLE_DEVICES=not_named) == [[100]]
 
 
 def test_cuda_describes_an_instance(server_of):

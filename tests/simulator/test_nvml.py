@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -47,6 +46,15 @@ def test_nvml_describes_each_gpu_of_the_fleet(server_of):
         [60, 0, missing],
         [[[5004242, 3 * GIB]], [[5000077, 64 * MIB]]],
     ]
+
+
+def test_a_card_tells_how_it_is_connected_without_which_tensorflow_logs_an_error_for_each(server_of):
+    program = """
+nvml.nvmlInit()
+gpu = nvml.nvmlDeviceGetHandleByIndex(0)
+say([ask(f"nvmlDeviceGet{which}PcieLink{what}", gpu) for which in ("Curr", "Max") for what in ("Generation", "Width")])
+"""
+    assert run_nvml(server_of(Gpu()), program) == [[[3, 16, 3, 16]]]
 
 
 def test_another_load_and_the_loss_of_a_gpu_are_seen_by_a_running_process(pair):
@@ -164,15 +172,8 @@ def test_a_reading_that_a_gpu_lacks_fails_alone(server_of):
     assert run_nvml(server_of(*gpus), program) == [[missing] for missing in READERS]
 
 
-FAULTS = {
-    "none": ({}, [GIB], [MIB]),
-    "hidden": ({"hide_processes": True}, [], []),
-    "memory unknown": ({"unsupported": ["process_memory"]}, [None], [None]),
-}
-
-
 def test_process_lists_that_tell_less(server_of):
-    gpu = Gpu(processes={5000009: "1GiB"}, graphics={5000008: "1MiB"})
+    load = {"processes": {5000009: "1GiB"}, "graphics": {5000008: "1MiB"}}
     program = """
         nvml.nvmlInit()
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -181,13 +182,9 @@ def test_process_lists_that_tell_less(server_of):
                 [p.usedGpuMemory for p in nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)],
                 nvml.nvmlDeviceGetMemoryInfo(gpu).used)
     """
-    expected = [[compute, graphics, GIB + MIB] for _, compute, graphics in FAULTS.values()]
-    assert (
-        run_nvml(server_of(*[dataclasses.replace(gpu, **fault) for fault, _, _ in FAULTS.values()]), program)
-        == expected
-    )
-    on_the_fleet = [run_nvml(server_of(gpu, **fault), program)[0] for fault, _, _ in FAULTS.values()]
-    assert on_the_fleet == expected
+    server = server_of(Gpu(**load), Gpu(**load, hide_processes=True), Gpu(**load, unsupported=["process_memory"]))
+    used = GIB + MIB
+    assert run_nvml(server, program) == [[[GIB], [MIB], used], [[], [], used], [[None], [None], used]]
 
 
 @pytest.mark.slow

@@ -205,11 +205,7 @@ ROWS = (
     ),
     Row("own-session-visible-2", "use_session_of(visible_device_list='2')", gpus=(2,)),
     Row("own-session-without-gpus", "use_session(config=v1.ConfigProto(device_count={'GPU': 0}))", gpus=()),
-    Row(
-        "own-session-of-one-gpu",
-        "use_session(config=v1.ConfigProto(device_count={'GPU': 1}))",
-        but={"count=2": (3,)},
-    ),
+    Row("own-session-of-one-gpu", "use_session(config=v1.ConfigProto(device_count={'GPU': 1}))", but={"count=2": (3,)}),
     Row("own-session-then-another-way", "use_session(config=v1.ConfigProto()); use()"),
     Row("own-session-after-another-way", "use(); use_session(config=v1.ConfigProto())"),
     Row("growth-loop-then-own-session", "growth_loop(); use_session(config=v1.ConfigProto())", growth=True),
@@ -220,10 +216,7 @@ ROWS = (
         "with tf.Graph().as_default():\n    session = v1.InteractiveSession(); use(session); session.close()",
         growth=True,
     ),
-    Row(
-        "device_lib-first",
-        "from tensorflow.python.client import device_lib\ndevice_lib.list_local_devices(); use()",
-    ),
+    Row("device_lib-first", "from tensorflow.python.client import device_lib\ndevice_lib.list_local_devices(); use()"),
     Row("local-server", "use_session(v1.train.Server.create_local_server().target)"),
     Row(
         "mirrored-strategy",

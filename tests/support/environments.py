@@ -29,13 +29,13 @@ ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOGPU", "
 
 
 def interpreter(version: str) -> Path | None:
-    """The interpreter of ``version`` (such as ``"3.9"``): the one running, pyenv's, or the one on ``PATH``."""
+    """The interpreter of ``version`` (such as ``"3.9"``): the one running, pyenv's, of ``PATH``, or of ``.cache``."""
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
         return Path(getattr(sys, "_base_executable", None) or sys.executable)
     for folder in sorted(PYENV_VERSIONS.glob(f"{version}.*"), reverse=True):
         if (folder / "bin" / "python").exists():
             return folder / "bin" / "python"
-    found = shutil.which(f"python{version}")
+    found = shutil.which(f"python{version}") or shutil.which(str(CACHE / f"python-{version}" / "bin" / "python"))
     return Path(found) if found else None
 
 

@@ -14,6 +14,7 @@ import runpy
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -22,64 +23,43 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(framework: str) -> dict[str, Any]:
-    """Fork a child for each line of stdin; returns in the child, with its case. Ends with its input."""
-    # A second descriptor: what a framework prints while it is imported must not look like an answer.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Fork a child for each line of stdin; returns in the child, with its case. Ends with its input.
+
+    The first line of a child's status is its pid, which it writes when it has begun; the second how it ended.
+    """
     # As with `python`, and not with this file's name and folder.
     sys.argv, sys.path[0] = [""], ""
     __import__(framework)
+    statuses: dict[int, int] = {}
 
+    def tell_ends(*_: Any) -> None:
+        for child in list(statuses):
+            # None any more where a signal came while this looked.
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    # As subprocess gives it.
+                    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                    with suppress(BrokenPipeError):
+                        os.write(statuses[child], b"%d\n" % code)
+                    os.close(statuses.pop(child))
+
+    signal.signal(signal.SIGCHLD, tell_ends)
     # A collection in a child would copy what it looks at.
     gc.freeze()
     for line in sys.stdin:
         case: dict[str, Any] = json.loads(line)
+        case["status"] = os.open(case["status"], os.O_WRONLY)
         pid = os.fork()
         if pid == 0:
-            answers.close()
-            return between(case) if "status" in case else case
-        if "status" in case:
-            # Its end is told by the process between, and this one is free for the next case.
-            continue
-
-        def kill(*_: Any, child: int = pid) -> None:
-            # Its whole session: a script may have started others.
-            try:
-                os.killpg(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-        signal.signal(signal.SIGALRM, kill)
-        signal.alarm(case["timeout_s"])
-        status = waited_for(pid)
-        signal.alarm(0)
-        kill()
-        answers.write(f"{status}\n")
-        answers.flush()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for status in statuses.values():
+                os.close(status)
+            return case
+        statuses[pid] = case["status"]
+        # It may have ended by now.
+        tell_ends()
     sys.exit(0)
-
-
-def waited_for(child: int) -> int:
-    """The exit status of a child, as :mod:`subprocess` gives it, once it has ended; others that have are reaped."""
-    while True:
-        pid, status = os.wait()
-        if pid == child:
-            return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def between(case: dict[str, Any]) -> dict[str, Any]:
-    """Be the parent of a job that others run beside; returns in the job.
-
-    The first line of its status is the job's pid, which the job writes when it has begun; the second how it ended.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    case["status"] = os.open(case["status"], os.O_WRONLY)
-    pid = os.fork()
-    if pid == 0:
-        return case
-    status = waited_for(pid)
-    os.write(case["status"], b"%d\n" % status)
-    os._exit(0)
 
 
 class ImportedBefore:
@@ -108,16 +88,14 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     """Be the process that has just been started as ``python script``."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     files = [os.open(case["input"], os.O_RDONLY)]
     files += [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600) for path in case["outputs"]]
     for descriptor, file in enumerate(files):
         os.dup2(file, descriptor)
         os.close(file)
     sys.stdin = open(0)  # noqa: SIM115
-    if "status" in case:
-        os.write(case["status"], b"%d\n" % os.getpid())
-        os.close(case["status"])
+    os.write(case["status"], b"%d\n" % os.getpid())
+    os.close(case["status"])
     os.environ.clear()
     os.environ.update(case["environ"])
     os.chdir(case["folder"])

@@ -19,11 +19,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Mapping
-
-from tests.support.forked_job import ForkedJob
+from typing import IO, Any, Mapping
 
 # Of the import in the parent, when other tests have the processors.
 IMPORT_TIMEOUT_S = 300
@@ -69,25 +71,15 @@ class Forks:
             folder: Its working directory.
             lease_file: Where the UUIDs in its lease are written when it comes to its end, if it has one.
         """
-        parent = self._parent(python, environ)
         outputs = [self._folder / name for name in ("stdout", "stderr")]
-        case = {
-            "script": str(script),
-            "arguments": [],
-            "folder": str(folder),
-            "environ": dict(environ),
-            "timeout_s": timeout_s,
-            "input": os.devnull,
-            "outputs": [str(output) for output in outputs],
-            "lease_file": str(lease_file) if lease_file else None,
-        }
+        case = {"input": os.devnull, "outputs": list(map(str, outputs)), "lease_file": lease_file and str(lease_file)}
+        job = self._forked(python, environ, script=str(script), arguments=(), folder=str(folder), **case)
         try:
-            status = parent.exit_status(case)
-        except BaseException:
-            # Whoever interrupts this leaves an answer behind that would be taken for the next one's.
-            self._parents.popitem()
-            parent.kill()
-            raise
+            status = job.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = -signal.SIGKILL
+        finally:
+            job.close()
         stdout, stderr = (output.read_text(errors="replace") for output in outputs)
         return subprocess.CompletedProcess([str(python), str(script)], status, stdout, stderr)
 
@@ -98,9 +90,10 @@ class Forks:
             environ: All of its environment.
             folder: Its working directory.
         """
-        parent = self._parent(python, environ)
-        case = {"script": str(script), "arguments": arguments, "folder": str(folder), "environ": dict(environ)}
-        return ForkedJob(lambda pipes: parent.send({**case, **pipes}), IMPORT_TIMEOUT_S)
+        return self._forked(python, environ, script=str(script), arguments=arguments, folder=str(folder))
+
+    def _forked(self, python: Path, environ: Mapping[str, str], **case: Any) -> ForkedJob:
+        return ForkedJob(self._parent(python, environ), {**case, "environ": dict(environ)})
 
     def _parent(self, python: Path, environ: Mapping[str, str]) -> _Parent:
         # The loader reads the library path when a process starts.
@@ -120,6 +113,92 @@ class Forks:
             self._parents.popitem()[1].close()
 
 
+class ForkedJob:
+    """One script, beside which others may run; used as :class:`subprocess.Popen` is.
+
+    Args:
+        parent: What it is to be a fork of.
+        case: What ``forked.py`` is told of it; by default it reads and writes pipes.
+
+    Attributes:
+        pid: Its own, not that of the process it is a fork of.
+        returncode: ``None`` until its end was seen; negative for a signal.
+    """
+
+    def __init__(self, parent: _Parent, case: Mapping[str, Any]) -> None:
+        pipes = [os.pipe() for _ in range(4)]
+        (its_stdin, stdin), *rest = pipes
+        ours, its = [stdin, *(pipe[0] for pipe in rest)], [its_stdin, *(pipe[1] for pipe in rest)]
+        self.stdin: IO[str] = os.fdopen(stdin, "w")
+        self.stdout, self.stderr, self._status = (os.fdopen(end, errors="replace") for end in ours[1:])
+        self.returncode: int | None = None
+        # It opens these anew: of a pipe, each opening is an end of its own.
+        paths = [f"/proc/{os.getpid()}/fd/{end}" for end in its]
+        parent.send({"input": paths[0], "outputs": paths[1:3], "status": paths[3], **case})
+        deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
+        while not select.select([self._status], [], [], 0.5)[0]:
+            if parent.has_ended() or time.monotonic() > deadline_s:
+                raise RuntimeError(f"what imports the framework has ended or hangs:\n{parent.log.read_text()}")
+        self.pid = int(self._status.readline())
+        for end in its:
+            os.close(end)
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It has not within ``timeout`` seconds.
+        """
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(["forked job"], timeout or 0)
+            # No line: the process it is a fork of was killed, and it with that.
+            self.returncode = int(self._status.readline() or -signal.SIGKILL)
+            self._status.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Close its input, and return what it writes until its end."""
+        self.stdin.close()
+        texts: dict[IO[str], str] = {}
+
+        def read(stream: IO[str]) -> None:
+            texts[stream] = stream.read()
+
+        readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in (self.stdout, self.stderr)]
+        for reader in readers:
+            reader.start()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return texts[self.stdout], texts[self.stderr]
+
+    def close(self) -> None:
+        """End it and what it has started, and close what it is read by."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended, and its line is on the way
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
 class _Parent:
     def __init__(self, python: str, framework: str, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir()
@@ -127,15 +206,14 @@ class _Parent:
         own = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
         own.update({name: environ[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if name in environ})
-        self._log = folder / "log"
-        self._is_ready = False
-        with self._log.open("w") as log:
+        self.log = folder / "log"
+        with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [python, str(PARENT), framework],
                 env=own,
                 cwd=str(folder),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=log,
                 stderr=log,
                 universal_newlines=True,
             )
@@ -150,38 +228,14 @@ class _Parent:
             # It has ended; why, is said where its answer is missing.
             pass
 
-    def exit_status(self, case: Mapping[str, Any]) -> int:
-        """Of a child, as :mod:`subprocess` gives it."""
-        process = self._process
-        assert process.stdout is not None
-        self.send(case)
-        # It kills a child that is late; only a parent that is gone does not answer.
-        timeout_s = case["timeout_s"] + 30 + (0 if self._is_ready else IMPORT_TIMEOUT_S)
-        # Line by line and never two at once, so that nothing waits in the buffer while select looks at the pipe.
-        ready, _, _ = select.select([process.stdout], [], [], timeout_s)
-        line = process.stdout.readline() if ready else ""
-        if not line:
-            raise RuntimeError(f"the process that imports the framework has ended or hangs:\n{self._log.read_text()}")
-        self._is_ready = True
-        return int(line)
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def close(self) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-
-    def kill(self) -> None:
-        """End it and the child that it has."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            try:
-                stream.close()
-            except BrokenPipeError:
-                pass

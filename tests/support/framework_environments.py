@@ -66,8 +66,7 @@ def torch_libraries_with_autogpu() -> Path:
         with_autogpu=False,
         on_top_of=base,
     )
-    # What is on top of an environment is not seen through it.
-    return environment(base.resolve(), on_top_of=(libraries, base), with_hook=True)
+    return with_autogpu(libraries, base)
 
 
 def jax(wanted: Release = JAXES[0]) -> Path:
@@ -81,17 +80,16 @@ def keras_with_autogpu() -> Path:
     """Keras 3 and the newest of each framework under it, where a user has run ``autogpu install``."""
     frameworks, wheels = (tensorflow("2.21.*", TORCHES[0].python), torch(), jax()), [f"keras=={KERAS}"]
     keras = environment(_interpreter(TORCHES[0]), without_dependencies=wheels, with_autogpu=False, on_top_of=frameworks)
-    # What is on top of an environment is not seen through it.
-    return environment(_interpreter(TORCHES[0]), on_top_of=(keras, *frameworks), with_hook=True)
+    return with_autogpu(keras, *frameworks)
 
 
-def with_autogpu(base: Path) -> Path:
+def with_autogpu(*bases: Path) -> Path:
     """The same packages in an environment where a user has run ``autogpu install``.
 
     Args:
-        base: What ``torch`` or ``jax`` gave.
+        bases: What is on top of an environment comes before it: it is not seen through it.
     """
-    return environment(base.resolve(), on_top_of=base, with_hook=True)
+    return environment(bases[-1].resolve(), on_top_of=bases, with_hook=True)
 
 
 def each_older(releases: Sequence[Release]) -> list[Any]:

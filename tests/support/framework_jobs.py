@@ -29,7 +29,9 @@ AT_ONCE = {
     for name, script in HOLD.items()
 }
 
-READY = {"torch": "ready cuda:0 {}", "jax": "ready cuda:0 {}"}
+# What it says on one GPU of four, and on the CPU.
+READY = {"torch": "ready cuda:0 4", "jax": "ready cuda:0 1"}
+READY_ON_THE_ONLY = "ready cuda:0 1"
 ON_CPU = {"torch": "ready cpu 0", "jax": "ready cpu:0 1"}
 
 # Allocates 256 MiB again and again; says what was raised at last, and how often it went well.

@@ -15,8 +15,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from tests.gpusim import Call, Gpu, Server
 from tests.gpusim.build import build
 from tests.support.driver_grants import in_one_line
-from tests.support.forked_job import ForkedJob
-from tests.support.forkserver import STEERING, Forks
+from tests.support.forkserver import STEERING, ForkedJob, Forks
 from tests.support.live_jobs import leases
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -25,22 +24,16 @@ CONTEXT = 256 * MIB
 # Somebody else is at work on the first one. CUDA counts equal GPUs in PCI order, and autogpu the idlest first, of
 # equals the one with the highest index: 3, 2, 1, 0.
 BUSY = Gpu(processes={5004242: "9GiB"}, utilization=97)
-MACHINES = {"four-gpus": (BUSY, Gpu(), Gpu(), Gpu()), "one-gpu": (Gpu(),), "no-gpu": ()}
+IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+FOUR = (BUSY, *IDLE[1:])
+MACHINES = {"four-gpus": FOUR, "one-gpu": IDLE[:1], "no-gpu": ()}
 
 # Of one script, when other tests have the processors.
 TIMEOUT_S = 240
 
-# What is the driver's, and not there on a machine without a GPU.
-OF_THE_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
-
 
 class Installed(NamedTuple):
-    """A framework in an environment.
-
-    Attributes:
-        python: The environment's.
-        forks: Where its scripts run; without, each is a process of its own.
-    """
+    """A framework in an environment, and where its scripts run; without ``forks``, each is a process of its own."""
 
     python: Path
     forks: Forks | None = None
@@ -114,19 +107,12 @@ def _in_words(size: int) -> str:
 
 
 def run(
-    command: Sequence[str],
-    server: Server,
-    *,
-    environ: Mapping[str, str],
-    folder: Path,
-    forks: Forks | None = None,
+    command: Sequence[str], server: Server, *, environ: Mapping[str, str], folder: Path, forks: Forks | None = None
 ) -> Ran:
-    """Run a script to its end; one that is late is killed, with what it has started.
+    """Run a script in ``folder`` to its end; one that is late is killed, with what it has started.
 
     Args:
         command: Python, its options, and the script.
-        environ: All of its environment.
-        folder: Its working directory.
         forks: Where to run it; else it is a process of its own.
     """
     before = len(server.calls())
@@ -190,11 +176,6 @@ class Machine:
         forks: Where to run scripts, unless a test asks for a fresh process; without, each is one.
         device_nodes: Whether the driver's files in ``/dev`` are there as well, as JAX wants it.
         environ: For every script.
-
-    Attributes:
-        project: The folder of the scripts.
-        leases: The folder of the leases.
-        server: With the driver's log.
     """
 
     def __init__(
@@ -222,8 +203,7 @@ class Machine:
             driver="580.95.05",
             cuda="13.2",
             device_nodes=device_nodes and bool(gpus),
-        )
-        self.server.__enter__()
+        ).__enter__()
         mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         self._environ = {
             **mine,
@@ -244,22 +224,8 @@ class Machine:
     def __exit__(self, *error: object) -> None:
         self.server.__exit__(*error)
 
-    def run(
-        self,
-        script: str,
-        *,
-        launcher: Sequence[str] = (),
-        fresh: bool = False,
-        **environ: str,
-    ) -> Ran:
-        """Run ``train.py`` to its end.
-
-        Args:
-            script: Its text.
-            launcher: Arguments of Python between its own name and the script's.
-            fresh: It has to import the framework itself.
-            environ: On top of the machine's.
-        """
+    def run(self, script: str, *, launcher: Sequence[str] = (), fresh: bool = False, **environ: str) -> Ran:
+        """Run a script as ``train.py`` to its end, after the arguments of Python for a ``launcher``; see ``start``."""
         return run(
             self._command(script, launcher),
             self.server,
@@ -281,7 +247,6 @@ class Machine:
         """Start a script, beside which others may run; it is killed when the ``with`` ends.
 
         Args:
-            script: Its text.
             arguments: Follow its name on the command line.
             fresh: It has to import the framework itself.
             name: The file's; one of its own for each, if it is not given.
@@ -327,11 +292,7 @@ class Machine:
 
 
 class Running:
-    """A script that runs on a machine.
-
-    Attributes:
-        pid: Its process's.
-    """
+    """A script that runs on a machine."""
 
     def __init__(self, server: Server, process: subprocess.Popen[Any] | ForkedJob) -> None:
         self._server = server
@@ -343,12 +304,8 @@ class Running:
         assert self._process.stdout is not None
         return str(self._process.stdout.readline()).strip()
 
-    def go_on(self) -> None:
-        """Let a script that waits for a line of input go on."""
-        self.tell("")
-
-    def tell(self, line: str) -> None:
-        """Give it a line of input."""
+    def go_on(self, line: str = "") -> None:
+        """Give a script that waits for it a line of input."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
@@ -367,7 +324,7 @@ class Running:
         self._process.wait(TIMEOUT_S)
 
     def end(self, timeout_s: int = 120) -> Ran:
-        """Let it end by itself."""
+        """Let it end by itself: it waits for no more input, of which there is none."""
         stdout, stderr = self._process.communicate(timeout=timeout_s)
         return Ran(self._process.returncode, stdout, stderr, self._server.calls(pid=self.pid))
 
@@ -377,11 +334,19 @@ class Running:
         return sorted(self._server.contexts().get(self.pid, []))
 
 
+def all_at_once(*jobs: Running) -> list[str]:
+    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
+    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
+    for job in jobs:
+        job.go_on()
+    return [job.line() for job in jobs]
+
+
 def _without_driver(folder: Path) -> Path:
     """The libraries that come with a framework, without the driver's."""
     made = folder / "libraries"
     made.mkdir()
     for library in build().iterdir():
-        if library.name not in OF_THE_DRIVER:
+        if library.name not in ("libcuda.so.1", "libnvidia-ml.so.1"):
             (made / library.name).symlink_to(library)
     return made

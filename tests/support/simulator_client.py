@@ -119,9 +119,6 @@ class Program(Running):
         self._process.kill()
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
 
 def hold(server: Server, device: int, size: int, **environ: str) -> Program:
     """A program that has taken memory of a GPU, until it goes on."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from tests.gpusim import Gpu, Server
 from tests.support.forkserver import Forks
 from tests.support.framework_machines import CONTEXT, GIB, MIB, Ran, run  # noqa: F401  (sizes, for tests)
-from tests.support.versions import Version
 
 # GPU 0 and 2 belong to colleagues; of the idle ones GPU 3 wins the tie. CUDA counts the fastest first: 1, 3, 0, 2.
 _GTX_1080_TI = Gpu(name="NVIDIA GeForce GTX 1080 Ti", memory="11GiB", compute_capability="6.1")
@@ -20,12 +19,6 @@ LAB = (
     replace(_GTX_1080_TI, processes={5004243: "2GiB"}, utilization=40),
     replace(_TITAN_RTX, multiprocessors=68),
 )
-
-# The names that all versions have.
-GROWTH = """
-for gpu in tf.config.experimental.list_physical_devices("GPU"):
-    tf.config.experimental.set_memory_growth(gpu, True)
-"""
 
 # What a script's process has claimed, in GiB by UUID.
 LEASED = """
@@ -75,20 +68,6 @@ def eager():
 
 def script(*parts: str) -> str:
     return "import json\nimport os\nimport tensorflow as tf\n" + "\n".join(map(textwrap.dedent, parts)) + "\n"
-
-
-def operation(version: Version) -> str:
-    """A first operation on the first GPU, the way this version is used: eager, or in a session of its own."""
-    # Memory that is never written to: all that an operation can have on a GPU without a kernel.
-    tensor = "tf.raw_ops.Empty(shape=[256, 256], dtype=tf.float32)"
-    if version.launches_kernels:
-        tensor = "tf.random.uniform((256, 256)) + 1.0"
-    if version.number >= (2, 0):
-        return f"with tf.device('/GPU:0'):\n    result = {tensor}\n"
-    return (
-        f"with tf.Graph().as_default():\n    with tf.device('/GPU:0'):\n        result = {tensor}\n"
-        "    with tf.compat.v1.Session() as session:\n        session.run(result.op)\n"
-    )
 
 
 class Runner:

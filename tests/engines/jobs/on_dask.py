@@ -28,16 +28,8 @@ def local():
     return distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None)
 
 
-def rotated():
-    return nannies(["0,1,2", "1,2,0", "2,0,1"])
-
-
-def one_each():
-    return nannies(["1", "2", "0"])
-
-
-def two_each():
-    return nannies(["0,1", "2,3"])
+# What each of several workers is given.
+LISTS = {"rotated": ["0,1,2", "1,2,0", "2,0,1"], "one_each": ["1", "2", "0"], "two_each": ["0,1", "2,3"]}
 
 
 def nannies(lists):
@@ -70,7 +62,9 @@ def compute(size, framework, launcher):
 
 # Workers are started by "spawn" and import this file.
 if __name__ == "__main__":
-    with globals()[sys.argv[1]]() as cluster, distributed.Client(cluster) as client:
+    kind = sys.argv[1]
+    made = nannies(LISTS[kind]) if kind in LISTS else globals()[kind]()
+    with made as cluster, distributed.Client(cluster) as client:
         size = len(cluster.worker_spec)
         client.wait_for_workers(size, timeout=120)
         addresses = client.scheduler_info()["workers"]

@@ -7,17 +7,14 @@ import re
 
 import pytest
 
+from tests.gpusim import Gpu
+from tests.support.live_jobs import HOLD, leases
 from tests.support.tensorflow_runner import GIB, script
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 LISTING = "gpus = tf.config.list_physical_devices('GPU')\n"
 WORK = "with tf.device('/GPU:0'):\n    x = tf.random.uniform((256, 256))\n    y = x + x\nprint('done')\n"
-
-
-def test_asking_takes_nothing_and_says_nothing(run):
-    ran = run(script("tf.debugging.get_log_device_placement()"))
-    assert (ran.said, ran.contexts) == ([], [])
 
 
 def test_without_a_gpu_it_is_silent(installed, forks, tmp_path):
@@ -85,9 +82,12 @@ def test_quiet_is_silent_and_the_exit_status_is_the_scripts_own(run):
     assert (ran.said, ran.contexts) == ([], [3])
 
 
-@pytest.mark.thorough
-def test_a_child_of_a_process_that_only_imported_chooses_from_the_whole_machine(run):
-    (run.folder / "child.py").write_text(script(WORK))
-    ran = run(script("import subprocess, sys\nsubprocess.run([sys.executable, 'child.py'], check=True)"))
-    assert ran.contexts == [3]
-    assert "the idlest of 4; " in ran.said[0]
+HARD_CODED = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" + HOLD
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_script_that_wants_no_gpu_has_none_under_override(host, lease_folder, value):
+    start = host(Gpu(), script=HARD_CODED.format(value=value))
+    job = start(AUTOGPU_SCRIPT="override")
+    assert job.ready() == "ready CPU:0"
+    assert (job.gpus(), leases(lease_folder), job.end()) == ([], {}, (0, []))

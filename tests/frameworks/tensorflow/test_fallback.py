@@ -44,15 +44,11 @@ def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
         return done.stdout.splitlines(), server.gpus
 
 
-def test_an_unknown_tensorflow_is_masked_to_the_chosen_gpu(python, tmp_path):
-    (values, children), gpus = show(python, tmp_path)
-    assert values == f'["{gpus[1].uuid}", "true"]'
-    assert children == "no child left behind"
-
-
-def test_the_users_own_growth_variable_stays(python, tmp_path):
-    (values, _), gpus = show(python, tmp_path, TF_FORCE_GPU_ALLOW_GROWTH="false")
-    assert values == f'["{gpus[1].uuid}", "false"]'
+@pytest.mark.parametrize("own", [{}, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}], ids=["nothing-said", "growth-by-user"])
+def test_an_unknown_tensorflow_is_masked_to_the_chosen_gpu_and_grows_unless_told_otherwise(python, tmp_path, own):
+    (values, children), gpus = show(python, tmp_path, **own)
+    growth = own.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    assert (values, children) == (f'["{gpus[1].uuid}", "{growth}"]', "no child left behind")
 
 
 def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):

@@ -87,10 +87,31 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, le
     assert "memory limited to 2048 MiB" in lines[0]
 
 
+FRACTION = HOLD.replace(
+    "with tf",
+    "config = tf.compat.v1.ConfigProto()\n"
+    "config.gpu_options.per_process_gpu_memory_fraction = float(sys.argv[1])\n"
+    "tf.compat.v1.Session(config=config)\n"
+    "with tf",
+)
+
+
+def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_folder):
+    start = host(Gpu(memory="16GiB"), script=FRACTION)
+    first, second = [start("0.6", AUTOGPU_LIMIT="2GiB", AUTOGPU_WAIT="0") for _ in range(2)]
+    assert [first.ready(), second.ready()] == ["ready GPU:0"] * 2
+    claimed = sorted(claims(lease_folder, start.server).values(), key=lambda claim: claim[0])
+    assert claimed == [{0: 0.0}, {0: 10.1}]
+    ended = [first.end(), second.end()]
+    assert [status for status, _ in ended] == [0, 0]
+    said = " ".join(lines[0] for _, lines in ended)
+    assert "memory limited by the script to 60% of each GPU" in said
+    assert "whatever it asks for" in said
+
+
 SPAWN = """
 import multiprocessing
 import sys
-from concurrent.futures import ProcessPoolExecutor
 
 def work(_):
     import tensorflow as tf
@@ -105,7 +126,6 @@ if __name__ == "__main__":
 POOLS = {
     "spawn": "print(multiprocessing.get_context('spawn').Pool(2).map(work, range(2)))",
     "forkserver": "print(multiprocessing.get_context('forkserver').Pool(2).map(work, range(2)))",
-    "executor": "print(list(ProcessPoolExecutor(2, multiprocessing.get_context('spawn')).map(work, range(2))))",
     "loky": "import joblib; print(joblib.Parallel(2)(joblib.delayed(work)(n) for n in range(2)))",
 }
 

@@ -40,31 +40,25 @@ def test_on_how_many_gpus_the_names_would_be(settings, count):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "ordinals", "logical"),
+    ("settings", "ordinals", "logical"),
     [
-        pytest.param((2,), (3,), (3, 3, 3), id="one-named"),
-        pytest.param((0, 1), (3, 1), (3, 1), id="as-many-as-there-are"),
-        pytest.param((0, 2), (3, 1), (3, 3, 1), id="a-gap"),
-        pytest.param((2, 3), (3, 1), (3, 3, 3, 1), id="a-gap-in-front"),
-        pytest.param((0, 1, 2, 3), (3, 1), (3, 3, 1, 1), id="more-than-there-are"),
-        pytest.param((3,), (3, 1), (3, 1, 1, 1), id="fewer-than-there-are"),
-        pytest.param((9,), (3,), (3,), id="what-raises-without-autogpu-too"),
+        pytest.param(named(2), (3,), (3, 3, 3), id="one-named"),
+        pytest.param(named(0, 1), (3, 1), (3, 1), id="as-many-as-there-are"),
+        pytest.param(named(0, 2), (3, 1), (3, 3, 1), id="a-gap"),
+        pytest.param(named(2, 3), (3, 1), (3, 3, 3, 1), id="a-gap-in-front"),
+        pytest.param(named(0, 1, 2, 3), (3, 1), (3, 3, 1, 1), id="more-than-there-are"),
+        pytest.param(named(3), (3, 1), (3, 1, 1, 1), id="fewer-than-there-are"),
+        pytest.param(named(9), (3,), (3,), id="what-raises-without-autogpu-too"),
+        pytest.param(named(places_hard=True), (3,), (3, 3, 3, 3), id="nothing-is-placed-softly"),
     ],
 )
-def test_each_name_has_a_logical_gpu_and_different_names_different_gpus(numbers, ordinals, logical):
-    assert merged(named(*numbers), *ordinals).logical == logical
+def test_each_name_has_a_logical_gpu_and_different_names_different_gpus(settings, ordinals, logical):
+    assert merged(settings, *ordinals).logical == logical
 
 
-def test_a_split_for_names_alone_limits_nothing():
-    placement = merged(named(1), 3)
-    assert placement.limits == {3: (10240.0, 10240.0)}
-    assert placement.is_split_only
-
-
-@pytest.mark.parametrize("numbers", [(0, 1), (1,)])
-def test_without_growth_they_share_what_there_is(numbers):
-    # Whatever is named, what is placed nowhere goes to the first.
-    assert merged(named(*numbers), 3, growth=None).limits == {3: (5120.0, 5120.0)}
+def test_whose_limits_they_are_is_known():
+    assert merged(named(1), 3).is_split_only
+    assert merged(named(0, 1, limits={0: (3000.0,)}), 3).by_script
 
 
 @pytest.mark.parametrize(
@@ -84,17 +78,30 @@ def test_the_logical_gpus_that_are_used_divide_a_limit(settings, ordinals, parts
     assert merged(settings, *ordinals, growth=growth, caps=dict.fromkeys(ordinals, 4 * GIB)).limits == parts
 
 
-def test_the_parts_of_a_policys_own_split_stay_alike():
-    placement = merged(named(2), 3, caps={3: 1200 << 20}, logical_gpus=2)
-    assert placement.limits == {3: (800.0,) * 3}
+SHARED = {"ceilings": {3: 5 * GIB}}
 
 
-def test_a_scripts_limit_is_for_what_it_names():
-    placement = merged(named(0, 1, limits={0: (3000.0,)}), 3)
-    assert placement.limits == {3: (3000.0, 3000.0)}
-    assert placement.by_script
-    placement = merged(named(1, fraction=0.25), 3)
-    assert (placement.limits, placement.fraction) == ({3: (4096.0, 4096.0)}, 0.0)
+@pytest.mark.parametrize(
+    ("settings", "fields", "parts"),
+    [
+        pytest.param(named(1), {}, (10240.0, 10240.0), id="all-that-there-is"),
+        # Whatever is named, what is placed nowhere goes to the first.
+        pytest.param(named(1), {"growth": None}, (5120.0, 5120.0), id="equal-parts-without-growth"),
+        pytest.param(named(0, 1), {"growth": None}, (5120.0, 5120.0), id="equal-parts-of-what-is-named"),
+        pytest.param(named(2), {"caps": {3: 1200 << 20}, "logical_gpus": 2}, (800.0,) * 3, id="a-policys-own-split"),
+        pytest.param(named(0, 1, limits={0: (3000.0,)}), {}, (3000.0, 3000.0), id="the-scripts-limit-for-each-name"),
+        pytest.param(named(1, fraction=0.25), {}, (4096.0, 4096.0), id="the-scripts-fraction-for-each-name"),
+        pytest.param(named(fraction=0.9), SHARED, (5120.0,), id="a-ceiling-on-a-fraction"),
+        pytest.param(named(limits={0: (8000.0,)}), SHARED, (5120.0,), id="on-a-limit"),
+        pytest.param(named(limits={0: (6000.0, 2000.0)}), SHARED, (3840.0, 1280.0), id="on-a-split"),
+        pytest.param(named(limits={0: (800.0,)}), SHARED, (800.0,), id="less-than-the-ceiling"),
+        pytest.param(named(0, 1, fraction=0.5), SHARED, (2560.0, 2560.0), id="on-all-logical-gpus-of-a-card"),
+        pytest.param(named(1), SHARED, (2560.0, 2560.0), id="on-names-alone"),
+    ],
+)
+def test_the_memory_of_the_logical_gpus_of_one_card(settings, fields, parts):
+    placement = merged(settings, 3, **fields)
+    assert (placement.limits, placement.fraction) == ({3: parts}, 0.0)
 
 
 def test_a_later_session_has_what_there_is():
@@ -104,33 +111,9 @@ def test_a_later_session_has_what_there_is():
     assert (second.logical, second.limits) == (first.logical, first.limits)
 
 
-def test_where_nothing_is_placed_softly_every_name_exists():
-    assert merged(UserSettings(places_hard=True), 3).logical == (3, 3, 3, 3)
-
-
 def test_unknown_memory_is_no_obstacle():
     assignment = Assignment((3,), True)
     assert merge_settings(named(1, gpu_count=4), assignment, (3,)).logical == (3, 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param(UserSettings(fraction=0.9), {3: (5120.0,)}, id="a-fraction"),
-        pytest.param(UserSettings(limits={0: (8000.0,)}), {3: (5120.0,)}, id="a-limit"),
-        pytest.param(UserSettings(limits={0: (6000.0, 2000.0)}), {3: (3840.0, 1280.0)}, id="a-split"),
-        pytest.param(UserSettings(limits={0: (800.0,)}), {3: (800.0,)}, id="less-than-that"),
-    ],
-)
-def test_what_a_script_allows_itself_on_a_shared_gpu_has_a_ceiling(settings, expected):
-    placement = merged(settings, 3, ceilings={3: 5 * GIB})
-    assert (placement.limits, placement.fraction) == (expected, 0.0)
-
-
-def test_a_ceiling_is_for_all_logical_gpus_of_a_card():
-    placement = merged(named(0, 1, fraction=0.5), 3, ceilings={3: 5 * GIB})
-    assert placement.limits == {3: (2560.0, 2560.0)}
-    assert merged(named(1), 3, ceilings={3: 5 * GIB}).limits == {3: (2560.0, 2560.0)}
 
 
 def test_settings_follow_a_position_to_its_gpu():

@@ -40,12 +40,6 @@ def test_a_listing_shows_what_the_proto_says_and_takes_nothing(run, proto, liste
     assert (ran.contexts, ran.said) == ([], [])
 
 
-def test_after_a_listing_a_gpu_is_taken_as_without_one(run, server):
-    ran = run("device_lib.list_local_devices(); eager(); print(tf.test.gpu_device_name())\nprint(leased())")
-    assert list(ast.literal_eval(shown(ran)[-1])) == [server.gpus[IDLEST].uuid]
-    assert (ran.contexts, shown(ran)[-2]) == ([IDLEST], "/device:GPU:0")
-
-
 WORKER = """
 import socket
 with socket.socket() as free:

@@ -17,6 +17,7 @@ from autogpu.frameworks.tensorflow.settings import (
     usage_of,
     user_growth,
 )
+from autogpu.frozen import replace
 
 GIB = 1 << 30
 
@@ -54,19 +55,21 @@ def test_a_count_is_read_as_tensorflow_reads_it(counts, asked):
     assert asked_count(SimpleNamespace(device_count=counts)) == asked
 
 
-def test_what_is_not_set_is_filled():
-    assert merge_settings(UserSettings(), Assignment((2,), True), (2,)) == DevicePlacement((2,), growth=True)
-    assert merge_settings(UserSettings(), limited(2), (0,)) == DevicePlacement((0,), {0: (2048.0,)}, growth=True)
+OTHER_LIMITED = UserSettings(visible=(1,), limits={0: (1024.0,)}, limits_exclude_growth=True)
+SPLIT = {1: (1024.0, 1024.0), 0: (1024.0, 1024.0)}
+BY_FRACTION = DevicePlacement((0,), growth=True, fraction=0.5, by_script=True)
+FILLED = {
+    "nothing": (UserSettings(), Assignment((2,), True), (2,), DevicePlacement((2,), growth=True)),
+    "a-cap-rounded-down": (UserSettings(), limited(1.00099), (0,), DevicePlacement((0,), {0: (1025.0,)}, growth=True)),
+    "a-split-of-each": (UserSettings(), limited(1, 1, logical_gpus=2), (1, 0), DevicePlacement((1, 0), SPLIT, True)),
+    "a-fraction-excludes-limits-and-grows": (UserSettings(fraction=0.5), limited(2), (0,), BY_FRACTION),
+    "a-limit-elsewhere": (OTHER_LIMITED, limited(2, 2), (), DevicePlacement((1,), {1: (2048.0,)}, growth=True)),
+}
 
 
-def test_a_cap_is_whole_megabytes_and_never_rounded_up():
-    assert merge_settings(UserSettings(), limited(1.00099), (0,)).limits == {0: (1025.0,)}
-
-
-def test_virtual_gpus_split_each_assigned_one():
-    placement = merge_settings(UserSettings(), limited(1, 1, logical_gpus=2), (1, 0))
-    assert placement.limits == {1: (1024.0, 1024.0), 0: (1024.0, 1024.0)}
-    assert placement.logical == (1, 1, 0, 0)
+@pytest.mark.parametrize(("settings", "assignment", "allowed", "placement"), FILLED.values(), ids=FILLED)
+def test_what_is_not_set_is_filled(settings, assignment, allowed, placement):
+    assert merge_settings(settings, assignment, allowed) == placement
 
 
 @pytest.mark.parametrize(
@@ -82,39 +85,23 @@ def test_the_scripts_choice_holds(settings, expected):
     assert merge_settings(settings, Assignment((2, 0), True), (2, 0)).ordinals == expected
 
 
-def test_a_fraction_excludes_limits_and_grows():
-    placement = merge_settings(UserSettings(fraction=0.5), limited(2), (0,))
-    assert placement == DevicePlacement((0,), growth=True, fraction=0.5, by_script=True)
+ONE_LIMIT = UserSettings(limits={0: (1024.0,)})
 
 
 @pytest.mark.parametrize(
     ("settings", "assignment", "expected"),
     [
-        pytest.param(UserSettings(limits={0: (1024.0,)}), limited(2), {0: (1024.0,)}, id="the-scripts-limit"),
-        pytest.param(UserSettings(limits={0: (1024.0,)}), Assignment((2,)), {2: (1024.0,)}, id="follows-the-pick"),
-        pytest.param(
-            UserSettings(limits={0: (1024.0,)}),
-            Assignment((0, 1)),
-            {0: (1024.0,)},
-            id="says-nothing-of-the-others",
-        ),
+        pytest.param(ONE_LIMIT, limited(2), {0: (1024.0,)}, id="the-scripts-limit"),
+        pytest.param(ONE_LIMIT, Assignment((2,)), {2: (1024.0,)}, id="follows-the-pick"),
+        pytest.param(ONE_LIMIT, limited(2, 2), {0: (1024.0,), 1: (2048.0,)}, id="the-policys-on-the-others"),
         pytest.param(
             UserSettings(limits={0: (512.0, 512.0)}),
             Assignment((2, 3)),
             {2: (512.0, 512.0)},
-            id="a-split-says-nothing-of-the-others",
+            id="a-split-on-one-of-two",
         ),
         pytest.param(
-            UserSettings(limits={0: (1024.0,)}),
-            limited(2, 2),
-            {0: (1024.0,), 1: (2048.0,)},
-            id="the-policys-on-the-others",
-        ),
-        pytest.param(
-            UserSettings(limits={0: (1024.0,)}, visible=(0, 1)),
-            Assignment(None),
-            {0: (1024.0,)},
-            id="named-gpus-keep-their-own",
+            replace(ONE_LIMIT, visible=(0, 1)), Assignment(None), {0: (1024.0,)}, id="named-gpus-keep-their-own"
         ),
         pytest.param(UserSettings(limits={0: (1.0,), 1: (2.0,)}), Assignment((2,)), {}, id="two-limits-name-two-gpus"),
     ],
@@ -124,16 +111,18 @@ def test_a_limit_of_the_script(settings, assignment, expected):
     assert merge_settings(settings, assignment, allowed).limits == expected
 
 
-def test_a_limit_by_tf_config_is_taken_at_once_unless_the_policy_limits_others():
-    settings = UserSettings(limits={0: (1024.0,)}, limits_exclude_growth=True)
-    assert merge_settings(settings, Assignment((0,), True), (0,)).growth is None
-    assert merge_settings(settings, limited(2, 2), (0, 1)).growth is True
-    assert merge_settings(UserSettings(limits={0: (1024.0,)}), Assignment((0,), True), (0,)).growth is True
-
-
-def test_named_gpus_without_a_limit_grow_beside_one_that_has_one():
-    settings = UserSettings(visible=(0, 1), limits={0: (1024.0,)}, limits_exclude_growth=True)
-    assert merge_settings(settings, Assignment(None, True), (0, 1)).growth is True
+@pytest.mark.parametrize(
+    ("fields", "assignment", "allowed", "growth"),
+    [
+        ({"limits_exclude_growth": True}, Assignment((0,), True), (0,), None),
+        ({"limits_exclude_growth": True}, limited(2, 2), (0, 1), True),
+        ({"limits_exclude_growth": True, "visible": (0, 1)}, Assignment(None, True), (0, 1), True),
+        ({}, Assignment((0,), True), (0,), True),
+    ],
+    ids=["by-tf.config", "beside-a-policys", "beside-one-that-is-named", "by-a-proto"],
+)
+def test_a_limit_by_tf_config_alone_is_taken_at_once(fields, assignment, allowed, growth):
+    assert merge_settings(replace(ONE_LIMIT, **fields), assignment, allowed).growth is growth
 
 
 @pytest.mark.parametrize(
@@ -153,28 +142,21 @@ def test_growth_set_for_one_gpu(growths, ordinals, expected):
 
 
 @pytest.mark.parametrize(
-    ("settings", "made", "expected"),
+    ("settings", "made", "fixed", "expected"),
     [
-        pytest.param(UserSettings(), (1,), (1, 0), id="the-first-is-gpu-0-for-good"),
-        pytest.param(UserSettings(visible=(0,)), (1,), (1,), id="gpu-0-is-the-first"),
-        pytest.param(UserSettings(visible=(0, 1)), (1,), (1, 0), id="all-in-the-first-ones-order"),
-        pytest.param(UserSettings(visible=(3,)), (1,), (3,), id="another-raises-without-us-as-well"),
-        pytest.param(UserSettings(max_count=1), (1, 0), (1,), id="a-part-of-it"),
+        pytest.param(UserSettings(), (1,), False, (1, 0), id="the-first-is-gpu-0-for-good"),
+        pytest.param(UserSettings(visible=(0,)), (1,), False, (1,), id="gpu-0-is-the-first"),
+        pytest.param(UserSettings(visible=(0, 1)), (1,), False, (1, 0), id="all-in-the-first-ones-order"),
+        pytest.param(UserSettings(visible=(3,)), (1,), False, (3,), id="another-raises-without-us-as-well"),
+        pytest.param(UserSettings(max_count=1), (1, 0), False, (1,), id="a-part-of-it"),
+        pytest.param(UserSettings(), (0,), True, (0,), id="none-can-be-added"),
+        pytest.param(UserSettings(visible=(0, 1)), (1,), True, (1,), id="nor-if-it-is-named"),
+        pytest.param(UserSettings(), (), True, (0, 1), id="the-first-ones"),
     ],
 )
-def test_a_process_has_one_map_of_gpus(settings, made, expected):
-    assert merge_settings(settings, Assignment((0, 1)), (0, 1), DevicePlacement(made)).ordinals == expected
-
-
-def test_where_a_process_cannot_add_gpus_the_first_ones_are_all():
-    assignment = Assignment((0, 1))
-    assert merge_settings(UserSettings(), assignment, (0, 1), DevicePlacement((0,)), topology_fixed=True).ordinals == (
-        0,
-    )
-    assert merge_settings(
-        UserSettings(visible=(0, 1)), assignment, (0, 1), DevicePlacement((1,)), topology_fixed=True
-    ).ordinals == (1,)
-    assert merge_settings(UserSettings(), assignment, (0, 1), topology_fixed=True).ordinals == (0, 1)
+def test_a_process_has_one_map_of_gpus(settings, made, fixed, expected):
+    placement = merge_settings(settings, Assignment((0, 1)), (0, 1), DevicePlacement(made), topology_fixed=fixed)
+    assert placement.ordinals == expected
 
 
 def test_the_first_split_of_a_gpu_stands():
@@ -192,11 +174,6 @@ def test_settings_in_a_proto_override_those_in_tf_config():
     assert UserSettings(max_count=1).over(config) == UserSettings(
         visible=(1,), max_count=1, growths={0: True}, limits={0: (1.0,)}, limits_exclude_growth=True
     )
-
-
-def test_a_limit_on_a_gpu_that_was_not_chosen_in_the_end_says_nothing_about_growth():
-    settings = UserSettings(visible=(1,), limits={0: (1024.0,)}, limits_exclude_growth=True)
-    assert merge_settings(settings, limited(2, 2), ()) == DevicePlacement((1,), {1: (2048.0,)}, growth=True)
 
 
 @pytest.mark.parametrize(

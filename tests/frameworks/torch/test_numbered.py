@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpusim import Gpu
 from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
-from tests.support.framework_machines import BUSY, Installed
-
-IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
-ONE_BUSY = (BUSY, Gpu(), Gpu(), Gpu())
+from tests.support.framework_machines import FOUR, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
 
@@ -24,18 +20,6 @@ print("ready", torch.ones(3, device=device).device, torch.cuda.current_device(),
 sys.stdin.readline()
 """
 
-
-def started(machine, number, script=TRAINING, **environ):
-    job = machine.start(script, arguments=("--gpu", str(number)), **environ)
-    assert job.line() == "imported"
-    return job
-
-
-def ready(job):
-    job.go_on()
-    return job.line()
-
-
 ALWAYS_1 = TRAINING.replace('torch.device("cuda", int(sys.argv[2]))', '"cuda:1"')
 ALWAYS_0 = TRAINING.replace("int(sys.argv[2])", "0 * len(sys.argv)")
 
@@ -49,14 +33,11 @@ ALWAYS_0 = TRAINING.replace("int(sys.argv[2])", "0 * len(sys.argv)")
 )
 def test_no_two_are_on_one_gpu_in_the_same_instant(script, named, machine_of):
     machine = machine_of("torch", *IDLE)
-    jobs = [started(machine, number, script) for number in range(4)]
-    for job in jobs:
-        job.go_on()
-    assert [job.line() for job in jobs] == [f"ready cuda:{number} 0" for number in named]
+    jobs = [machine.start(script, arguments=("--gpu", str(number))) for number in range(4)]
+    assert all_at_once(*jobs) == [f"ready cuda:{number} 0" for number in named]
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     # One that names the second may have claimed another's card at first.
-    wanted = {job.pid: job.contexts for job in jobs}
-    assert machine.claims() == wanted
+    assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
 @pytest.mark.parametrize(
@@ -69,11 +50,11 @@ def test_no_two_are_on_one_gpu_in_the_same_instant(script, named, machine_of):
     ],
 )
 def test_nor_is_one_that_comes_later(script, numbers, named, machine_of):
-    machine = machine_of("torch", *ONE_BUSY)
+    machine = machine_of("torch", *FOUR)
     jobs = []
     for number, name in zip(numbers, named):
-        jobs.append(started(machine, number, script))
-        assert ready(jobs[-1]) == f"ready cuda:{name} 0"
+        jobs.append(machine.start(script, arguments=("--gpu", str(number))))
+        assert all_at_once(jobs[-1]) == [f"ready cuda:{name} 0"]
     assert [job.contexts for job in jobs] == [[3], [2], [1]]
     assert f"the idlest of 4{', as the script' if named[0] else ';'}" in jobs[0].heard("GPU 3")
 
@@ -90,7 +71,7 @@ try:
 except torch.cuda.OutOfMemoryError:
     print("refused", flush=True)
 """
-    machine = machine_of(Installed(with_autogpu(torch(release)), importers["torch"]), *ONE_BUSY)
+    machine = machine_of(Installed(with_autogpu(torch(release)), importers["torch"]), *FOUR)
     job = machine.start(script, arguments=("--gpu", "2"), AUTOGPU_LIMIT="2GiB")
     assert job.line() == "ready 0"
     assert job.line() == "refused"
@@ -100,9 +81,8 @@ except torch.cuda.OutOfMemoryError:
 def test_what_the_script_lists_is_counted_by_it(machine_of):
     # Without autogpu the second of its list is GPU 1 as well, and there is no third.
     script = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n" + TRAINING
-    machine = machine_of("torch", *ONE_BUSY)
-    job = started(machine, 1, script)
-    assert ready(job) == "ready cuda:1 0"
+    job = machine_of("torch", *FOUR).start(script, arguments=("--gpu", "1"))
+    assert all_at_once(job) == ["ready cuda:1 0"]
     assert job.contexts == [1]
 
 
@@ -130,7 +110,7 @@ x = torch.ones(3, device=f"cuda:{sys.argv[2]}" if sys.argv[1:] else "cuda:2")
 if not sys.argv[1:]:
     subprocess.run([sys.executable, __file__, "--gpu", "2"], check=True)
 """
-    ran = machine_of("torch", *ONE_BUSY).run(script)
+    ran = machine_of("torch", *FOUR).run(script)
     assert ran.exit_status == 0, ran.stderr
     assert [call.gpu for call in ran.calls if call.call == "context"] == [3, 3]
 
@@ -144,36 +124,38 @@ device = f"cuda:{sys.stdin.readline().strip()}"
 print("ready", torch.ones(3, device=device).device, flush=True)
 sys.stdin.readline()
 """
-    machine = machine_of("torch", *ONE_BUSY)
+    machine = machine_of("torch", *FOUR)
     job = machine.start(script)
     assert job.line() == "asked"
     assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
-    job.tell("2")
+    job.go_on("2")
     assert job.line() == "ready cuda:2"
     assert (machine.claims(), job.contexts) == ({job.pid: [3]}, [3])
 
 
 ASKS = "import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+SAYS = "import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
 
 
-def test_a_module_of_the_script_that_asks_at_its_import_claims_none(machine_of):
+@pytest.mark.parametrize(
+    ("module", "text", "script"),
+    [
+        pytest.param("settings", ASKS, f"from settings import DEVICE\n{SAYS}", id="a-module-of-the-script"),
+        pytest.param(
+            "site-packages/program",
+            ASKS + SAYS,
+            "import runpy, sys\nsys.path.append('site-packages')\n"
+            "runpy.run_module('program', run_name='__main__', alter_sys=True)\n",
+            id="an-installed-program-as-python-m-starts-it",
+        ),
+    ],
+)
+def test_nor_does_what_asks_at_its_import(module, text, script, machine_of):
     machine = machine_of("torch", *IDLE)
-    (machine.project / "settings.py").write_text(ASKS)
-    job = machine.start("import sys\nfrom settings import DEVICE\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n")
-    assert job.line() == "cuda"
-    assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
-
-
-def test_nor_does_an_installed_program_that_is_started_by_its_name(machine_of):
-    machine = machine_of("torch", *IDLE)
-    (machine.project / "site-packages").mkdir()
-    (machine.project / "site-packages" / "program.py").write_text(
-        f"{ASKS}import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
-    )
-    job = machine.start(
-        "import runpy, sys\nsys.path.append('site-packages')\n"
-        "runpy.run_module('program', run_name='__main__', alter_sys=True)\n"  # python -m program
-    )
+    file = machine.project / f"{module}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    job = machine.start(script)
     assert job.line() == "cuda"
     assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
 
@@ -211,8 +193,5 @@ print("ready", torch.ones(3, device=DEVICE).device, flush=True)
 sys.stdin.readline()
 """
     jobs = [machine.start(script) for _ in range(4)]
-    assert [job.line() for job in jobs] == ["imported"] * 4
-    for job in jobs:
-        job.go_on()
-    assert [job.line() for job in jobs] == ["ready cuda:0"] * 4
+    assert all_at_once(*jobs) == ["ready cuda:0"] * 4
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]

@@ -1,22 +1,130 @@
-"""Programs with a number, alone on a busy server, two at once, and in a loop over the numbers: none shares a GPU."""
+"""Programs that use one GPU, told its number or with another one beside ``cuda``: none shares a GPU while one is idle.
+
+Each says that it is imported, takes its GPU at a line of input, says so, and keeps it until another line.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Mapping, Sequence
+
 import pytest
 
-from tests.frameworks.torch.numbers import SAYS_CUDA, TOLD
 from tests.gpusim import Gpu
 from tests.support.framework_environments import TORCHES, each_older, with_autogpu
 from tests.support.framework_environments import torch as torch_of
-from tests.support.framework_machines import BUSY, Installed
-
-IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
-HALF_BUSY = (BUSY, Gpu(), BUSY, Gpu())
+from tests.support.framework_machines import BUSY, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbers")]
 
+
+@dataclass(frozen=True)
+class Program:
+    """How a program is written and started; ``{n}`` stands for the number in text, words, variables and files.
+
+    Attributes:
+        text: Follows the imports.
+        words: Of the command line.
+        lost_before_2_7: Where copies share a GPU or take a busy one: C++ counts the GPUs for a plain number, without
+            a word to Python.
+    """
+
+    name: str
+    text: str
+    words: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    lost_before_2_7: frozenset[str] = frozenset()
+
+    def script(self, number: int) -> str:
+        """Its text where it is to use that number."""
+        begun = "import os, sys\nimport torch\nprint('imported', flush=True)\nsys.stdin.readline()\n"
+        return f"{begun}{self.text.strip()}\nprint('ready', flush=True)\nsys.stdin.readline()\n".replace(
+            "{n}", str(number)
+        )
+
+
+OPTIONS = "import argparse\nparser = argparse.ArgumentParser()\n"
+
+TOLD = (
+    Program(
+        "an-option",
+        f"{OPTIONS}parser.add_argument('--gpu', type=int)\nargs = parser.parse_args()\n"
+        "device = torch.device('cuda:%d' % args.gpu if torch.cuda.is_available() else 'cpu')\n"
+        "x = torch.ones(3, device=device)",
+        words=("--gpu", "{n}"),
+    ),
+    Program(
+        "a-variable-of-the-environment",
+        "where = torch.device('cuda', int(os.environ['CARD']))\nx = torch.nn.Linear(2, 2).to(where)",
+        environ={"CARD": "{n}"},
+    ),
+    Program(
+        "a-configuration-that-is-read",
+        "import json\nsettings = json.load(open('settings.json'))\n"
+        "with torch.cuda.device(settings['gpu']):\n    x = torch.ones(3, device='cuda')",
+        files={"settings.json": '{"gpu": {n}}'},
+    ),
+    Program(
+        "an-object",
+        "class Trainer:\n    def __init__(self, card):\n        self.device = torch.device('cuda', card)\n"
+        "    def train(self):\n        return torch.ones(3, device=self.device)\nx = Trainer({n}).train()",
+    ),
+    Program(
+        "a-configuration-that-is-executed",
+        "exec(open('settings.py').read())\nx = torch.ones(3).to(device)",
+        files={"settings.py": "device = torch.device('cuda', {n})\n"},
+    ),
+    Program("the-current-gpu", "torch.cuda.set_device(int(sys.argv[1]))\nx = torch.ones(3).cuda()", words=("{n}",)),
+    Program("in-its-text", "x = torch.ones(3, device='cuda:{n}')"),
+    Program(
+        "a-module-beside-it",
+        "from placement import place\nx = place(torch.ones(3), int(sys.argv[1]))",
+        words=("{n}",),
+        files={"placement.py": "import torch\ndef place(x, n):\n    device = f'cuda:{n}'\n    return x.to(device)\n"},
+    ),
+    Program(
+        "in-no-variable-but-an-option",
+        "x = torch.ones(3, device=f'cuda:{sys.argv[1].partition(\"=\")[2]}')",
+        words=("trainer.device={n}",),
+    ),
+    Program(
+        "a-plain-number",
+        "x = torch.ones(3).cuda(int(sys.argv[2]))",
+        words=("--gpu", "{n}"),
+        lost_before_2_7=frozenset({"alone", "two"}),
+    ),
+    Program(
+        "parsed-arguments",
+        "import argparse\nargs = argparse.Namespace(card=int(os.environ['CARD']))\n"
+        "args.device = torch.device('cuda', args.card)\nx = torch.ones(3).to(args.device)",
+        environ={"CARD": "{n}"},
+    ),
+    Program(
+        "a-dictionary",
+        "settings = {'device': 'cuda:' + os.environ['CARD']}\nx = torch.ones(3, device=settings['device'])",
+        environ={"CARD": "{n}"},
+    ),
+    Program("after-a-look-at-the-first", "name = torch.cuda.get_device_name(0)\nx = torch.ones(3, device='cuda:{n}')"),
+)
+
+CUDA = "x = torch.ones(3, device='cuda')"
+SAYS_CUDA = (
+    Program("documented", f'"""Runs on cuda:2."""\nHELP = "such as cuda:2"\n{CUDA}'),
+    Program("device-of-a-microphone", f"microphone = int(sys.argv[2])\n{CUDA}", words=("--device", "2")),
+    Program("variables-of-the-environment", CUDA, environ={"GPU": "2", "DEVICE": "2", "RANK_OF_LORA": "2"}),
+    Program("a-table-of-folds", f"folds, rank = {{'device': 3}}, 2\n{CUDA}"),
+    Program(
+        "rank-of-no-launcher",
+        "def setup(rank):\n    torch.cuda.set_device(rank)\n"
+        "local_rank = int(sys.argv[2])\nx = torch.nn.Linear(2, 2).cuda()",
+        words=("--rank", "2"),
+    ),
+    Program("of-two-kinds", f"if len(sys.argv) > 9:\n    x = torch.ones(3, device='cuda:2')\n{CUDA}"),
+)
+
 # By name, the GPUs of the server and the numbers of those that are started in one instant.
-CELLS = {"alone": (HALF_BUSY, (2,)), "two": (IDLE, (2, 2)), "loop": (IDLE, (0, 1, 2, 3))}
+CELLS = {"alone": ((BUSY, Gpu(), BUSY, Gpu()), (2,)), "two": (IDLE, (2, 2)), "loop": (IDLE, (0, 1, 2, 3))}
 
 
 def gpus_of(machine, program, numbers):
@@ -29,21 +137,11 @@ def gpus_of(machine, program, numbers):
         words = [word.replace("{n}", str(number)) for word in program.words]
         environ = {name: value.replace("{n}", str(number)) for name, value in program.environ.items()}
         jobs.append(machine.start(program.script(number), arguments=words, **environ))
-        assert jobs[-1].line() == "imported"
         if program.files:
-            jobs[-1].go_on()
-            assert jobs[-1].line() == "ready"
+            assert all_at_once(jobs[-1]) == ["ready"]
     if not program.files:
-        for job in jobs:
-            job.go_on()
-        assert [job.line() for job in jobs] == ["ready"] * len(jobs), jobs[0].end().stderr
+        assert all_at_once(*jobs) == ["ready"] * len(jobs), jobs[0].end().stderr
     return [job.contexts for job in jobs]
-
-
-def is_lost(cell, found):
-    """Whether copies share a GPU, or one is on a busy one."""
-    gpus = [gpu for contexts in found for gpu in contexts]
-    return len(set(gpus)) < len(gpus) or (cell == "alone" and not {1, 3}.issuperset(gpus))
 
 
 @pytest.mark.parametrize("release", [TORCHES[0], *each_older(TORCHES)], ids=lambda release: release.version)
@@ -54,6 +152,8 @@ def test_a_program_shares_no_gpu_while_one_is_idle(program, release, importers, 
     for cell, (gpus, numbers) in CELLS.items():
         found = gpus_of(machine_of(torch, *gpus), program, numbers)
         assert all(len(contexts) == 1 for contexts in found), found
-        if is_lost(cell, found):
+        used = {gpu for contexts in found for gpu in contexts}
+        # Copies share a GPU, or one is on a busy one.
+        if len(used) < len(found) or (cell == "alone" and not used <= {1, 3}):
             lost.add(cell)
     assert lost == (set() if release == TORCHES[0] else program.lost_before_2_7)

@@ -6,9 +6,7 @@ import pytest
 
 from tests.gpusim import Gpu
 from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
-from tests.support.framework_machines import BUSY, GIB, Installed
-
-IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
+from tests.support.framework_machines import BUSY, FOUR, GIB, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-spawn")]
 
@@ -31,7 +29,7 @@ if __name__ == "__main__":
     {main}
     context = mp.get_context({method!r})
     answers, end = context.SimpleQueue(), context.Event()
-    workers = mp.start_processes(work, (answers, end), nprocs=2, join=False, start_method={method!r})
+    workers = {start}(work, (answers, end), nprocs=2, join=False, start_method={method!r})
     for rank, pid, device in sorted(answers.get() for _ in range(2)):
         print(pid, device, flush=True)
     sys.stdin.readline()
@@ -44,29 +42,21 @@ ASKS = 'assert torch.cuda.is_available(), "no GPU"'
 
 
 def two(*, module_level="", main="", method="spawn", device='f"cuda:{rank}"'):
-    return TWO.format(module_level=module_level, main=main, method=method, device=device)
+    start = "mp.spawn" if method == "spawn" else "mp.start_processes"
+    return TWO.format(module_level=module_level, main=main, method=method, start=start, device=device)
 
 
-def started_at_once(machine, *scripts):
-    """Their jobs, with what each has of its workers: their pids and the GPUs on which they are."""
+def assert_they_have_a_gpu_each(machine, *scripts):
+    """The two workers of each of two jobs that start them in the same instant."""
     jobs = [machine.start(script) for script in scripts]
-    assert [job.line() for job in jobs] == ["imported"] * len(jobs)
+    gpus = []
+    for job, first in zip(jobs, all_at_once(*jobs)):
+        for rank, line in enumerate((first, job.line())):
+            pid, _, device = line.partition(" ")
+            assert device == f"cuda:{rank}"
+            gpus += machine.server.contexts()[int(pid)]
+    assert sorted(gpus) == [0, 1, 2, 3]
     for job in jobs:
-        job.go_on()
-    return [(job, [workers_gpu(machine, job.line(), rank) for rank in range(2)]) for job in jobs]
-
-
-def workers_gpu(machine, line, rank):
-    pid, _, device = line.partition(" ")
-    assert device == f"cuda:{rank}"
-    (gpu,) = machine.server.contexts()[int(pid)]
-    return int(pid), gpu
-
-
-def assert_they_have_a_gpu_each(machine, started):
-    assert sorted(gpu for _, workers in started for _, gpu in workers) == [0, 1, 2, 3]
-    for job, _ in started:
-        job.go_on()
         ran = job.end()
         assert ran.exit_status == 0, ran.stderr
     assert machine.claims() == {}
@@ -84,28 +74,23 @@ def assert_they_have_a_gpu_each(machine, started):
     ],
 )
 def test_two_jobs_at_once_whose_workers_take_the_gpus_have_four(scripts, machine_of):
-    machine = machine_of("torch", *IDLE)
-    assert_they_have_a_gpu_each(machine, started_at_once(machine, *scripts))
+    assert_they_have_a_gpu_each(machine_of("torch", *IDLE), *scripts)
 
 
 @pytest.mark.parametrize("version", each_older(TORCHES))
 def test_so_with_older_versions(version, machine_of):
     machine = machine_of(Installed(with_autogpu(torch(version))), *IDLE)
-    assert_they_have_a_gpu_each(machine, started_at_once(machine, two(main=ASKS), two()))
+    assert_they_have_a_gpu_each(machine, two(main=ASKS), two())
 
 
 def test_workers_that_use_no_gpu_take_none(machine_of):
     machine = machine_of("torch", *IDLE)
-    job = machine.start(two(device='"cpu"').replace('f"cuda:{rank}"', '"cpu"'))
-    assert job.line() == "imported"
-    job.go_on()
-    assert [job.line().partition(" ")[2] for _ in range(2)] == ["cpu", "cpu"]
+    job = machine.start(two(device='"cpu"'))
+    assert [line.partition(" ")[2] for line in (*all_at_once(job), job.line())] == ["cpu", "cpu"]
     assert machine.claims() == {}
-    job.go_on()
     assert job.end().exit_status == 0
 
 
-# Its workers import PyTorch, and it does not.
 PARALLEL = """
 import sys
 import torch
@@ -119,11 +104,7 @@ sys.stdin.readline()
 
 def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
     machine = machine_of("torch", *IDLE)
-    jobs = [machine.start(PARALLEL) for _ in range(2)]
-    for job in jobs:
-        assert job.line() == "imported"
-        job.go_on()
-    assert [job.line() for job in jobs] == ["made", "made"]
+    assert all_at_once(*[machine.start(PARALLEL) for _ in range(2)]) == ["made", "made"]
     claimed = list(machine.claimed_bytes().values())
     assert [len(each) for each in claimed] == [2, 2]
     assert sorted(gpu for each in claimed for gpu in each) == [0, 1, 2, 3]
@@ -137,9 +118,7 @@ def test_contexts_beside_the_gpus_that_a_program_uses_keep_no_later_job_away(env
     script = PARALLEL.replace('print("made"', 'model(torch.ones(4, 2).cuda()).sum().backward()\nprint("made"')
     for options in (environ, {"AUTOGPU_BUSY": "error"}):
         job = machine.start(script, **options)
-        assert job.line() == "imported"
-        job.go_on()
-        assert job.line() == "made"
+        assert all_at_once(job) == ["made"]
         assert job.contexts == [0, 1, 2, 3]
     assert machine.claimed_bytes()[job.pid] == dict.fromkeys(left, 24 * GIB)
 
@@ -166,7 +145,7 @@ input()
     ],
 )
 def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, claimed, used, machine_of):
-    machine = machine_of("torch", BUSY, *IDLE[1:])
+    machine = machine_of("torch", *FOUR)
     job = machine.start(WORKS.format(ids=ids))
     assert job.line() == "made"
     (shown,) = machine.claimed_bytes().values()
@@ -189,7 +168,7 @@ if "CHILD" not in os.environ:
 
 
 def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
-    ran = machine_of("torch", BUSY, *IDLE[1:]).run(WITH_A_CHILD, fresh=True)
+    ran = machine_of("torch", *FOUR).run(WITH_A_CHILD, fresh=True)
     of_parent, of_child = ran.stdout.splitlines()
     assert of_parent == of_child
     assert ran.contexts == [3]
@@ -205,6 +184,7 @@ def test_a_dataparallel_in_a_child_of_a_program_that_uses_none_has_two_idle_gpus
     assert ["the 2 idlest of 4" in line for line in ran.said] == [True], ran.stderr
 
 
+# Its workers import PyTorch, and it does not.
 PLAIN = """
 import multiprocessing
 import os
@@ -232,30 +212,23 @@ if __name__ == "__main__":
 """
 
 
-BEGUN = "def work(rank, answers, end):"
-PASSED_ON = PLAIN.replace(BEGUN, f"{BEGUN}\n    train(rank, answers, end)\n\n{BEGUN.replace('work', 'train')}")
-
-
 @pytest.mark.parametrize(
-    ("script", "changes", "gpus"),
+    ("changes", "gpus"),
     [
-        pytest.param(PLAIN, {}, [[0], [1]], id="by-their-rank"),
-        pytest.param(PLAIN, {"count": 4}, [[0], [1], [2], [3]], id="four-by-their-rank"),
-        pytest.param(PLAIN, {"method": "fork"}, [[0], [1]], id="forked"),
-        pytest.param(PASSED_ON, {}, [[0], [1]], id="that-pass-their-rank-on"),
-        pytest.param(PLAIN, {"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="in-a-list-of-their-script"),
-        pytest.param(PLAIN, {"device": '"cuda"'}, [[2], [3]], id="that-name-no-number-have-an-idle-one-each"),
+        pytest.param({"count": 4}, [[0], [1], [2], [3]], id="by-their-rank"),
+        pytest.param({"method": "fork"}, [[0], [1]], id="forked"),
+        pytest.param({"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="in-a-list-of-their-script"),
+        pytest.param({"device": '"cuda"'}, [[2], [3]], id="that-name-no-number-have-an-idle-one-each"),
     ],
 )
-def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(script, changes, gpus, machine_of):
-    machine = machine_of("torch", BUSY, Gpu(), Gpu(), Gpu())
+def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(changes, gpus, machine_of):
+    machine = machine_of("torch", *FOUR)
     fields = {"device": 'f"cuda:{rank}"', "method": "spawn", "count": 2, "environ": {}, **changes}
-    job = machine.start(script.format(**fields), fresh=True)
-    pids = [int(job.line().partition(" ")[0]) for _ in range(fields["count"])]
+    job = machine.start(PLAIN.format(**fields), fresh=True)
+    pids = [int(job.line().partition(" ")[0]) for _ in gpus]
     contexts = machine.server.contexts()
     found = [contexts[pid] for pid in pids]
     assert (sorted(found) if "device" in changes else found) == gpus
-    job.go_on()
     assert job.end().exit_status == 0
 
 

@@ -1,6 +1,6 @@
 """Fixtures for tests that hold for every version of TensorFlow in ``tests/support/versions.py``.
 
-A test that takes ``version``, ``plain`` or ``with_autogpu`` runs once for each version: the newest in ``make test``,
+A test that takes ``version`` or ``with_autogpu`` runs once for each version: the newest in ``make test``,
 the others in ``make test-matrix``, where one of them has its turn to run whole.
 """
 
@@ -44,13 +44,6 @@ def each_version(*, newest_is_whole: bool = True) -> list:
 def version(request: pytest.FixtureRequest) -> Version:
     """One TensorFlow after the other."""
     return request.param
-
-
-@pytest.fixture
-def plain(version: Version, server: Server, tmp_path: Path, forks: Forks) -> Runner:
-    """Runs a script where nothing of ours is installed."""
-    python = environments.tensorflow(version.tensorflow, version.python)
-    return Runner(python, server, tmp_path / "project", forks)
 
 
 @pytest.fixture

@@ -26,73 +26,14 @@ ENTRY_POINTS = {
     "session(v1.train.Server(first, config=v1.ConfigProto()).target)",
     "eager": "eager()\nshow(device_lib.list_local_devices()[:0] + v1.Session().list_devices())",
 }
-
-
-@pytest.fixture
-def run(with_autogpu, lease_folder):
-    return lambda text, **environ: with_autogpu(SESSIONS + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
-
-
-def assert_leased_with_limit(ran, server):
-    *_, limits, leased = ran.stdout.splitlines()
-    assert limits == "[2048]"
-    assert ran.contexts == [IDLEST]
-    assert ast.literal_eval(leased) == {server.gpus[IDLEST].uuid: 2.5}
-    assert len(ran.said) == 1
-    assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0]
-
-
-@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
-def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run, server, entry_point):
-    assert_leased_with_limit(run(ENTRY_POINTS[entry_point] + "\nprint(leased())", AUTOGPU_LIMIT="2GiB"), server)
-
-
-LISTING = """
-def fields(device):
-    description = device.physical_device_desc
-    return device.name, device.device_type, device.memory_limit >> 30, description[:description.find("pci")], bool(
-        device.incarnation), device.locality.bus_id
-print(sorted(map(fields, device_lib.list_local_devices())))
-print(tf.test.gpu_device_name(), tf.test.is_gpu_available(), tf.test.is_gpu_available(False, (9, 0)))
-"""
-
-
-def test_a_listing_is_what_it_would_be_and_takes_nothing(run, tmp_path):
-    plain, ran = run(LISTING, AUTOGPU="0"), run(LISTING + "print(leased())")
-    *listed, leased = ran.stdout.splitlines()
-
-    def without_order(text):
-        # The order is autogpu's: of each kind of GPU there are as many, whatever their numbers.
-        return sorted((name.rpartition(":")[0], *rest) for name, *rest in ast.literal_eval(text))
-
-    def without_numbers(rows):
-        # What TensorFlow would take of one is estimated, to a GiB or two.
-        return sorted((kind, kind_again, desc.partition("name")[2], *rest) for kind, kind_again, _, desc, *rest in rows)
-
-    shown, wanted = (without_order(text) for text in (listed[0], plain.stdout.splitlines()[0]))
-    assert without_numbers(shown) == without_numbers(wanted)
-    for (*_, here, _, _, _), (*_, there, _, _, _) in zip(shown, wanted):
-        assert abs(here - there) <= 2
-    assert listed[1] == plain.stdout.splitlines()[1]
-    assert (leased, ran.contexts, ran.said) == ("None", [], [])
-
-
-def test_keras_takes_the_lease(run, server, version):
-    if version.number >= (2, 16):
-        pytest.skip("Keras 3 has no sessions")
-    keras = """
+# Gone with Keras 3.
+UP_TO_2_15 = {
+    "keras": """
 v1.disable_eager_execution()
 v1.keras.backend.set_session(v1.Session(config=v1.ConfigProto(gpu_options=Options(allow_growth=True))))
 show(v1.keras.backend.get_session().list_devices())
-print(leased())
-"""
-    assert_leased_with_limit(run(keras, AUTOGPU_LIMIT="2GiB"), server)
-
-
-def test_an_estimator_takes_the_lease(run, server, version):
-    if version.number >= (2, 16):
-        pytest.skip("estimators have gone")
-    estimator = """
+""",
+    "estimator": """
 class Show(v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         show(session.list_devices())
@@ -108,8 +49,49 @@ data = lambda: v1.data.Dataset.from_tensors(tf.constant([1.0]))
 config = tf.estimator.RunConfig(device_fn=lambda op: "/CPU:0")
 estimator = v1.estimator.Estimator(model, model_dir=os.getcwd() + "/model", config=config)
 estimator.train(data, hooks=[Show()], steps=1)
+""",
+}
+
+
+@pytest.fixture
+def run(with_autogpu, lease_folder):
+    return lambda text, **environ: with_autogpu(SESSIONS + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
+
+
+@pytest.mark.parametrize("entry_point", [*ENTRY_POINTS, *UP_TO_2_15])
+def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run, server, version, entry_point):
+    if entry_point in UP_TO_2_15 and version.number >= (2, 16):
+        pytest.skip("Keras 3 has no sessions, and estimators have gone")
+    text = {**ENTRY_POINTS, **UP_TO_2_15}[entry_point]
+    ran = run(text + "\nprint(leased())", AUTOGPU_LIMIT="2GiB")
+    *_, limits, leased = ran.stdout.splitlines()
+    assert (limits, ran.contexts) == ("[2048]", [IDLEST])
+    assert ast.literal_eval(leased) == {server.gpus[IDLEST].uuid: 2.5}
+    assert len(ran.said) == 1
+    assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0]
+
+
+# Without the numbers of the GPUs, since the order is autogpu's.
+LISTING = """
+def fields(device):
+    kind = device.physical_device_desc.partition("pci")[0].partition("name")[2]
+    return device.device_type, kind, bool(device.incarnation), device.locality.bus_id
+listed = device_lib.list_local_devices()
+print(sorted(map(fields, listed)))
+print(tf.test.gpu_device_name(), tf.test.is_gpu_available(), tf.test.is_gpu_available(False, (9, 0)))
+print(leased())
+print(sorted((device.device_type, device.memory_limit >> 30) for device in listed))
 """
-    assert_leased_with_limit(run(estimator, AUTOGPU_LIMIT="2GiB"), server)
+
+
+def test_a_listing_is_what_it_would_be_and_takes_nothing(run):
+    plain, ran = (run(LISTING, AUTOGPU=switch) for switch in "01")
+    *shown, sizes = ran.stdout.splitlines()
+    *wanted, plain_sizes = plain.stdout.splitlines()
+    assert (shown, shown[-1], ran.contexts, ran.said) == (wanted, "None", [], [])
+    for (_, here), (_, there) in zip(ast.literal_eval(sizes), ast.literal_eval(plain_sizes)):
+        # What TensorFlow would take of one is estimated, to a GiB or two.
+        assert abs(here - there) <= 2
 
 
 @pytest.mark.parametrize(
@@ -136,16 +118,15 @@ def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps
     assert contexts >= ({IDLEST} if "'GPU': 1" in steps and version.number < (2, 0) else {1, IDLEST})
 
 
-TOWERS = """
+GRAPH = """
 with tf.Graph().as_default():
     for name in {names}:
         with tf.device(name):
             tf.raw_ops.Empty(shape=[2], dtype=tf.float32)
     # What comes with a session is on the CPU: not every simulated GPU has kernels.
     with tf.device("/cpu:0"):
-        v1.train.get_or_create_global_step()
+        {step}
         made = {session}
-print(len(leased()))
 """
 SESSIONS_OF_A_GRAPH = {
     "session": "v1.Session()",
@@ -161,39 +142,35 @@ SESSIONS_OF_A_GRAPH = {
 
 @pytest.mark.parametrize("session", SESSIONS_OF_A_GRAPH)
 def test_towers_get_as_many_gpus_under_every_session(run, session):
-    ran = run(TOWERS.format(names=["/gpu:0", "/gpu:1", "/gpu:2"], session=SESSIONS_OF_A_GRAPH[session]))
+    names, step = ["/gpu:0", "/gpu:1", "/gpu:2"], "v1.train.get_or_create_global_step()"
+    graph = GRAPH.format(names=names, step=step, session=SESSIONS_OF_A_GRAPH[session])
+    ran = run(graph + "print(len(leased()))")
     # Two idle ones, and for the third a logical GPU there.
     assert (ran.stdout.splitlines()[-1], set(ran.contexts)) == ("2", {1, IDLEST})
 
 
 EAGER = "v1.enable_eager_execution()\nwith tf.device('{}'): tf.raw_ops.Empty(shape=[2], dtype=tf.float32)\n"
-GRAPH = """
-with tf.Graph().as_default():
-    for name in {}:
-        with tf.device(name):
-            tf.raw_ops.Empty(shape=[2], dtype=tf.float32)
-    made = v1.Session({})
-"""
 LIMITS = "show(v1.Session(graph=tf.Graph()).list_devices())\n"
 
 
 @pytest.mark.parametrize(
-    ("steps", "limits"),
+    ("names", "session", "limits"),
     [
-        (GRAPH.format(["/gpu:2"], ""), [1, 1, 2046]),
-        (GRAPH.format(["/gpu:2"], "config=v1.ConfigProto()"), [1, 1, 2046]),
-        (GRAPH.format(["/gpu:0", "/gpu:2"], ""), [1023, 1, 1023]),
-        (GRAPH.format(["/gpu:1", None], ""), [1024, 1024]),
+        (["/gpu:2"], "session", [1, 1, 2046]),
+        (["/gpu:2"], "session-with-a-proto", [1, 1, 2046]),
+        (["/gpu:0", "/gpu:2"], "session", [1023, 1, 1023]),
+        (["/gpu:1", None], "session", [1024, 1024]),
     ],
     ids=["session", "proto", "two-names", "beside-what-names-none"],
 )
-def test_a_limit_is_divided_among_the_names_that_were_said(run, steps, limits):
+def test_a_limit_is_divided_among_the_names_that_were_said(run, names, session, limits):
+    graph = GRAPH.format(names=names, step="", session=SESSIONS_OF_A_GRAPH[session])
     used = "".join(
         f"with tf.Graph().as_default(), tf.device('/gpu:{number}'):\n"
         f"    v1.Session().run(tf.raw_ops.Empty(shape=[{mib * 9 // 10}, 1 << 18], dtype=tf.float32).op)\n"
         for number, mib in enumerate(limits)
     )
-    ran = run(steps + LIMITS + used, AUTOGPU_LIMIT="2GiB", AUTOGPU_COUNT="1")
+    ran = run(graph + LIMITS + used, AUTOGPU_LIMIT="2GiB", AUTOGPU_COUNT="1")
     assert (ran.stdout.splitlines()[-1], ran.contexts) == (str(limits), [IDLEST])
     assert "memory limited to " + " + ".join(map(str, limits)) + " MiB" in ran.said[0]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.frameworks.tensorflow.cases import CASES, Laboratory, each_case, run_both_ways
 from tests.frameworks.tensorflow.matrix.conftest import each_version
-from tests.support.scriptcases import CASES, SCRIPTS, Laboratory, each_case, run_both_ways
+from tests.frameworks.tensorflow.scripts import SCRIPTS
 
 
 # Not by parameters of pytest: it would set up the fixtures of a module anew for each of them.
@@ -53,4 +54,4 @@ def test_a_forked_child_is_as_a_fresh_process(laboratory, case):
 
 
 def test_every_script_has_a_case():
-    assert {case.script for case in CASES} == {file.stem for file in SCRIPTS.glob("*.py")}
+    assert {case.script for case in CASES} == SCRIPTS.keys()

@@ -1,4 +1,0 @@
-import jax
-
-mesh = jax.make_mesh((2,), ("data",))
-print(mesh.size)

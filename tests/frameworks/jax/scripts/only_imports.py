@@ -1,4 +1,0 @@
-import jax
-import jax.numpy as jnp
-
-print(jax.__name__, jnp.float32.__name__)

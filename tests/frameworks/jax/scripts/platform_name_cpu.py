@@ -1,4 +1,0 @@
-import jax
-
-jax.config.update("jax_platform_name", "cpu")
-print(jax.numpy.ones(3).devices())

@@ -1,6 +1,0 @@
-import os
-
-os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-import jax
-
-print(jax.numpy.ones(3).devices())

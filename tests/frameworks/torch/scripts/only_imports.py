@@ -1,3 +1,0 @@
-import torch
-
-print(tuple(torch.ones(2, 2).shape))

@@ -1,3 +1,0 @@
-import torch
-
-print(torch.ones(3).to("cuda:1").device)
