@@ -92,6 +92,7 @@ def install(
     """Write the start-up files, or bring them up to date, and prove them by a fresh interpreter; returns which.
 
     Twice is the same as once, and completes what was cut short. What fails leaves none of them, or all as they were.
+    Those of the same version that an installer brought, from the wheel autogpu-autoload, are in place as well.
     """
     if not folder.is_dir():
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
@@ -99,10 +100,11 @@ def install(
         method = "pth" if is_site_dir(folder) else "sitecustomize"
     plan = plan_install(folder, method)
     with _changing(folder, "write"):
-        _refuse_foreign_files(folder, plan)
-        if _is_in_place(folder, plan):
+        loaded = {path: content for path, content in plan.items() if path.parent == folder}
+        if _is_in_place(folder, loaded if owner_of(folder) else plan):
             _prove(folder, method, executable, environ)
             return ()
+        _refuse_foreign_files(folder, plan)
         try:
             _remove_all(folder)
             for path, content in plan.items():
@@ -209,12 +211,16 @@ def is_ours(path: Path) -> bool:
         return False
 
 
+def owner_of(folder: Path) -> str:
+    """The installer, such as pip, that brought the start-up files there; ``""`` if none did."""
+    return next((owner for owner in map(_installer, distributions(folder)) if owner != OURS), "")
+
+
 def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
-    for info in distributions(folder):
-        owner = _installer(info)
-        if owner != OURS:
-            what = f"the start-up files in {folder} belong to {owner} ({info.name})"
-            raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
+    owner = owner_of(folder)
+    if owner:
+        what = f"the start-up files in {folder} belong to {owner}"
+        raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not is_ours(path):
             what = f"{path} exists and was not written by autogpu"

@@ -72,7 +72,7 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     written = installing.install(folder, method)
     # Not by the command, which may be another environment's.
     by_target = f" --target {shlex.quote(str(folder))}" if target else ""
-    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
+    owner, undo = installing.owner_of(folder), f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
@@ -86,7 +86,7 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     by_path = "" if installing.is_site_dir(folder) else f" with {folder} on PYTHONPATH"
     click.echo(f"A fresh {installing.NAME}{by_path} loads {folder / HOOK}.")
     click.echo("From now on, scripts of this environment get their GPU from autogpu.")
-    click.echo(f"To undo: {undo}")
+    click.echo("To undo: " + (f"remove {AUTOLOAD} by what installed it ({owner})" if owner else undo))
     return 0
 
 

@@ -1,7 +1,5 @@
 """The doctor on a real environment: what is healthy, and what was really broken."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -16,12 +14,7 @@ from tests.support import environments
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture
-def server(tmp_path):
-    (tmp_path / "server").mkdir()
-    with Server([Gpu(), Gpu()], folder=tmp_path / "server") as running:
-        yield running
+GPUS = [Gpu(), Gpu()]
 
 
 def findings(environ, python=sys.executable):
@@ -47,10 +40,9 @@ def machine_without(server, folder, *names):
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_an_environment_as_it_should_be_passes(server, tmp_path):
+def test_an_environment_as_it_should_be_passes(server):
     python = environments.tensorflow_with_autogpu()
-    environ = {"PATH": str(python.parent), "AUTOGPU_LEASE_DIR": str(tmp_path / "leases")}
-    failed, said = findings({**server.environ, **environ}, python)
+    failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == set(), said
     assert said["tensorflow"] == "TensorFlow 2.21.0, built with CUDA, lists 2 GPUs"
     assert said["tensorflow-hooks"] == "autogpu finds all that it hooks into"
@@ -99,14 +91,7 @@ def test_a_missing_pynvml_is_one_finding(server):
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == {"driver", "frameworks"}
     assert said["driver"].startswith("pynvml (nvidia-ml-py) is not installed")
-    pick = subprocess.run(
-        [str(python), "-m", "autogpu", "pick"],
-        env={**os.environ, **server.environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert pick.stderr.splitlines() == [
+    assert server.run([str(python), "-m", "autogpu", "pick"]).stderr.splitlines() == [
         "autogpu: pynvml (nvidia-ml-py) is not installed",
         "autogpu: `pip install nvidia-ml-py`",
     ]

@@ -1,7 +1,5 @@
 """``autogpu status --on``: real servers over ssh, those that do not answer, and those that answer with anything."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -46,11 +44,14 @@ def command_for(hosts, *options, timeout_s=60.0):
     return [sys.executable, "-c", f"{program}; main.main()", "status", "--on", hosts, *options]
 
 
+def with_ssh(folder):
+    """An environment in which ``ssh`` is the program in ``folder``."""
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
 def asked(folder, hosts, *options, **time):
-    """What the command says in an environment in which ``ssh`` is the program in ``folder``."""
-    command = command_for(hosts, *options, **time)
-    environ = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    command = command_for(",".join(hosts) if isinstance(hosts, dict) else hosts, *options, **time)
+    return subprocess.run(command, env=with_ssh(folder), capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +67,7 @@ def lab(tmp_path_factory):
             server = stack.enter_context(Server(gpus, folder=leases.parent))
             environ = {**server.environ, "AUTOGPU_LEASE_DIR": str(leases), "PYTHONPATH": str(ROOT)}
             if name == "lab2":
-                claims = {server.gpus[0].uuid: 6 << 30}
-                stack.enter_context(other_job({"AUTOGPU_LEASE_DIR": str(leases)}, claims, script="bert.py"))
+                stack.enter_context(other_job(environ, {server.gpus[0].uuid: 6 << 30}, script="bert.py"))
             ssh.add(name, environ)
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -129,8 +129,8 @@ class TestRealServers:
         assert re.fullmatch(page, done.stdout), done.stdout
 
     def test_servers_are_asked_at_the_same_time_and_none_for_longer_than_allowed(self, lab):
-        with socket.create_server(("127.0.0.1", 0), backlog=16) as silent:
-            names = [f"silent{number}" for number in range(5)]
+        with socket.create_server(("127.0.0.1", 0), backlog=32) as silent:
+            names = [f"silent{number}" for number in range(12)]
             for name in names:
                 lab.know(name, silent.getsockname()[1])
             begun_s = time.monotonic()
@@ -138,7 +138,7 @@ class TestRealServers:
             took_s = time.monotonic() - begun_s
         assert done.stdout == "\n".join(f"{name}  no answer within 2 s\n" for name in names)
         assert done.returncode == 1
-        assert 2 <= took_s < 10
+        assert 2 <= took_s < 2 * len(names)
         assert lab.clients_left() == []
 
     def test_a_host_that_prints_without_end_is_left(self, lab):
@@ -150,13 +150,25 @@ class TestRealServers:
 @pytest.fixture
 def stand_in(tmp_path):
     """Make a script the ``ssh`` of the folder that is returned."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
 
     def is_there(script):
-        (folder / "ssh").write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
-        (folder / "ssh").chmod(0o755)
-        return folder
+        (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "ssh").chmod(0o755)
+        return tmp_path
+
+    return is_there
+
+
+@pytest.fixture
+def answering(stand_in, tmp_path):
+    """The same for hosts that give these answers, by their names."""
+
+    def is_there(answers, beside=":"):
+        for name, answer in answers.items():
+            text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+            (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+        # ssh [options] host command
+        return stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\n{beside}\ncat {tmp_path}/$host')
 
     return is_there
 
@@ -171,12 +183,12 @@ def changed(path, key, value):
     for step in path:
         part = part[step]
     part[key] = value
-    return json.dumps(whole, ensure_ascii=False)
+    return whole
 
 
 # By the name of a host, what it answers.
 SHOWN = {
-    "evil-names": json.dumps(HONEST, ensure_ascii=False),
+    "evil-names": HONEST,
     "state": changed(("gpus", 0), "state", EVIL),
     "health": changed(("gpus", 0), "health_problems", [EVIL]),
     "preview-of-no-gpu": changed(("preview",), "uuids", ["GPU-none"]),
@@ -185,9 +197,7 @@ SHOWN = {
 }
 NOT_SHOWN = {
     "a-time-without-a-date": changed((), "time_s", 9e18),
-    "text-for-a-size": changed(("gpus", 0), "memory_used_bytes", EVIL),
-    "a-text-for-a-list": changed((), "gpus", EVIL),
-    "a-version-to-come": changed((), "version", 99),
+    "a-text-for-a-size": changed(("gpus", 0), "memory_used_bytes", EVIL),
     "no-json": "{" + EVIL,
     "deep": '{"a":' * 50_000,
     "long": "{" * 5_000_000,
@@ -198,15 +208,11 @@ NOT_SHOWN = {
 
 
 @pytest.mark.slow
-def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(stand_in, tmp_path):
-    for name, answer in {**SHOWN, **NOT_SHOWN}.items():
-        (tmp_path / name).write_bytes(answer.encode("utf-8", "surrogateescape"))
-    # ssh [options] host command; and warnings without end do not hold an answer up.
-    ssh = stand_in(
-        f'for word; do test -f {tmp_path}/"$word" && host=$word; done\n'
-        f"test $host != verdict || head -c 1000000 /dev/zero >&2\ncat {tmp_path}/$host; printf '{EVIL}\\n' >&2"
-    )
-    shown, not_shown = asked(ssh, ",".join(SHOWN)), asked(ssh, ",".join(NOT_SHOWN))
+def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(answering):
+    # Warnings without end do not hold an answer up.
+    warns = f"printf '{EVIL}\\n' >&2; test $host != verdict || head -c 1000000 /dev/zero >&2"
+    ssh = answering({**SHOWN, **NOT_SHOWN}, warns)
+    shown, not_shown = asked(ssh, SHOWN), asked(ssh, NOT_SHOWN)
     for done, status in ((shown, 0), (not_shown, 1)):
         assert (done.returncode, "Traceback" in done.stderr) == (status, False)
         assert [c for c in done.stdout + done.stderr if not c.isprintable() and c != "\n"] == []
@@ -214,19 +220,9 @@ def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(stand_in, tmp_pa
     rows = [line for line in not_shown.stdout.splitlines() if line]
     assert [row.partition("  ")[0] for row in rows] == list(NOT_SHOWN)
     assert max(map(len, rows)) < 600
-    told = asked(ssh, ",".join([*SHOWN, *NOT_SHOWN]), "--json").stdout
+    told = asked(ssh, {**SHOWN, **NOT_SHOWN}, "--json").stdout
     assert told.isascii()
     assert [c for c in told if not c.isprintable() and c != "\n"] == []
-
-
-@pytest.mark.slow
-def test_what_is_wrong_at_a_host_is_told_beside_its_gpus(stand_in, tmp_path):
-    (tmp_path / "answer").write_text(json.dumps({**HONEST, "policy_problems": ["select.cuont is unknown"]}))
-    (tmp_path / "closed").write_text(json.dumps({**HONEST, "lease_folder_problem": "it can't be written"}))
-    ssh = stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\ncat {tmp_path}/$host')
-    shown = asked(ssh, "answer,closed").stdout.splitlines()
-    assert shown.count("select.cuont is unknown") == 1
-    assert shown.count("Jobs of this user can't coordinate: it can't be written") == 1
 
 
 HOW = "and printed no status of autogpu; --remote-command says how it is started there"
@@ -242,12 +238,10 @@ FAILURES = {
 @pytest.mark.slow
 def test_what_fails_there_is_told_in_a_row(stand_in):
     cases = "".join(f"*' {name} '*) {script} ;;\n" for name, (script, _) in FAILURES.items())
-    done = asked(stand_in(f'case " $* " in\n{cases}esac'), ",".join(FAILURES))
+    done = asked(stand_in(f'case " $* " in\n{cases}esac'), FAILURES)
     assert (done.returncode, done.stderr) == (1, "")
-    rows = [line for line in done.stdout.splitlines() if line]
-    for row, (name, (_, reason)) in zip(rows, FAILURES.items()):
-        assert re.fullmatch(f"{name}  {reason}", row), row
-    assert len(rows) == len(FAILURES)
+    rows = "\n\n".join(f"{name}  {reason}" for name, (_, reason) in FAILURES.items())
+    assert re.fullmatch(f"{rows}\n", done.stdout), done.stdout
 
 
 @pytest.mark.slow
@@ -267,10 +261,8 @@ def test_what_ssh_leaves_in_the_background_is_not_waited_for(stand_in, tmp_path)
 def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
     """As a terminal has it: SIGINT comes to all that it has started."""
     ssh = stand_in(f"echo $$ >> {tmp_path}/pids; exec sleep 300")
-    command = command_for("lab1,lab2,lab3")
-    environ = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ['PATH']}"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environ, start_new_session=True, **pipes) as asking:
+    options = {"env": with_ssh(ssh), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command_for("lab1,lab2,lab3"), start_new_session=True, **options) as asking:
         until(lambda: (tmp_path / "pids").exists() and len((tmp_path / "pids").read_text().split()) == 3)
         os.killpg(asking.pid, signal.SIGINT)
         assert asking.communicate(timeout=60) == ("", "\nautogpu: interrupted\n")
@@ -279,18 +271,11 @@ def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_users_part_of_each_host(stand_in, tmp_path):
-    other = host(inventory(gpu(0)), [], [waiter(1, "w.py")])
-    (tmp_path / "lab1").write_text(json.dumps(HONEST))
-    (tmp_path / "lab2").write_text(json.dumps(other.to_json()))
-    ssh = stand_in(f'for word; do test -f {tmp_path}/"$word" && host=$word; done\ncat {tmp_path}/$host')
-    done = asked(ssh, "lab1,lab2", "--user", "ann")
-    assert [line[:5] for line in done.stdout.splitlines() if line.startswith(("lab", "GPU"))] == [
-        "lab1,",
-        "GPU 0",
-        "lab2,",
-    ]
-    assert done.stdout.endswith("\nann has no GPU and no place in the queue.\n")
+def test_one_users_part_of_each_host(answering):
+    ssh = answering({"lab1": HONEST, "lab2": host(inventory(gpu(0)), [], [waiter(1, "w.py")]).to_json()})
+    shown = asked(ssh, "lab1,lab2", "--user", "ann").stdout
+    assert re.findall("^(?:lab.|GPU .)", shown, re.MULTILINE) == ["lab1", "GPU 0", "lab2"]
+    assert shown.endswith("\nann has no GPU and no place in the queue.\n")
     told = json.loads(asked(ssh, "lab1,lab2", "--user", "bob", "--json").stdout)["hosts"]
     assert [len(told[name]["status"]["queue"]) for name in ("lab1", "lab2")] == [1, 1]
 
@@ -302,11 +287,6 @@ def test_what_is_no_host_is_no_option_of_ssh_and_each_is_asked_once(tmp_path, mo
     first, second = capsys.readouterr().out.split("\n\n")
     assert (first.startswith("-oProxyCommand=touch x  "), second.startswith("  ")) == (True, True)
     assert not (tmp_path / "x").exists()
-
-
-def test_metrics_are_of_one_host(capsys):
-    assert frame.run(["status", "--on", "lab1", "--format", "prometheus"]) == 2
-    assert "--format prometheus can't be combined with --on" in capsys.readouterr().err
 
 
 def test_without_ssh_one_line_says_so(tmp_path, monkeypatch, capsys):

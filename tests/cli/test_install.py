@@ -1,11 +1,8 @@
 """Which environment ``autogpu install`` serves: doubts about this one, and another one by ``--python``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,17 +13,17 @@ from tests.support.environments import ROOT
 LOOK = "import sys; print([f.__file__ for f in sys.meta_path if getattr(f, '__name__', '') == '_autogpu_hook'])"
 
 
-def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        list(map(str, arguments)), capture_output=True, text=True, timeout=120, check=False, cwd=str(ROOT), **options
-    )
+def run(*command):
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+
+
+@pytest.fixture
+def base():
+    return environments.interpreter("3.11") or pytest.skip("no Python 3.11 on this machine")
 
 
 @pytest.mark.slow
-def test_another_environment_is_served_by_its_own_autogpu(tmp_path: Path) -> None:
-    base = environments.interpreter("3.11")
-    if base is None:
-        pytest.skip("no Python 3.11 on this machine")
+def test_another_environment_is_served_by_its_own_autogpu(base):
     other = environments.environment(base, name="install --python")
     hook = environments.site_packages(other) / "_autogpu_hook.py"
     made = run(sys.executable, "-m", "autogpu", "install", "--python", os.path.relpath(other, ROOT))
@@ -44,10 +41,7 @@ def test_another_environment_is_served_by_its_own_autogpu(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_environment_that_has_no_autogpu_is_told_how_to_get_it(capsys: pytest.CaptureFixture) -> None:
-    base = environments.interpreter("3.11")
-    if base is None:
-        pytest.skip("no Python 3.11 on this machine")
+def test_environment_that_has_no_autogpu_is_told_how_to_get_it(base, capsys):
     other = environments.environment(base, with_autogpu=False)
     assert frame.run(["install", "--python", str(other)]) == 1
     assert capsys.readouterr().err.splitlines() == [
@@ -56,12 +50,8 @@ def test_environment_that_has_no_autogpu_is_told_how_to_get_it(capsys: pytest.Ca
     ]
 
 
-def test_python_that_is_none_is_named(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    assert frame.run(["install", "--python", str(tmp_path / "python")]) == 1
-    assert f"{tmp_path}/python can't import autogpu: it does not start: No such file" in capsys.readouterr().err
-
-
-def test_python_of_an_empty_variable_is_not_this_one(capsys: pytest.CaptureFixture) -> None:
-    # Not by install, which would write into this environment where that is wrong.
-    assert frame.run(["uninstall", "--python", ""]) == 1
-    assert "can't import autogpu: it does not start: " in capsys.readouterr().err
+# The empty one by uninstall: install would write into this environment where that is wrong.
+@pytest.mark.parametrize(("verb", "python"), [("install", "/no/such/python"), ("uninstall", "")])
+def test_python_that_is_none_is_named_and_is_not_this_one(capsys, verb, python):
+    assert frame.run([verb, "--python", python]) == 1
+    assert f"{python} can't import autogpu: it does not start: " in capsys.readouterr().err

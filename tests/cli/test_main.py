@@ -1,8 +1,7 @@
 """The frame of the command line: help that teaches, nearest names, one place for exit statuses."""
 
-from __future__ import annotations
-
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,13 +12,14 @@ import pytest
 from autogpu import __version__
 from autogpu.cli import main as frame
 from autogpu.errors import InstallError
+from autogpu.policy import KEYS
 from tests.support.environments import ROOT
 
 # Since click 8.4 an error names the nearest verbs, too.
 NEAR_INSTAL = "'install'" if hasattr(click.exceptions, "NoSuchCommand") else "'instal'"
 
 
-def test_help_lists_every_verb_and_imports_none() -> None:
+def test_help_lists_every_verb_and_imports_none():
     code = (
         "import sys; from autogpu.cli.main import run; status = run(['--help'])\n"
         "loaded = [m for m in sys.modules if m.startswith('autogpu.')]\n"
@@ -27,39 +27,58 @@ def test_help_lists_every_verb_and_imports_none() -> None:
         "assert 'rich' not in sys.modules and 'subprocess' not in sys.modules\n"
         "sys.exit(status)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=str(ROOT), check=False
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [verb for verb in frame.VERBS if f"\n  {verb} " not in done.stdout] == []
 
 
-@pytest.mark.parametrize("option", ["-V", "--version"])
-def test_version(capsys: pytest.CaptureFixture, option: str) -> None:
-    assert frame.run([option]) == 0
-    assert capsys.readouterr().out == f"autogpu {__version__}\n"
-
-
-def shown(capsys: pytest.CaptureFixture, *arguments: str) -> str:
+def shown(capsys, *arguments):
     assert frame.run(list(arguments)) == 0
     return capsys.readouterr().out
 
 
-def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture) -> None:
-    assert shown(capsys).startswith("Usage: autogpu ")
+def test_version(capsys):
+    assert shown(capsys, "-V") == shown(capsys, "--version") == f"autogpu {__version__}\n"
+
+
+@pytest.mark.parametrize("verb", frame.VERBS)
+def test_every_verb_has_a_help_and_no_arguments_show_the_first(capsys, verb):
+    assert f"Usage: autogpu {verb} " in shown(capsys, verb, "--help")
     assert shown(capsys) == shown(capsys, "--help")
 
 
-@pytest.mark.parametrize("verb", ["", *frame.VERBS])
-def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.CaptureFixture, verb: str) -> None:
-    said = shown(capsys, *verb.split(), "--help")
-    examples = said.partition("Examples:")[2].strip().splitlines()
+def printed_helps():
+    """What ``--help`` of each verb prints on a terminal of 80 columns."""
+    root = click.Context(frame.cli, info_name="autogpu", terminal_width=80)
+    for name, command in [("", frame.cli), *((verb, frame.cli.get_command(root, verb)) for verb in frame.VERBS)]:
+        yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
+        for below in filter(None, getattr(command, "commands", {}).values()):  # the root imports its own by name
+            yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
+
+
+HELPS = list(printed_helps())
+EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partition("Examples:\n")[2].splitlines()]
+
+
+@pytest.mark.parametrize(("verb", "said"), HELPS, ids=[verb for verb, _ in HELPS])
+def test_help_teaches_with_two_examples_that_work_as_they_are_copied_and_the_exit_statuses(verb, said):
+    examples = said.partition("Examples:\n")[2].splitlines()
     assert len(examples) >= 2
-    assert all("autogpu" in line or "AUTOGPU" in line for line in examples)
+    # In zsh a # that is typed begins no comment.
+    assert [line for line in examples if "autogpu" not in line.lower() or "#" in line] == []
     statuses = said.partition("\n  Exit status: ")[2].partition("\n\n")[0]
-    assert statuses or verb not in ("pick", "wait", "doctor")
+    assert statuses.endswith(".") if statuses else verb not in ("pick", "wait", "doctor")
     assert all(line.startswith("  ") for line in statuses.splitlines()[1:])
-    assert not statuses or statuses.endswith(".")
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_what_a_variable_does_in_an_example_is_told_above_it():
+    keys = {key.variable: key.dotted for key in KEYS}
+    parts = [text.partition("Examples:\n") for _, text in HELPS]
+    used = [(name, told) for told, _, examples in parts for name in re.findall(r"\b(AUTOGPU\w*)=", examples)]
+    assert {name for name, _ in used} >= {"AUTOGPU"}
+    assert [name for name, told in used if name not in told and keys.get(name, name) not in told] == []
 
 
 @pytest.mark.parametrize(
@@ -76,12 +95,17 @@ def test_help_teaches_with_two_examples_and_the_exit_statuses(capsys: pytest.Cap
         ("--frob", "--frob", ""),
         ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
+        ("run --hold --count two -- true", "--count: select.count can't be", " run"),
+        ("wait --mine --count 2", "--mine waits for an end, and can't be combined with --count", " wait"),
+        ("wait --job 1 --mine --need 1G", "can't be combined with --need and --mine", " wait"),
+        ("stop", "name one job", " stop"),
+        ("stop train.py --gpu 1", "name one job", " stop"),
+        ("wait --timeout 100ms", 'can\'t be "100ms"', " wait"),
+        ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )
-def test_a_wrong_word_is_told_with_the_help_of_its_verb(
-    capsys: pytest.CaptureFixture, arguments: str, said: str, verb: str
-) -> None:
+def test_a_wrong_word_is_told_with_the_help_of_its_verb(capsys, arguments, said, verb):
     assert frame.run(arguments.split()) == 2
     printed = "(exit 2)\n" if verb == " pick" else ""  # which `eval` takes for its own status
     out, err = capsys.readouterr()
@@ -101,10 +125,8 @@ def test_a_wrong_word_is_told_with_the_help_of_its_verb(
     ],
     ids=["ours", "ctrl-c", "click", "full", "file"],
 )
-def test_error_becomes_lines_and_a_status(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
-) -> None:
-    def fail() -> None:
+def test_error_becomes_lines_and_a_status(capsys, monkeypatch, error, status, said):
+    def fail():
         raise error
 
     monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: click.Command("install", callback=fail))
@@ -112,7 +134,7 @@ def test_error_becomes_lines_and_a_status(
     assert capsys.readouterr().err.lstrip() == said
 
 
-def test_status_of_a_verb_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_a_verb_is_the_exit_status(monkeypatch):
     command = click.Command("install", callback=lambda: 75)
     monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: command)
     with pytest.raises(SystemExit) as left:
@@ -120,7 +142,7 @@ def test_status_of_a_verb_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) ->
     assert left.value.code == 75
 
 
-def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys: pytest.CaptureFixture) -> None:
+def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys):
     assert frame.run(["install", "--target", f"{tmp_path}/\x1b]0;title\x07$(id)"]) == 1
     said = capsys.readouterr().err
     assert "\x1b" not in said
@@ -129,7 +151,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys: pytest.Capt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["config"], ["config", "--help"], ["--help"], ["pick", "--help"]], ids=" ".join)
-def test_a_reader_that_leaves_ends_the_command_without_a_word(arguments: list) -> None:
+def test_a_reader_that_leaves_ends_the_command_without_a_word(arguments):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "autogpu", *arguments]

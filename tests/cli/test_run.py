@@ -1,10 +1,7 @@
 """One command under autogpu, and GPUs for programs that autogpu can't reach."""
 
-from __future__ import annotations
-
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -12,13 +9,12 @@ import sys
 import pytest
 
 from autogpu.cli.run import command_name
-from tests.cli.lab import AUTOGPU, autogpu, holders, running, server
+from tests.cli.conftest import AUTOGPU, autogpu, holders, running
 from tests.lease.conftest import until
 from tests.support import environments
 from tests.support.holders import let_age
 from tests.support.simulator_client import CUDA
-
-__all__ = ["server"]  # a fixture
+from tests.support.terminal import Terminal
 
 in_both_ways = pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
 SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
@@ -72,40 +68,30 @@ def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        (("--devices", "0"), "to wait for one, --busy wait; to share one, --busy share"),
-        (("--need", "80GiB"), "`autogpu status --explain` shows what keeps it from each GPU"),
+        ("--devices 0", "to wait for one, --busy wait; to share one, --busy share"),
+        ("--need 80GiB", "`autogpu status --explain` shows what keeps it from each GPU"),
     ],
-    ids=["busy", "never-fits"],
 )
 def test_a_remedy_is_named_once_as_an_option_and_where_it_helps(server, options, remedy):
-    done = autogpu(server, "run", "--hold", "--busy", "error", *options, "--", "true")
+    done = autogpu(server, "run", "--hold", "--busy", "error", *options.split(), "--", "true")
     assert (done.returncode, done.stderr.splitlines()[1:]) == (1, [f"autogpu: {remedy}"])
     assert "select.busy" not in done.stderr
 
 
+ENDS = {
+    "killed": (("sh", "-c", "kill -KILL $$"), -signal.SIGKILL),
+    "not-found": (("no-such-program",), 127),
+    "empty": (("",), 127),
+    "not-executable": (("/etc/passwd",), 126),
+}
+
+
 @pytest.mark.slow
 @in_both_ways
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [
-        (("sh", "-c", "kill -KILL $$"), -signal.SIGKILL),
-        (("no-such-program",), 127),
-        (("",), 127),
-        (("/etc/passwd",), 126),
-    ],
-    ids=["killed", "not-found", "empty", "not-executable"],
-)
+@pytest.mark.parametrize(("command", "status"), ENDS.values(), ids=list(ENDS))
 def test_the_commands_end_is_the_end(server, options, command, status):
     done = autogpu(server, "run", *options, "--", *command)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
-
-
-@in_both_ways
-def test_streams_and_the_status_pass_through(server, options):
-    program = "tr a-z A-Z; echo err >&2; exit 7"
-    command = running(server, *options, "--", "sh", "-c", program)
-    out, errors = command.communicate("words\n", timeout=60)
-    assert (out, errors[-4:], command.returncode) == ("WORDS\n", "err\n", 7)
 
 
 @pytest.mark.slow
@@ -132,25 +118,11 @@ def test_ctrl_c_comes_once(server, options):
         "except KeyboardInterrupt: print('once', flush=True)\n"
         "time.sleep(0.3); print('end', flush=True)"
     )
-    pid, terminal = pty.fork()
-    if pid == 0:
-        environ = {**os.environ, **server.environ}
-        command = [*AUTOGPU, "run", *options, "--", sys.executable, "-c", program]
-        os.execvpe(command[0], command, environ)
-    shown = b""
-    try:
-        while b"ready" not in shown:
-            shown += os.read(terminal, 4096)
-        os.write(terminal, b"\x03")
-        while b"end" not in shown:
-            shown += os.read(terminal, 4096)
-        # Before the terminal is closed, which would hang up on it.
-        _, status = os.waitpid(pid, 0)
-    finally:
-        os.close(terminal)
-    assert b"once" in shown
-    assert b"Traceback" not in shown
-    assert os.WIFEXITED(status)
+    command = [*AUTOGPU, "run", *options, "--", sys.executable, "-c", program]
+    with Terminal(environments.ROOT, {**os.environ, **server.environ}, command, prompt="ready") as terminal:
+        terminal.write("\x03")
+        shown, _ = terminal.until("end")
+        assert ("once" in shown, "Traceback" in shown, terminal.process.wait(60)) == (True, False, 0)
 
 
 def test_ctrl_c_in_a_wait_is_a_line_and_the_end_by_that_signal(server):
@@ -168,11 +140,13 @@ def test_the_command_sees_the_held_gpus_alone_idlest_first_and_they_are_free_aga
     assert "GPU 2 for true: the idlest of 3" in autogpu(server, "run", "--hold", "--", "true").stderr
 
 
+ASK = f"{sys.executable} -m autogpu"
+
+
 @pytest.mark.slow
-def test_what_is_shared_is_not_called_held(server, lease_folder):
-    ask = f"{sys.executable} -m autogpu"
+def test_what_is_shared_is_not_called_held(server):
     hold = ("run", "--hold", "--devices", "0", "--wait", "0")
-    done = autogpu(server, *hold, "--", "sh", "-c", f"{ask} pick; {ask} status --json")
+    done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
     first, second = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
     assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
@@ -194,8 +168,7 @@ def test_who_shares_an_idle_lease_is_not_told_to_wait_which_takes_it_as_well(ser
 
 @pytest.mark.slow
 def test_inside_of_what_is_held_status_and_pick_name_it(server):
-    ask = f"{sys.executable} -m autogpu"
-    done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ask} pick --format index; {ask} status")
+    done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ASK} pick --format index; {ASK} status")
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
@@ -255,35 +228,28 @@ def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_ki
     until(lambda: holders(lease_folder) == [])
 
 
-@pytest.mark.slow
 @in_both_ways
-def test_the_command_gets_the_signals_and_files_of_its_caller(server, options):
+def test_the_command_has_the_streams_signals_and_files_of_its_caller_who_is_told_its_status(server, options):
     program = (
-        "import os, signal\n"
-        "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, signal.pthread_sigmask(0, []), os.read(3, 9))"
+        "import os, sys, signal\n"
+        "ignored = [signal.getsignal(each) is signal.SIG_IGN for each in (signal.SIGINT, signal.SIGCHLD)]\n"
+        "print(sys.stdin.read(), *ignored, signal.pthread_sigmask(0, []), os.read(3, 9))\n"
+        "sys.stderr.write('err\\n'); sys.exit(7)"
     )
     reader, writer = os.pipe()
     os.write(writer, b"for 3")
 
     def by_nohup():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
         os.dup2(reader, 3)
 
     caller = {"preexec_fn": by_nohup, "close_fds": False}
     command = running(server, *options, "--", sys.executable, "-c", program, **caller)
-    assert command.communicate(timeout=60)[0] == "True set() b'for 3'\n"
+    out, errors = command.communicate("words", timeout=60)
+    assert (out, errors[-4:], command.returncode) == ("words True True set() b'for 3'\n", "err\n", 7)
     os.close(reader)
     os.close(writer)
-
-
-@pytest.mark.slow
-@in_both_ways
-def test_the_status_of_a_command_is_told_where_the_caller_ignores_that_of_its_children(server, options):
-    program = "import os, signal; os._exit(3 if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN else 4)"
-    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
-    command = running(server, *options, "--", sys.executable, "-c", program, **ignoring)
-    command.communicate(timeout=60)
-    assert command.returncode == 3
 
 
 @pytest.mark.slow
@@ -302,12 +268,6 @@ def test_switched_off_the_command_runs_and_nothing_is_held(server):
     done = autogpu(server, "run", "--hold", "--", sys.executable, "-c", SHOW, AUTOGPU="0")
     assert (done.stdout, done.returncode) == ("None -\n", 0)
     assert "nothing is held: autogpu is switched off by AUTOGPU\n" in done.stderr
-
-
-def test_a_wrong_flag_starts_nothing(server):
-    done = autogpu(server, "run", "--count", "two", "--", "echo", "started")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--count: select.count can't be" in done.stderr
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Lines on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,15 +1,10 @@
 """What a person sees of the machine, and what a script gets."""
 
-from __future__ import annotations
-
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +20,12 @@ from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
 from autogpu.status.model import Answer, LeaseFolder
 from autogpu.status.remote import from_json
+from tests.cli.conftest import OnTerminal
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter
-from tests.support.terminal import until_closed, until_shown
 from tests.support.values import cut, gpu, inventory
 
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text())
+SCHEMA = (Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text()
 
 # Above what Linux gives to any process: its owner can't be told.
 UNKNOWN_PID = (1 << 22) + 1
@@ -52,13 +47,6 @@ sys.stdin.read()
 """
 
 
-PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-
-
-def coloured(view):
-    return list(screens.lines(view, View(100)))
-
-
 def screen(view, width=100, **wanted):
     """Without the line about the host, which has tests of its own."""
     return [line.plain for line in screens.lines(view, View(width, **wanted))][1:]
@@ -75,7 +63,8 @@ def lab(tmp_path_factory):
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with Server([Gpu(), Gpu(processes={UNKNOWN_PID: "2GiB"}, utilization=40)], folder=folder) as server:
-        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **PIPES)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        job = server.popen([sys.executable, "-c", HOLD, "/home/me/train.py"], environ=environ, **pipes)
         try:
             assert job.stdout.readline() == "ready\n"
             yield server, environ, job
@@ -102,19 +91,14 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
 
 
 def closed(part):
-    """A schema that takes no field that it does not name."""
-    if isinstance(part, list):
-        return [closed(each) for each in part]
-    if not isinstance(part, dict):
-        return part
-    further = {"additionalProperties": False} if part.get("type") == "object" else {}
-    return {**{name: closed(value) for name, value in part.items()}, **further}
+    """Of a schema, a part that takes no field that it does not name."""
+    return {"additionalProperties": False, **part} if part.get("type") == "object" else part
 
 
 @pytest.mark.slow
 def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
     told = json.loads(ask(lab, "--json").stdout)
-    jsonschema.validate(told, closed(SCHEMA))
+    jsonschema.validate(told, json.loads(SCHEMA, object_hook=closed))
     assert [gpu["state"] for gpu in told["gpus"]] == ["busy", "busy"]
     assert [job["pid"] for job in told["gpus"][0]["jobs"]] == [lab[2].pid]
     assert told["gpus"][0]["jobs"][0]["claim_bytes"] == 6 << 30
@@ -122,7 +106,7 @@ def test_json_is_as_documented_and_every_field_is_in_the_schema(lab):
     shown = [re.sub(age, "for 1 s", line) for line in screen(from_json(told), 120)]
     assert shown == [re.sub(age, "for 1 s", line) for line in ask(lab).stdout.splitlines()[1:]]
     of_one_user = json.loads(ask(lab, "--mine", "--json").stdout)
-    jsonschema.validate(of_one_user, SCHEMA)
+    jsonschema.validate(of_one_user, json.loads(SCHEMA))
     assert [gpu["index"] for gpu in of_one_user["gpus"]] == [0]
 
 
@@ -151,6 +135,7 @@ def unread(cause, said):
 
 LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
 UNKNOWN = inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))
+AILING = replace(host(LOST), policy_problems=["select.cuont is unknown"], lease_folder_problem="it is a link")
 FOUR = inventory(*map(gpu, range(4)))
 
 
@@ -162,9 +147,7 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(queued(), r"  1. bob w.py \(pid 88\): 1 whole GPU, for 90 s", id="queue"),
         pytest.param(queued(joins=True), r"  1. .*: 1 GPU, whole or shared, for 90 s", id="queue-to-share"),
         pytest.param(
-            queued(gib=6, silent_s=9),
-            r"  1. .*: 1 GPU with 6.0 GiB, for 90 s, unresponsive: passed over",
-            id="silent",
+            queued(gib=6, silent_s=9), r"  1. .* with 6.0 GiB, for 90 s, unresponsive: passed over", id="silent"
         ),
         pytest.param(queued(gpus=(0, 1, 2, 3, 4, 5)), r".*: 1 whole GPU, for 90 s", id="queue-for-any"),
         pytest.param(queued(gpus=(2,)), r".*: 1 whole GPU, only GPU 2, for 90 s", id="queue-for-one"),
@@ -176,16 +159,12 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(claimed(), r"GPU 0 .* ████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 .*", id="claimed-beyond-used"),
         pytest.param(claimed(), r"GPU 1 .* █░░░░░░░░░░░░░░░  2.0 of 24.0        - .*", id="not-claimed"),
         pytest.param(unread("no-driver", "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
-        pytest.param(
-            unread("driver", "mismatch"), "NVML reports: mismatch; `nvidia-smi` should .*", id="broken-driver"
-        ),
+        pytest.param(unread("driver", "bad"), "NVML reports: bad; `nvidia-smi` should .*", id="broken-driver"),
         pytest.param(unread("pynvml", "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
         pytest.param(host(UNKNOWN), r"GPU 0  GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
         pytest.param(
-            host(FOUR, AUTOGPU_DEVICES="7"),
-            r"select.devices = 7 \(AUTOGPU_DEVICES\) matches none of the GPUs here; there are the indices 0 to 3: .*",
-            id="a-list-that-names-no-gpu-here",
+            host(FOUR, AUTOGPU_DEVICES="7"), r"select.devices = 7 .* the indices 0 to 3: .*", id="no-such-gpu"
         ),
     ],
 )
@@ -193,22 +172,17 @@ def test_the_screen_has_the_line(view, line):
     assert [each for each in screen(view) if re.fullmatch(line, each)], "\n".join(screen(view))
 
 
-STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
-
-
 @pytest.mark.parametrize(
-    ("environ", "expected"),
+    ("slurm", "expected"),
     [
-        pytest.param(
-            {**STEP, "SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}, "1 of 2 GPUs granted by Slurm free"
-        ),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, "3 of 4 GPUs free"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}, "1 of 2 GPUs granted by Slurm free"),
+        ({}, "3 of 4 GPUs free"),
     ],
     ids=["in-a-slurm-job", "with-a-list-of-ones-own"],
 )
-def test_the_gpus_are_counted_that_an_engine_granted(environ, expected):
+def test_the_gpus_are_counted_that_an_engine_granted(slurm, expected):
     machine = inventory(gpu(0, used_gib=9, pids=[7], busy=90), gpu(1), gpu(2), gpu(3))
-    view = host(machine, **environ)
+    view = host(machine, SLURM_STEP_GPUS="0,1", CUDA_VISIBLE_DEVICES="0,1", **slurm)
     assert expected in fitted(view, height=40)[0].split(", ")
 
 
@@ -217,9 +191,8 @@ def test_a_python_without_the_hook_is_promised_nothing():
     at = lines.index(screens.no_hook(View(100)))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
-    assert screens.no_hook(View(100)) not in screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0")), (
-        "it is off anyway"
-    )
+    off = screen(host(inventory(gpu(0)), has_hook=False, AUTOGPU="0"))
+    assert screens.no_hook(View(100)) not in off, "it is off anyway"
 
 
 @pytest.mark.slow
@@ -231,24 +204,24 @@ def test_a_python_that_loads_the_hook_is_told_apart(lab):
 
 
 def test_sixteen_gpus_with_two_hundred_processes_stay_readable():
-    crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
-    machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
-    lines = screen(host(machine), width=80)
+    lines = screen(crowded(16, 0, 13), width=80)
     assert len(lines) < 16 * 4 + 14
-    assert sum("and 12 more processes without a claim, 0.8 GiB" in line for line in lines) == 16
+    assert sum("and 12 more processes without a claim, 12.0 GiB" in line for line in lines) == 16
     assert max(len(line) for line in lines if line.startswith("GPU")) <= 80
+
+
+LONG = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 
 
 @pytest.mark.parametrize(
     ("name", "width", "shown"),
     [
-        ("NVIDIA GeForce RTX 2080 Ti", 60, "RTX 2080 Ti"),
-        ("NVIDIA A100-SXM4-80GB", 60, "A100-SXM4-80GB"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 120, "RTX PRO 6000 Blackwell Server Edition"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 80, "RTX PRO 6000 Blackwell S…"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 60, "RTX PRO 6000 Bl…"),
+        pytest.param("NVIDIA GeForce RTX 2080 Ti", 60, "RTX 2080 Ti", id="without-the-maker"),
+        pytest.param("NVIDIA A100-SXM4-80GB", 60, "A100-SXM4-80GB", id="with-the-size"),
+        pytest.param(LONG, 120, "RTX PRO 6000 Blackwell Server Edition", id="whole"),
+        pytest.param(LONG, 80, "RTX PRO 6000 Blackwell S…", id="cut"),
+        pytest.param(LONG, 60, "RTX PRO 6000 Bl…", id="narrow"),
     ],
-    ids=["without-the-maker", "with-the-size", "whole", "cut", "narrow"],
 )
 def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(name, width, shown):
     machine = inventory(gpu(0, name=name, used_gib=1, pids=[7]))
@@ -260,16 +233,15 @@ def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(name, width, 
 def test_no_colour_is_lost_on_a_light_or_a_dark_background():
     lost = UnreadableDevice(2, "lost")
     machine = inventory(gpu(0, used_gib=1, pids=[7]), gpu(1, used_gib=9, pids=[8]), unreadable=(lost,))
-    lines = coloured(host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")]))
+    view = host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")])
+    lines = list(screens.lines(view, View(100)))
     styles = [str(style) for line in lines for style in (line.style, *(span.style for span in line.spans))]
     assert set(" ".join(styles).split()) <= {"bold", "reverse", "red", "green", "cyan", "magenta"}
     assert styles.count("bold reverse") == 2, "the GPU's state and its holder stand out, also without colours"
 
 
 def test_a_watched_screen_says_less_before_it_is_cut():
-    crowd = tuple(Process(5000 + number, 64 << 20) for number in range(13))
-    machine = inventory(*[gpu(index, used_gib=2, compute_processes=crowd) for index in range(16)])
-    high, middle, low, least = (fitted(host(machine), height) for height in (200, 40, 24, 10))
+    high, middle, low, least = (fitted(crowded(16, 0, 13), height) for height in (200, 40, 24, 10))
     assert sum("and 12 more processes" in line for line in high) == 16
     for lines in (middle, low):
         assert sum(line.startswith("GPU ") for line in lines) == 16
@@ -296,12 +268,11 @@ def crowded(gpus, jobs, processes):
 @pytest.mark.parametrize(
     ("view", "width", "owners"),
     [
-        (crowded(16, 1, 0), 80, " ann"),
-        (crowded(16, 4, 0), 80, "busy ann, bob, uid …"),
-        (crowded(16, 4, 0), 56, "busy ann, bob…"),
-        (crowded(16, 0, 2), 80, "busy bob"),
+        pytest.param(crowded(16, 1, 0), 80, " ann", id="job"),
+        pytest.param(crowded(16, 4, 0), 80, "busy ann, bob, uid …", id="four-jobs"),
+        pytest.param(crowded(16, 4, 0), 56, "busy ann, bob…", id="narrow"),
+        pytest.param(crowded(16, 0, 2), 80, "busy bob", id="process"),
     ],
-    ids=["job", "four-jobs", "narrow", "process"],
 )
 def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
     rows = [line for line in fitted(view, 20, width) if line.startswith("GPU ")]
@@ -408,30 +379,21 @@ def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys
 @pytest.mark.parametrize("end", ["ctrl-c", "q"])
 def test_watching_redraws_and_ends(lab, end):
     server, environ, _ = lab
-    controller, terminal = pty.openpty()
     environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "24"}
-    command = [sys.executable, "-m", "autogpu", "status", "-w", "--interval", "0.5"]
-    before = termios.tcgetattr(controller)
-    watching = server.popen(command, environ=environ, stdin=terminal, stdout=terminal, stderr=terminal)
-    try:
-        shown = until_shown(controller, b"", b"train.py", 2)
-        shown = until_shown(controller, shown, b"q: leave, s: order (number), h: help", 1)
-        os.write(controller, b"h")
-        shown = until_shown(controller, shown, b"held for half an hour or more", 2)
-        os.write(controller, b"hs")
-        shown = until_shown(controller, shown, b"order (memory)", 2)
-        if end == "q":
-            os.write(controller, b"q")
-        else:
-            watching.send_signal(signal.SIGINT)
-        assert watching.wait(timeout=60) == 0
-        assert termios.tcgetattr(terminal) == before, "what is typed shows again"
-        os.close(terminal)
-        shown = until_closed(controller, shown)
-    finally:
-        watching.kill()
-        watching.wait(timeout=60)
-        os.close(controller)
-    assert b"\x1b[?1049h" in shown
-    assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"train.py"), "the screen is as it was before"
-    assert b"Traceback" not in shown
+    screen = OnTerminal(server.popen, "status", "-w", "--interval", "0.5", is_whole=True, environ=environ)
+    screen.until_shown("train.py", times=2)
+    screen.until_shown("q: leave, s: order (number), h: help")
+    screen.type("h")
+    screen.until_shown("held for half an hour or more", times=2)
+    screen.type("hs")
+    screen.until_shown("order (memory)", times=2)
+    if end == "q":
+        screen.type("q")
+    else:
+        screen.process.send_signal(signal.SIGINT)
+    assert screen.process.wait(timeout=60) == 0
+    assert screen.echoes(), "as before"
+    screen.end()
+    assert "\x1b[?1049h" in screen.shown
+    assert screen.shown.rindex("\x1b[?1049l") > screen.shown.rindex("train.py"), "the screen is as it was before"
+    assert "Traceback" not in screen.shown

@@ -1,20 +1,18 @@
 """``autogpu stop``: it ends a job of one's own, and never anything else."""
 
-from __future__ import annotations
-
 import os
-import pty
 import signal
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
 from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
 from autogpu.reporting.text import user_name
-from tests.gpusim import Gpu, Server
+from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
+from tests.failure_modes.holding import as_user, needs_other_users
+from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
 
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["path"]  # a fixture
 
-AUTOGPU = [sys.executable, "-m", "autogpu"]
+GPUS = [Gpu(), Gpu()]
 HELD = {"GPU-0": 1 << 30}
 ME = user_name(os.getuid())
 
@@ -36,51 +34,27 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def environ(lease_folder):
-    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
+def bystander(request):
+    """A process that is no job, of the user that is asked for."""
+    with subprocess.Popen(["sleep", "600"], user=getattr(request, "param", None)) as process:
+        yield process
+        process.kill()
 
 
-@pytest.fixture
-def server(tmp_path, lease_folder):
-    (tmp_path / "server").mkdir()
-    with Server((Gpu(), Gpu()), folder=tmp_path / "server") as running:
-        yield running
-
-
-def stopped(*options, **settings):
-    command = [*AUTOGPU, "stop", *options]
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, **settings
-    )
+def stopped(*options, prefix=(), **settings):
+    command, given = [*prefix, *AUTOGPU, "stop", *options], {"capture_output": True, "text": True, **settings}
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False, **given)
 
 
 def is_running(job):
     return os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
-def held(server, *command, **options):
-    return server.popen(
-        [*AUTOGPU, "run", "--hold", "--", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options
-    )
-
-
-class Asking:
-    """``autogpu stop`` on a terminal, which has shown the job."""
-
-    def __init__(self, name):
-        self._controller, terminal = pty.openpty()
-        command = [*AUTOGPU, "stop", name]
-        self._process = subprocess.Popen(command, stdin=terminal, stderr=subprocess.PIPE, text=True)
-        os.close(terminal)
-        self.shown = self._process.stderr.readline()
-
-    def answer(self, letter):
-        """Its exit status, and what it says then."""
-        os.write(self._controller, f"{letter}\n".encode())
-        with self._process as process:
-            said = process.stderr.read()
-        os.close(self._controller)
-        return process.returncode, said
+def asking():
+    """It on a terminal, when it has shown the job and waits for an answer."""
+    asks = OnTerminal(subprocess.Popen, "stop", "train.py")
+    asks.until_shown("Stop it? [y/N]: ")
+    return asks
 
 
 @pytest.mark.parametrize("by", ["pid", "script", "path"])
@@ -96,57 +70,46 @@ def test_a_job_of_mine_ends_and_no_other(environ, by):
         assert is_running(other)
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
-def test_on_a_terminal_it_asks(environ, answer):
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        pytest.param("y\n", 0, "has ended\r\n", id="yes"),
+        pytest.param("n\n", 1, "nothing is stopped\r\n", id="no"),
+        pytest.param("\x04", -signal.SIGINT, "[y/N]: \r\nautogpu: interrupted\r\n", id="nothing"),
+    ],
+)
+def test_on_a_terminal_it_asks(environ, answer, status, said):
     with other_job(environ, HELD, script="train.py") as job:
-        status, said = Asking("train.py").answer(answer)
-        assert "Stop it? [y/N]: " in said
-        is_left = answer == "n"
-        assert (is_running(job), status, "nothing is stopped" in said) == (is_left, int(is_left), is_left)
-
-
-def test_who_answers_nothing_reads_that_on_a_line_of_its_own(environ):
-    with other_job(environ, HELD, script="train.py") as job:
-        status, said = Asking("train.py").answer("\x04")
-        assert (status, said) == (-signal.SIGINT, "Stop it? [y/N]: \nautogpu: interrupted\n")
-        assert is_running(job)
+        asks = asking()
+        asks.type(answer)
+        assert (asks.end()[1], is_running(job)) == (status, bool(status))
+        assert asks.shown.endswith(said)
 
 
 def test_what_has_ended_while_a_person_was_asked_has_ended_and_the_next_run_of_its_group_is_another_job(environ):
     with other_job(environ, HELD, script="train.py", group="ranks.0123") as job:
-        asking = Asking("train.py")
-        assert asking.shown.startswith("train.py (pid ")
+        asks = asking()
         job.end()
         with other_job(environ, HELD, script="next.py", group="ranks.0123") as following:
-            status, said = asking.answer("y")
-            assert (status, "has ended" in said, is_running(following)) == (0, True, True)
+            asks.type("y\n")
+            assert (asks.end()[1], "has ended" in asks.shown, is_running(following)) == (0, True, True)
 
 
-def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ):
-    bystander = subprocess.Popen(["sleep", "600"])
-    try:
-        with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
-            named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
-            for what, why, status in (
-                (
-                    (str(bystander.pid), "--yes"),
-                    f"no job of autogpu's is pid {bystander.pid}; there are {named}\n",
-                    1,
-                ),
-                (("evil.py", "--yes"), f"no job of autogpu's is called evil.py; there are {named}\n", 1),
-                (("train.py", "--yes"), f"2 jobs are called train.py: {named}\n", 1),
-                (("train.py", "--yes"), f"say which by its pid, as in `autogpu stop {one.pid}`\n", 1),
-                ((str(one.pid),), "nothing is stopped: there is no terminal to ask on\n", 1),
-                ((str(one.pid),), f"autogpu: autogpu stop {one.pid} --yes\n", 1),
-                ((), "name one job", 2),
-                (("train.py", "--gpu", "1"), "name one job", 2),
-            ):
-                done = stopped(*what)
-                assert (done.returncode, why in done.stderr) == (status, True), (what, done.stderr)
-            assert (bystander.poll(), is_running(one), is_running(two)) == (None, True, True)
-    finally:
-        bystander.kill()
-        bystander.wait()
+def test_what_is_not_clear_is_refused_and_what_could_be_meant_is_listed(environ, bystander):
+    with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
+        named = f"train.py (pid {one.pid}) of {ME} and train.py (pid {two.pid}) of {ME}"
+        by_status = "`autogpu status` shows all that use a GPU"
+        by_pid = f"say which by its pid, as in `autogpu stop {one.pid}`"
+        for what, *why in (
+            (f"{bystander.pid} --yes", f"no job of autogpu's is pid {bystander.pid}; there are {named}", by_status),
+            ("evil.py --yes", f"no job of autogpu's is called evil.py; there are {named}", by_status),
+            ("train.py --yes", f"2 jobs are called train.py: {named}", by_pid),
+            (one.pid, "nothing is stopped: there is no terminal to ask on", f"autogpu stop {one.pid} --yes"),
+        ):
+            done = stopped(*str(what).split())
+            shown = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+            assert (done.returncode, shown) == (1, [f"autogpu: {line}" for line in why])
+        assert (bystander.poll(), is_running(one), is_running(two)) == (None, True, True)
 
 
 @needs_root
@@ -160,49 +123,33 @@ def test_another_users_job_is_not_ended_by_root_either(path):
             assert f"nothing is stopped: no job of yours is {what}, but {others}\n" in done.stderr
 
 
-@needs_root
+@needs_other_users
 def test_a_plain_user_may_not_end_anothers(path):
-    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
-    program = textwrap.dedent(
-        """
-        import os, sys
-        from autogpu.cli.stop import stop
-        from autogpu.cli.main import run
-        os.setgroups([]); os.setgid(12345); os.setuid(12345)
-        sys.exit(run(["stop", *sys.argv[1:]]))
-        """
-    )
+    environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
     with other_job(environ, HELD, script="roots.py") as roots:
         for name, why in (
             (str(roots.pid), f"but roots.py (pid {roots.pid}) of root\n"),
             ("eval.py", "no job of autogpu's is called eval.py; you have none\n"),
         ):
-            command = [sys.executable, "-c", program, name, "--yes"]
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+            done = stopped(name, "--yes", prefix=as_user(ALICE), env=environ)
             assert (done.returncode, is_running(roots)) == (1, True)
             assert why in done.stderr
 
 
 @pytest.mark.parametrize(
-    "lie",
-    [
-        pytest.param({"start": -1}, id="another-start"),
-        pytest.param({"bystander": ALICE}, id="of-another-user", marks=needs_root),
-    ],
+    ("bystander", "later"),
+    [(None, -1), pytest.param(ALICE, 0, marks=needs_root)],
+    indirect=["bystander"],
+    ids=["another-start", "of-another-user"],
 )
-def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, lie):
+def test_a_lease_that_names_another_process_ends_none(path, monkeypatch, bystander, later):
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
-    bystander = subprocess.Popen(["sleep", "600"], user=lie.get("bystander"))
-    named = {"pid": bystander.pid, "start": start_time(bystander.pid) + lie.get("start", 0)}
+    named = {"pid": bystander.pid, "start": start_time(bystander.pid) + later}
     identity = model.identity
     monkeypatch.setattr(model, "identity", lambda script: {**identity(script), **named})
-    try:
-        with other_job(environ, HELD, script="train.py"):
-            done = stopped("train.py", "--yes", "--grace", "1s", env=environ)
-            assert (bystander.poll(), str(bystander.pid) in done.stderr.partition("kill -9")[2]) == (None, False)
-    finally:
-        bystander.kill()
-        bystander.wait()
+    with other_job(environ, HELD, script="train.py"):
+        done = stopped("train.py", "--yes", "--grace", "1s", env=environ)
+        assert (bystander.poll(), str(bystander.pid) in done.stderr.partition("kill -9")[2]) == (None, False)
 
 
 def test_ranks_are_one_job(environ):
@@ -215,9 +162,9 @@ def test_ranks_are_one_job(environ):
 
 
 def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_goes_on_to_end(server, environ):
-    stays = held(server, sys.executable, "-c", COUNTS, "stays")
+    stays = running(server, "--hold", "--", sys.executable, "-c", COUNTS, "stays")
     pid = int(stays.stdout.readline())
-    done = server.run([*AUTOGPU, "stop", str(pid), "--yes", "--grace", "1s"])
+    done = autogpu(server, "stop", str(pid), "--yes", "--grace", "1s")
     assert done.returncode == 75
     assert f"(pid {stays.pid}) still runs 1 s after SIGTERM\n" in done.stderr
     assert done.stderr.endswith(f"autogpu: to end all of it at once: kill -9 {stays.pid} {pid}\n")
@@ -234,13 +181,13 @@ def test_one_that_does_not_end_is_named_with_how_to_kill_it_and_a_stopped_one_go
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "holder-killed"])
 def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_killed(server, environ, is_killed):
-    holder = held(server, sys.executable, "-c", COUNTS)
+    holder = running(server, "--hold", "--", sys.executable, "-c", COUNTS)
     pid = int(holder.stdout.readline())
     if is_killed:
         holder.kill()
         holder.wait(timeout=60)
     named = pid if is_killed else holder.pid
-    done = server.run([*AUTOGPU, "stop", str(named), "--yes"])
+    done = autogpu(server, "stop", str(named), "--yes")
     shown, ended = done.stderr.splitlines()
     assert (done.returncode, f"(pid {named})" in shown, f"(pid {named})" in ended) == (0, True, True)
     assert holder.communicate(timeout=60)[0] == "TERM\n"
@@ -250,19 +197,19 @@ def test_a_program_below_run_hold_gets_one_sigterm_also_where_the_holder_was_kil
 def test_by_the_gpu_that_it_is_on(server, environ):
     uuid = server.gpus[1].uuid
     with other_job(environ, {uuid: 1 << 30}, script="train.py") as job:
-        done = server.run([*AUTOGPU, "stop", "--gpu", "0", "--yes"])
+        done = autogpu(server, "stop", "--gpu", "0", "--yes")
         assert (done.returncode, is_running(job)) == (1, True)
         assert f"no job of autogpu's is seen on GPU 0; there are train.py (pid {job.pid}) of {ME}" in done.stderr
-        done = server.run([*AUTOGPU, "stop", "--gpu", "1", "--yes"])
+        done = autogpu(server, "stop", "--gpu", "1", "--yes")
         assert (done.returncode, is_running(job)) == (0, False)
         assert done.stderr.startswith(f"train.py (pid {job.pid}) on GPU 1, for ")
 
 
 def test_a_job_in_the_queue_ends_as_well(server, environ):
     with other_job(environ, {gpu.uuid: 24 << 30 for gpu in server.gpus}):
-        queued = server.popen([*AUTOGPU, "run", "--hold", "--busy", "wait", "--", "cat"], stdin=subprocess.PIPE)
+        queued = running(server, "--hold", "--busy", "wait", "--", "cat")
         folder = find_folder(environ)
         until(lambda: len(snapshot(folder).queue) == 1, 60)
-        done = server.run([*AUTOGPU, "stop", "cat", "--yes"])
+        done = autogpu(server, "stop", "cat", "--yes")
         assert (done.returncode, f"cat (pid {queued.pid}) waiting for a GPU" in done.stderr) == (0, True)
         assert queued.wait(timeout=60) == -signal.SIGTERM

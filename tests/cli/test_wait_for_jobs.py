@@ -1,7 +1,5 @@
 """``autogpu wait --job`` and ``--mine``: they end when jobs have ended, in whichever way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,8 +9,8 @@ import time
 import pytest
 
 from autogpu.lease import find_folder, snapshot
-from tests.cli.lab import AUTOGPU, OnTerminal
-from tests.gpusim import Gpu, Server
+from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
+from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
 from tests.support.holders import other_job
 
@@ -20,12 +18,8 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["path"]  # a fixture
 
+GPUS = [Gpu()]
 HELD = {"GPU-0": 1 << 30}
-
-
-@pytest.fixture
-def environ(lease_folder):
-    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
 
 
 def waited(*options, **settings):
@@ -35,7 +29,7 @@ def waited(*options, **settings):
 
 def on_terminal(*options):
     """It, when it has said that it waits."""
-    waiting = OnTerminal(subprocess.Popen, *options)
+    waiting = OnTerminal(subprocess.Popen, "wait", *options)
     waiting.until_shown("Ctrl-C stops")
     return waiting
 
@@ -101,44 +95,11 @@ def test_when_the_time_is_over_the_status_says_later(environ, timeout):
         assert second.startswith("autogpu: to wait longer: leave --timeout out; ")
 
 
-def test_ctrl_c_ends_it(environ):
-    with other_job(environ, HELD):
-        waiting = on_terminal("--mine")
-        waiting.process.send_signal(signal.SIGINT)
-        assert waiting.end() == ("", -signal.SIGINT)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--mine", "--count", "2"), "--count"),
-        (("--job", "1", "--mine"), "--mine"),
-        (("--job", "1", "--need", "1G"), "--need"),
-    ],
-)
-def test_what_is_asked_of_a_gpu_is_nothing_to_a_job(options, named):
-    done = waited(*options)
-    assert done.returncode == 2
-    assert f"can't be combined with {named}" in done.stderr
-
-
-@pytest.fixture
-def server(tmp_path, lease_folder):
-    (tmp_path / "server").mkdir()
-    with Server((Gpu(),), folder=tmp_path / "server") as running:
-        yield running
-
-
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
 
 
-def started(server, environ, *options):
-    held = server.popen([*AUTOGPU, "run", "--hold", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    return held, find_folder(environ)
-
-
 def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, environ):
-    held, folder = started(server, environ, "--", *WITH_CHILD)
+    held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
     held.kill()
     held.wait(timeout=60)
@@ -152,9 +113,9 @@ def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, env
 
 
 def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(server, environ):
-    held, folder = started(server, environ, "--", *WITH_CHILD)
+    held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
-    queued, _ = started(server, environ, "--busy", "wait", "--", "cat")
+    queued = running(server, "--hold", "--busy", "wait", "--", "cat")
     until(lambda: len(snapshot(folder).queue) == 1, 60)
     by_child, by_ticket = on_terminal("--job", child), on_terminal("--job", str(queued.pid))
     held.stdin.close()
@@ -168,8 +129,8 @@ def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(serve
 
 
 def test_inside_of_a_job_it_does_not_wait_for_itself(server, environ):
-    held = [*AUTOGPU, "run", "--hold", "--", *AUTOGPU, "wait"]
-    done = server.run([*held, "--mine"])
+    held = ("run", "--hold", "--", *AUTOGPU, "wait")
+    done = autogpu(server, *held, "--mine")
     assert (done.returncode, "you have no other job here" in done.stderr) == (0, True)
-    done = server.run([*held, "--job", "autogpu"])  # as for `stop`
+    done = autogpu(server, *held, "--job", "autogpu")  # as for `stop`
     assert (done.returncode, "no other job of autogpu's is called autogpu" in done.stderr) == (1, True)

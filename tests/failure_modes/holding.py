@@ -1,22 +1,16 @@
 """The commands of autogpu on a simulated server, and programs of any kind that hold GPUs by them."""
 
-from __future__ import annotations
-
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, Mapping, Sequence
 
 import pytest
 
-from tests.gpusim import Server
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S
 
-__all__ = ["ALICE", "BOB", "AutoGpu", "Holder", "as_user", "needs_other_users"]
+__all__ = ["ALICE", "BOB"]
 
 # A program that is no Python: it says which GPUs it has, and keeps them until its input ends.
 HOLD = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec cat >/dev/null')
@@ -34,13 +28,13 @@ COMPUTE = (
 READS_ALL = "dac_read_search"
 
 
-def as_user(uid: int) -> tuple[str, ...]:
+def as_user(uid):
     """What a command begins with that another user starts."""
     allowed = [f"--inh-caps=+{READS_ALL}", f"--ambient-caps=+{READS_ALL}", f"--bounding-set=-all,+{READS_ALL}"]
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *allowed)
 
 
-def _why_no_users() -> str:
+def _why_no_users():
     if os.geteuid() or shutil.which("setpriv") is None:
         return "only root, with setpriv, can start programs of two other users"
     done = subprocess.run([*as_user(ALICE), "true"], capture_output=True, text=True, timeout=60, check=False)
@@ -58,77 +52,54 @@ class Holder:
         process: It has become the program, or the parent of the program.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], server: Server) -> None:
+    def __init__(self, process, server):
         self.process, self._server = process, server
-        # What was read and is not a line yet, or a line that nobody asked for yet.
-        self._read = {"stdout": b"", "stderr": b""}
 
-    def line(self, stream: str = "stdout") -> str:
+    def line(self, stream="stdout"):
         """What it says next; empty where it has ended."""
-        pipe = getattr(self.process, stream)
-        while b"\n" not in self._read[stream]:
-            readable, _, _ = select.select([pipe], [], [], TIMEOUT_S)
-            # pytest explains bare assertions in files of tests only.
-            assert readable, f"nothing on {stream} for {TIMEOUT_S} s"
-            part = os.read(pipe.fileno(), 65536)
-            if not part:
-                break
-            self._read[stream] += part
-        line, _, self._read[stream] = self._read[stream].partition(b"\n")
-        return line.decode()
+        return getattr(self.process, stream).readline().rstrip("\n")
 
-    def gpus(self) -> list[int]:
+    def gpus(self):
         """The GPUs that it has got, best first; waits until it has some."""
         uuids = [gpu.uuid for gpu in self._server.gpus]
         line = self.line()
+        # pytest explains bare assertions in files of tests only.
         assert line, f"it has no GPU: {self.end()}"
         return [uuids.index(uuid) for uuid in line.split(",")]
 
-    def end(self) -> tuple[int, str]:
+    def end(self):
         """Let it end; its exit status and what else it said on stderr."""
-        _, errors = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, (self._read["stderr"] + errors).decode()
+        self.process.stdin.close()
+        return self.process.wait(TIMEOUT_S), self.process.stderr.read()
 
 
 class AutoGpu:
-    """autogpu, as a user of one environment has it on one server.
+    """autogpu, as a user of the environment of that Python has it on one server."""
 
-    Args:
-        python: The environment's.
-    """
-
-    def __init__(self, server: Server, python: Path) -> None:
+    def __init__(self, server, python):
         self.server, self.python = server, python
 
-    def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments, **environ):
         """Run a command of autogpu to its end."""
         return self.server.run([str(self.python), "-m", "autogpu", *arguments], environ=environ)
 
-    def pick(self, *options: str, **environ: str) -> list[int]:
+    def pick(self, *options, **environ):
         """The GPUs that ``autogpu pick`` names; empty where it picks none."""
         printed = self("pick", "--format", "index", *options, **environ).stdout.strip()
         return [int(index) for index in printed.split(",") if index]
 
-    def status(self, **environ: str) -> dict[str, Any]:
+    def status(self, **environ):
         """What ``autogpu status`` says; fails where it says anything else."""
         done = self("status", "--json", **environ)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        return json.loads(done.stdout)
 
-    def jobs(self) -> dict[int, list[int | None]]:
+    def jobs(self):
         """By GPU, the pids of the jobs that hold it."""
         return {gpu["index"]: [job["pid"] for job in gpu["jobs"]] for gpu in self.status()["gpus"] if gpu["jobs"]}
 
-    def hold(
-        self,
-        *options: str,
-        prefix: Sequence[str] = (),
-        program: Sequence[str] = HOLD,
-        environ: Mapping[str, str] | None = None,
-    ) -> Holder:
+    def hold(self, *options, prefix=(), program=HOLD, environ=None):
         """Start a program that holds GPUs; it is killed at the end of the test."""
         command = [*prefix, str(self.python), "-m", "autogpu", "run", "--hold", *options, "--", *program]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        process = self.server.popen(command, environ=environ, text=False, bufsize=0, **pipes)
-        return Holder(process, self.server)
+        return Holder(self.server.popen(command, environ=environ, **pipes), self.server)

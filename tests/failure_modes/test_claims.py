@@ -1,14 +1,12 @@
 """Failure modes of jobs that want the same GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 
 import pytest
 
-from tests.failure_modes.holding import ALICE, COMPUTE, as_user, needs_other_users
+from tests.failure_modes.holding import COMPUTE
 from tests.gpusim import Gpu
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 from tests.support.holders import let_age
@@ -82,16 +80,6 @@ def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
     # Its pid is that of another process outside.
     assert autogpu.jobs() == {1: [1]}
     assert autogpu.hold().gpus() == [0]
-
-
-@needs_other_users
-def test_04_a_holder_that_one_may_not_signal_is_alive(lab):
-    autogpu = lab(Gpu(), Gpu())
-    owner = autogpu.hold()
-    assert owner.gpus() == [1]
-    # kill(pid, 0) is EPERM for Alice.
-    assert autogpu.hold(prefix=as_user(ALICE)).gpus() == [0]
-    assert autogpu.jobs()[1] == [owner.process.pid]
 
 
 @pytest.mark.tensorflow

@@ -1,7 +1,5 @@
 """Failure modes of drivers that fail, and of GPUs that are lost, odd, or not what they look like."""
 
-from __future__ import annotations
-
 import time
 
 import pytest
@@ -65,10 +63,8 @@ def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
     assert time.monotonic() - begun_s < 60
     done = commands(run.server)("status")
-    assert (done.stdout.splitlines()[1:], done.stderr) == (
-        ["NVML timed out after 15 s; the driver may only be busy: try again when `nvidia-smi` answers"],
-        "",
-    )
+    said = "NVML timed out after 15 s; the driver may only be busy: try again when `nvidia-smi` answers"
+    assert (done.stdout.splitlines()[1:], done.stderr) == ([said], "")
 
 
 @pytest.mark.slow
@@ -114,10 +110,9 @@ def test_21_twelve_gpus_are_counted_as_numbers(lab):
 def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train, commands, identifier):
     # CUDA counts the fastest first, NVML by the bus.
     run = train(*LAB)
+    policy = {"AUTOGPU_IDENTIFIER": identifier, "AUTOGPU_VISIBLE": "chosen", "AUTOGPU_WAIT": "0"}
     for number in range(4):
-        ran = run(
-            USE, AUTOGPU_DEVICES=str(number), AUTOGPU_IDENTIFIER=identifier, AUTOGPU_VISIBLE="chosen", AUTOGPU_WAIT="0"
-        )
+        ran = run(USE, AUTOGPU_DEVICES=str(number), **policy)
         assert ran.contexts == [number]
         assert f"GPU {number} ({LAB[number].name}" in ran.said[0]
 

@@ -1,7 +1,5 @@
 """Failure modes of processes that start others, and of what they hand down."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu
@@ -27,7 +25,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.thorough
+@thorough
 def test_11_children_of_a_holder_share_its_gpu_and_its_claim(host, tmp_path):
     start = host(*[Gpu()] * 3, script=PARENT)
     status, lines = start(PYTHONPATH=str(tmp_path / "server0")).end()
@@ -62,22 +60,12 @@ def test_11_a_fork_has_what_its_parent_has(train):
 
 
 USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\n"
-LAUNCHERS = {
-    "torchrun": ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    "horovod": ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    "open-mpi": ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    "mpich": ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-}
 
 
-# What they are called is decided on plain values (tests/selection).
-@pytest.mark.parametrize(
-    "launcher", ["torchrun", *(pytest.param(name, marks=thorough) for name in list(LAUNCHERS)[1:])]
-)
-def test_12_each_local_rank_has_a_gpu_of_its_own_and_one_speaks(train, launcher):
+# What other launchers call them is decided on plain values (tests/selection).
+def test_12_each_local_rank_has_a_gpu_of_its_own_and_one_speaks(train):
     run = train(Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu())
-    rank, size = LAUNCHERS[launcher]
-    ranks = [run(USE, **{rank: str(number), size: "2"}) for number in range(2)]
+    ranks = [run(USE, LOCAL_RANK=str(number), LOCAL_WORLD_SIZE="2") for number in range(2)]
     # The idlest, in the order of the pool.
     assert [ran.contexts for ran in ranks] == [[1], [2]]
     assert [len(ran.said) for ran in ranks] == [1, 0]

@@ -1,11 +1,8 @@
 """Failure modes of the folder that holds the claims: whose it is, and what becomes of its files."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +27,7 @@ one_by_one = pytest.mark.xdist_group("fs.protected_regular")
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def open_folder(tmp_path, monkeypatch):
     """A lease folder that is not there yet, where every user may make it."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -45,7 +42,7 @@ def test_05_a_folder_made_under_umask_077_serves_every_user(lab, open_folder):
     first = autogpu.hold(prefix=["sh", "-c", 'umask 077; exec "$@"', "sh", *as_user(ALICE)])
     assert first.gpus() == [2]
     assert open_folder.stat().st_uid == ALICE
-    # Bob reads Alice's claim, and adds his own.
+    # Bob reads the claim of Alice, whom he may not signal, and adds his own.
     assert autogpu.hold(prefix=as_user(BOB)).gpus() == [1]
     assert sorted(autogpu.jobs()) == [1, 2]
     assert autogpu.hold().gpus() == [0]
@@ -122,6 +119,7 @@ def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder):
         assert autogpu.hold().gpus() == [1]
 
 
+TRAIN = "import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n"
 FULL = """
 mount -t tmpfs -o size=16k,mode=1777 none "$AUTOGPU_LEASE_DIR"
 cat /dev/zero > "$AUTOGPU_LEASE_DIR/filler" 2>/dev/null
@@ -138,16 +136,11 @@ READ_ONLY = 'mount -t tmpfs -o mode=1777,ro none "$AUTOGPU_LEASE_DIR" && exec "$
     [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(host, commands, installed, tmp_path, state, why):
-    server = host(Gpu(), Gpu()).server
-    script = tmp_path / "train.py"
-    script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
-    home = {"HOME": "/proc", "XDG_CONFIG_HOME": "/proc", "XDG_CACHE_HOME": "/proc", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = server.run([*CONTAINER, state, "sh", str(installed), str(script)], environ=home, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(run_fresh, state, why):
+    home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc")
+    printed, said, gpus = run_fresh(TRAIN, Gpu(), Gpu(), prefix=[*CONTAINER, state, "sh"], **home)
+    assert (printed, gpus) == ("GPU:0\n", {1})
     assert [why in line for line in said].count(True) == 1, said
-    assert {call.gpu for call in server.calls(call="context")} == {1}
 
 
 # As a network file system without locks.
@@ -185,7 +178,7 @@ LINE = "nothing is claimed, so that other jobs don't see this one: the lease fol
 
 
 @pytest.fixture
-def no_locks(tmp_path: Path, lease_folder: Path) -> dict[str, str]:
+def no_locks(tmp_path, lease_folder):
     """The environment of a process to which the lease folder is on a file system that can't lock."""
     source = tmp_path / "no_locks.c"
     source.write_text(CAN_NOT_LOCK)
@@ -202,15 +195,10 @@ def test_10_a_program_is_started_where_the_folder_can_not_lock(lab, lease_folder
 
 
 @pytest.mark.tensorflow
-def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(host, installed, tmp_path, lease_folder, no_locks):
-    server = host(Gpu(processes={5004242: "9GiB"}), Gpu(), Gpu()).server
-    script = tmp_path / "train.py"
-    script.write_text("import tensorflow as tf\nprint(tf.random.uniform((2, 2)).device[-5:])\n")
-    done = server.run([str(installed), str(script)], environ={**no_locks, "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "GPU:0\n"), done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("autogpu: ")]
+def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(run_fresh, lease_folder, no_locks):
+    printed, said, gpus = run_fresh(TRAIN, Gpu(processes={5004242: "9GiB"}), Gpu(), Gpu(), **no_locks)
+    assert (printed, gpus) == ("GPU:0\n", {2})
     assert [LINE.format(lease_folder) in line for line in said].count(True) == 1, said
-    assert {call.gpu for call in server.calls(call="context")} == {2}
 
 
 def test_25_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):

@@ -1,7 +1,5 @@
 """Failure modes of scripts that say something about their GPUs, and of programs that want none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -40,20 +38,16 @@ GREEN = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("library", GREEN)
-def test_33_green_threads_stop_neither_the_reading_nor_the_claim(host, installed, tmp_path, library, moment):
-    python = environments.interpreter("3.11")
-    assert python, "no Python 3.11 on this machine"
-    packages = environments.site_packages(environments.environment(python, [library], name=library))
-    server = host(Gpu(processes=BUSY), Gpu(), Gpu()).server
-    script = tmp_path / "train.py"
-    lines = [IMPORTS, GREEN[library]] if moment == "after" else [GREEN[library], IMPORTS]
-    path = f"import sys; sys.path.append({str(packages)!r})\n"
-    script.write_text(path + "".join(lines) + "print(tf.random.uniform((2, 2)).device[-5:])" + CLAIMS)
-    done = server.run([str(installed), str(script)], environ={"TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=300)
-    device, claims = done.stdout.splitlines()
-    assert (done.returncode, device, claims.count("job.")) == (0, "GPU:0", 1), done.stderr
-    assert {call.gpu for call in server.calls(call="context")} == {2}
-    assert sum("autogpu: GPU 2 (" in line for line in done.stderr.splitlines()) == 1, done.stderr
+def test_33_green_threads_stop_neither_the_reading_nor_the_claim(run_fresh, library, moment):
+    python = environments.environment(environments.interpreter("3.11"), [library], name=library)
+    packages = environments.site_packages(python)
+    lines = [GREEN[library], IMPORTS] if moment == "before" else [IMPORTS, GREEN[library]]
+    lines = [f"import sys; sys.path.append({str(packages)!r})\n", *lines]
+    script = "".join(lines) + "print(tf.random.uniform((2, 2)).device[-5:])" + CLAIMS
+    printed, said, gpus = run_fresh(script, Gpu(processes=BUSY), Gpu(), Gpu())
+    device, claims = printed.splitlines()
+    assert (device, claims.count("job."), gpus) == ("GPU:0", 1, {2})
+    assert sum("autogpu: GPU 2 (" in line for line in said) == 1, said
 
 
 def test_30_what_a_script_sets_after_the_import_is_in_force_as_long_as_cuda_reads_it(train):
@@ -104,9 +98,8 @@ assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 @pytest.mark.parametrize("use", ["", USES], ids=["imports", "uses"])
 def test_32_where_another_library_has_initialised_cuda_tensorflow_keeps_to_its_gpu(train, use):
     run = train(Gpu(), Gpu())
-    ran = run(
-        OTHER + IMPORTS + use + "import os\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\nprint('done')" + CLAIMS
-    )
+    looks = "import os\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\nprint('done')" + CLAIMS
+    ran = run(OTHER + IMPORTS + use + looks)
     done, claims = ran.stdout.splitlines()
     assert (done, claims == "[]") == ("done", not use)
     # On the GPU that the process has already.
@@ -114,8 +107,6 @@ def test_32_where_another_library_has_initialised_cuda_tensorflow_keeps_to_its_g
 
 
 def test_32_a_tensorflow_that_is_there_before_the_hook_is_left_as_it_is(own_environment, stand_in):
-    environment = own_environment()
-    assert environment.run("-m", "autogpu", "install").returncode == 0
     script = stand_in("""
         import os, site, sys
         import tensorflow as first
@@ -125,7 +116,7 @@ def test_32_a_tensorflow_that_is_there_before_the_hook_is_left_as_it_is(own_envi
         import tensorflow as second
         print(first is second, os.environ.get("CUDA_VISIBLE_DEVICES"), "autogpu" in sys.modules)
     """)
-    done = environment.run("-S", script)
+    done = own_environment.run("-S", script)
     assert (done.stdout, done.stderr) == ("True None False\n", "")
 
 

@@ -1,7 +1,5 @@
 """The table of failure modes names each number once, and the tests that there are."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

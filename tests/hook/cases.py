@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Mapping
 
 ALL = "before body after"
+NOT_APPLIED = "autogpu: not applied to tensorflow: {}; AUTOGPU=0 turns autogpu off\n"
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Case:
     stderr: str = ""
 
 
-def programs() -> Iterator[Case]:
+def programs():
     _, *parts = Path(__file__).with_name("programs.txt").read_text().split("\n#### ")
     for part in parts:
         head, _, code = part.partition("\n")
@@ -146,20 +147,15 @@ CASES = [
     Case("no-site", "import sys; assert '_autogpu_hook' not in sys.modules", "", options=("-S",)),
     Case("find-spec-of-a-submodule-imports-the-parent", "import importlib.util as u; u.find_spec('tensorflow.python')"),
     Case("other-names", "import json; import importlib.util as u; assert u.find_spec('tensorflow_text') is None", ""),
-    Case(
-        "before-raises",
-        "import tensorflow",
-        "before body",
-        {"FAIL_BEFORE": "ZeroDivisionError"},
-        stderr="autogpu: not applied to tensorflow: ZeroDivisionError('BEFORE\\nfailed'); "
-        "AUTOGPU=0 turns autogpu off\n",
-    ),
-    Case(
-        "after-raises",
-        "import tensorflow; assert tensorflow.keras_api",
-        ALL,
-        {"FAIL_AFTER": "ZeroDivisionError"},
-        stderr="autogpu: not applied to tensorflow: ZeroDivisionError('AFTER\\nfailed'); AUTOGPU=0 turns autogpu off\n",
+    *(
+        Case(
+            f"{when.lower()}-raises",
+            "import tensorflow; assert tensorflow.keras_api",
+            steps,
+            {f"FAIL_{when}": "ZeroDivisionError"},
+            stderr=NOT_APPLIED.format(f"ZeroDivisionError('{when}\\nfailed')"),
+        )
+        for when, steps in (("BEFORE", "before body"), ("AFTER", ALL))
     ),
     *(
         Case(name, code, "before body", {"FAIL_BEFORE": "ZeroDivisionError"})
@@ -174,9 +170,7 @@ CASES = [
     ),
     Case(
         "threads-import-other-things-meanwhile",
-        THREADS.format(
-            statements=["import tensorflow", "import json.tool, wave; import tensorflow", "import tensorflow"]
-        ),
+        THREADS.format(statements=["import tensorflow", "import json.tool, wave; import tensorflow"]),
     ),
     Case("wrapt-style-finder-before-us", WRAPT_STYLE.format(place=0)),
     Case("wrapt-style-finder-after-us", WRAPT_STYLE.format(place=1)),
@@ -184,8 +178,7 @@ CASES = [
         "finder-before-us-that-asks-no-other",
         BYPASS,
         "body",
-        stderr="autogpu: not applied to tensorflow: another import hook, __main__, has loaded it; "
-        "AUTOGPU=0 turns autogpu off\n",
+        stderr=NOT_APPLIED.format("another import hook, __main__, has loaded it"),
     ),
     Case("finder-before-us-that-asks-no-other-and-off", BYPASS, "body", {"AUTOGPU": "0"}),
     # Before 3.10 a zipimporter has no exec_module to stand before.

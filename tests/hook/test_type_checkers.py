@@ -1,12 +1,10 @@
 """The real packages that put their checks into every module that is imported, ours included."""
 
-from __future__ import annotations
-
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.hook.cases import NOT_APPLIED
 from tests.support import environments
 
 # beartype itself does not come to an end where ctypes is imported after this.
@@ -17,10 +15,7 @@ COMPILED = "import py_compile\npy_compile.compile('tensorflow/python.py', cfile=
 TYPEGUARD = "import typeguard\ntypeguard.install_import_hook(['tensorflow'])\nimport tensorflow.compiled\n"
 IS_APPLIED = "from autogpu import activation\nprint(list(activation.imported))\nimport autogpu.lease.queue\n"
 
-NOT_APPLIED = (
-    "autogpu: not applied to tensorflow: another import hook, typeguard._importhook, has loaded it; "
-    "AUTOGPU=0 turns autogpu off\n"
-)
+LEFT_AS_IT_IS = NOT_APPLIED.format("another import hook, typeguard._importhook, has loaded it")
 
 
 @pytest.mark.thorough
@@ -29,19 +24,17 @@ NOT_APPLIED = (
     [
         pytest.param(BEARTYPE.format("", TENSORFLOW) + IS_APPLIED, ("['tensorflow']\n", ""), id="beartype-before"),
         pytest.param(BEARTYPE.format(TENSORFLOW, "") + IS_APPLIED, ("['tensorflow']\n", ""), id="beartype-after"),
-        pytest.param(COMPILED + TYPEGUARD, ("", NOT_APPLIED), id="typeguard"),
+        pytest.param(COMPILED + TYPEGUARD, ("", LEFT_AS_IT_IS), id="typeguard"),
     ],
 )
-def test_what_checks_all_modules_leaves_ours_as_they_are_or_a_line_says_so(tmp_path: Path, script, said) -> None:
-    python = environments.interpreter("3.11")
-    if python is None:
-        pytest.skip("no Python 3.11 on this machine")
-    python = environments.environment(python, ["beartype", "typeguard"], with_hook=True)
+def test_what_checks_all_modules_leaves_ours_as_they_are_or_a_line_says_so(tmp_path, script, said):
+    base = environments.interpreter("3.11") or pytest.skip("no Python 3.11 on this machine")
+    python = environments.environment(base, ["beartype", "typeguard"], with_hook=True)
     (tmp_path / "tensorflow").mkdir()
     for name in ("__init__.py", "python.py"):
         (tmp_path / "tensorflow" / name).touch()
-    (tmp_path / "script.py").write_text(script)
-    command = [str(python), str(tmp_path / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=str(tmp_path), check=False)
+    done = subprocess.run(
+        [str(python), "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
     said_by_us = "".join(line for line in done.stderr.splitlines(True) if "no GPU" not in line)
     assert (done.returncode, done.stdout, said_by_us) == (0, *said)

@@ -6,7 +6,6 @@ import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping, Sequence
 
 from autogpu.install import template
 from tests.support.environments import ROOT
@@ -80,7 +79,7 @@ class Ran:
     events: tuple[str, ...]
 
     @property
-    def steps(self) -> str:
+    def steps(self):
         return " ".join(event.split()[0] for event in self.events)
 
 
@@ -90,44 +89,21 @@ class Throwaway:
     version: tuple[int, int]
     site_packages: Path
 
-    def run(
-        self,
-        code: str,
-        folder: Path,
-        *,
-        options: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-        as_file: bool = False,
-    ) -> Ran:
+    def run(self, program, folder, *, options=(), environ=None):
+        """Run a script or a program's text in a folder, in which the events are written down."""
         events = folder / "events"
-        if as_file:
-            script = folder / "script.py"
-            script.write_text(code)
-            command = [str(self.python), *options, str(script)]
-        else:
-            command = [str(self.python), *options, *(["-c", code] if code else [])]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            cwd=str(folder),
-            env={**os.environ, "EVENTS": str(events), **(environ or {})},
-            check=False,
-        )
+        named = [str(program)] if isinstance(program, Path) else ["-c", program] if program else []
+        command = [str(self.python), *options, *named]
+        given = {**os.environ, "EVENTS": str(events), **(environ or {})}
+        pipes = {"capture_output": True, "text": True}
+        done = subprocess.run(command, **pipes, timeout=TIMEOUT_S, cwd=folder, env=given, check=False)
         lines = tuple(events.read_text().splitlines()) if events.exists() else ()
         return Ran(done.returncode, done.stdout, done.stderr, lines)
 
-    def run_without_hook(self, code: str, folder: Path, *, environ: Mapping[str, str]) -> Ran:
-        """The same start, but for ``site``: no ``.pth`` is read."""
-        environ = {**environ, "PYTHONPATH": str(self.site_packages)}
-        return self.run(code, folder, options=["-S"], environ=environ, as_file=True)
 
-
-def make(base: Path, version: tuple[int, int], folder: Path) -> Throwaway:
-    subprocess.run(
-        [str(base), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=TIMEOUT_S, capture_output=True
-    )
+def make(base, version, folder):
+    command = [str(base), "-m", "venv", "--without-pip", str(folder)]
+    subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     write(site_packages, PACKAGES)
     for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
@@ -135,7 +111,7 @@ def make(base: Path, version: tuple[int, int], folder: Path) -> Throwaway:
     return Throwaway(folder / "bin" / "python", version, site_packages)
 
 
-def write(folder: Path, files: Mapping[str, str]) -> None:
+def write(folder, files):
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,68 +1,52 @@
-"""A host prepared and checked: one below ``tmp_path``, and once the real machine."""
-
-from __future__ import annotations
+"""A host prepared: one below ``tmp_path``, what may stand in the way there, and once the real machine."""
 
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from autogpu.cli import host_setup as hosts
+from autogpu.errors import InstallError
 from autogpu.lease import Lease, acquire_lease, find_folder
-from tests.lease.conftest import ALICE
-from tests.support import host_image
+from tests.lease.conftest import ALICE, needs_root
 from tests.support.environments import ROOT
-from tests.support.host_image import problems, tree
-
-image, paths = host_image.image, host_image.paths
 
 
-def test_all_users_can_use_it_whatever_the_umask(image: Path, paths) -> None:
+def test_all_users_can_use_it_whatever_the_umask(image):
     before = os.umask(0o077)
     try:
-        host_image.setup(image)
+        image.setup()
     finally:
         os.umask(before)
-    made = (paths.folder, paths.tmpfiles, paths.policy.parent, paths.policy)
+    made = (image.folder, image.tmpfiles, image.policy.parent, image.policy)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in made]
     assert [oct(mode) for mode in modes] == ["0o1777", "0o644", "0o755", "0o644"]
-    assert find_folder({}, host=paths.folder).origin == "host"
-    assert problems(image) == {}
-    marker, *lines = paths.tmpfiles.read_text(encoding="ascii").splitlines()
+    assert find_folder({}, host=image.folder).origin == "host"
+    assert image.problems() == {}
+    marker, *lines = image.tmpfiles.read_text(encoding="ascii").splitlines()
     assert marker.startswith("# `autogpu host-setup` wrote it.")
     assert lines == ["d /run/autogpu 1777 root root -"]
 
 
-def test_twice_changes_nothing(image: Path) -> None:
-    assert host_image.setup(image)
-    before = tree(image)
-    assert host_image.setup(image) == []
-    assert tree(image) == before
-
-
-# Where systemd is missing, and where it complains
-
-
 @pytest.mark.parametrize("missing", ["usr/bin", "run/systemd"], ids=["not-installed", "not-running"])
-def test_without_systemd_the_line_to_run_at_boot_does_the_same(image: Path, paths, missing: str) -> None:
-    shutil.rmtree(str(image / missing))
-    assert host_image.setup(image) == [f"made {paths.folder}", f"wrote {paths.policy}"]
-    boot = host_image.host(image).parts()[0]
+def test_without_systemd_the_line_to_run_at_boot_does_the_same(image, missing):
+    shutil.rmtree(image.root / missing)
+    assert image.setup() == [f"made {image.folder}", f"wrote {image.policy}"]
+    boot = image.host.parts()[0]
     assert not boot.is_required
     assert boot.problem == "has no effect: nothing on this system reads tmpfiles.d at boot"
     assert "/etc/rc.local" in boot.consequence
     assert boot.consequence.endswith(f"\n    {hosts.BOOT_LINE}"), "it stands alone, to be copied"
 
-    expected = paths.folder.stat().st_mode
-    shutil.rmtree(str(paths.folder))
-    line = hosts.BOOT_LINE.replace("/run/autogpu", str(paths.folder))
+    expected = image.folder.stat().st_mode
+    shutil.rmtree(image.folder)
+    line = hosts.BOOT_LINE.replace("/run/autogpu", str(image.folder))
     subprocess.run(["sh", "-c", line], timeout=30, check=True)
-    assert paths.folder.stat().st_mode == expected
-    assert set(problems(image)) == {paths.tmpfiles}
+    assert image.folder.stat().st_mode == expected
+    assert set(image.problems()) == {image.tmpfiles}
 
 
 @pytest.mark.parametrize(
@@ -70,58 +54,102 @@ def test_without_systemd_the_line_to_run_at_boot_does_the_same(image: Path, path
     [
         ('test "$*" = "--create {0.tmpfiles}" && mkdir -m 700 {0.folder} && chmod 1777 {0.folder}', False),
         ("echo Bad line >&2; exit 65", True),
-        ("exit 1", True),
         ("#!/no/such/program", True),
     ],
-    ids=["works", "complains", "silent", "can-not-be-run"],
+    ids=["works", "complains", "can-not-be-run"],
 )
-def test_the_folder_is_complete_whatever_the_program_does(image: Path, paths, text: str, is_said: bool) -> None:
-    program = image / "usr/bin/systemd-tmpfiles"
-    program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(paths)}\n")
-    said = f", which would be missing after the next boot: `{program} --create {paths.tmpfiles}` did not work"
-    assert f"made {paths.folder}{said if is_said else ''}" in host_image.setup(image)
-    assert problems(image) == {}
+def test_the_folder_is_complete_whatever_the_program_does(image, text, is_said):
+    image.program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(image)}\n")
+    create = f"{image.program} --create {image.tmpfiles}"
+    said = f", which would be missing after the next boot: `{create}` did not work"
+    assert f"made {image.folder}{said if is_said else ''}" in image.setup()
+    assert image.problems() == {}
 
 
-# The real machine
+def _make(path, mode, uid=-1):
+    path.mkdir()
+    path.chmod(mode)
+    os.chown(path, uid, uid)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx of ", id="link"),
+        pytest.param(lambda path: path.touch(mode=0o644), "is -rw-r--r-- of ", id="file"),
+        pytest.param(lambda path: _make(path, 0o777), "is drwxrwxrwx of ", id="not-sticky"),
+        pytest.param(
+            lambda path: _make(path, 0o1777, ALICE),
+            f"is drwxrwxrwt of uid {ALICE}, not a sticky folder of root",
+            id="another-users",
+            marks=needs_root,
+        ),
+    ],
+)
+def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image, make, said):
+    make(image.folder)
+    before = image.tree()
+    with pytest.raises(InstallError) as refused:
+        image.setup()
+    assert str(refused.value).startswith(f"{image.folder} {said}")
+    assert refused.value.remedy.startswith("correct that or move it away, and run ")
+    assert image.problems()[image.folder].startswith(said)
+    assert image.tree() == before
+
+
+def test_administrators_own_tmpfiles_file_and_mode_stay(image):
+    image.tmpfiles.write_text("# for the group of the lab\nd /run/autogpu 3770 root gpu -\n")
+    _make(image.folder, 0o3770)
+    image.setup()
+    assert image.problems() == {}
+    assert stat.S_IMODE(image.folder.stat().st_mode) == 0o3770
+    assert "3770" in image.tmpfiles.read_text()
+
+
+@pytest.mark.timeout(20)
+def test_nothing_waits_for_a_pipe_in_the_place_of_a_file(image):
+    image.policy.parent.mkdir()
+    os.mkfifo(image.policy)
+    image.setup()
+    assert image.policy.is_fifo()
+
+
+def test_what_can_not_be_written_is_named(image):
+    image.policy.parent.touch()
+    with pytest.raises(FileExistsError) as refused:
+        image.setup()
+    assert refused.value.filename == str(image.policy.parent)
 
 
 @pytest.fixture
-def real_places():
-    paths = hosts.Host()
+def real_host():
+    host = hosts.Host()
     if os.geteuid() != 0:
         pytest.skip("only root can prepare the host")
-    written = (paths.folder, paths.tmpfiles, paths.policy.parent)
-    taken = [str(path) for path in written if os.path.lexists(str(path))]
+    written = (host.folder, host.tmpfiles, host.policy.parent)
+    taken = [str(path) for path in written if os.path.lexists(path)]
     if taken:
         pytest.skip(f"{taken[0]} exists")
-    folder_was_there = paths.tmpfiles.parent.exists()
-    yield paths
-    for path in written:
-        if path.is_dir():
-            shutil.rmtree(str(path))
-        elif os.path.lexists(str(path)):
-            path.unlink()
-    if not folder_was_there and paths.tmpfiles.parent.exists():
-        paths.tmpfiles.parent.rmdir()
+    folder_was_there = host.tmpfiles.parent.exists()
+    yield host
+    for folder in (host.folder, host.policy.parent, *([] if folder_was_there else [host.tmpfiles.parent])):
+        shutil.rmtree(folder, ignore_errors=True)
+    host.tmpfiles.unlink(missing_ok=True)
 
 
 @pytest.mark.slow
-def test_a_real_host(real_places: hosts.Host) -> None:
-    def host_setup(*options: str):
+def test_a_real_host(real_host):
+    def host_setup(*options):
         # Not a test's AUTOGPU_LEASE_DIR: jobs find the folder by themselves.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AUTOGPU")}
         command = [sys.executable, "-m", "autogpu", "host-setup", *options]
-        return subprocess.run(
-            command, env=environ, cwd=str(ROOT), capture_output=True, text=True, timeout=60, check=False
-        )
+        return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
     assert host_setup("--check").returncode == 1
     made = host_setup()
-    assert (made.returncode, made.stderr) == (0, "")
-    assert "did not work" not in made.stdout
+    assert (made.returncode, made.stderr, "did not work" in made.stdout) == (0, "", False)
     assert host_setup("--check").returncode == 0
-    status = real_places.folder.stat()
+    status = real_host.folder.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o1777)
 
     # A job of an ordinary user, which finds the folder by itself.

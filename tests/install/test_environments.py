@@ -9,7 +9,6 @@ import subprocess
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 import pytest
 import uv
@@ -36,21 +35,21 @@ class Env:
     site_packages: Path
     debian: bool
 
-    def run(self, *arguments: str, status: int = 0, **environ: str) -> subprocess.CompletedProcess:
+    def run(self, *arguments, status=0, **environ):
         # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
         return ended([str(self.python), "-B", *arguments], status, **environ)
 
-    def autogpu(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess:
+    def autogpu(self, *arguments, status=0):
         return self.run("-m", "autogpu", *arguments, status=status)
 
-    def hooks(self) -> str:
+    def hooks(self):
         """The hook that a fresh start has, and which modules that start should not have loaded."""
         started = self.run("-c", LOOK)
         assert started.stderr == ""
         return started.stdout.strip()
 
 
-def ended(command: list, status: int = 0, **environ: str) -> subprocess.CompletedProcess:
+def ended(command, status=0, **environ):
     given = {**os.environ, **environ}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -61,11 +60,9 @@ DEBIANS = pytest.param("debian", marks=[pytest.mark.xdist_group("debian"), pytes
 
 
 @pytest.fixture(scope="session", params=[*each_python(pytest.mark.thorough), DEBIANS])
-def env(request: pytest.FixtureRequest) -> Iterator[Env]:
+def env(request):
     is_debian = request.param == "debian"
-    if is_debian and not (
-        DEBIAN.exists() and any(map(Path.exists, Path("/usr/lib").glob("python3.*/sitecustomize.py")))
-    ):
+    if is_debian and not (DEBIAN.exists() and list(Path("/usr/lib").glob("python3.*/sitecustomize.py"))):
         pytest.skip("needs Debian's or Ubuntu's own Python, which has a sitecustomize")
     # The dependencies stay in the cache; the wheel, which changes with each edit, is put into them here.
     requirements = ("click", "nvidia-ml-py", "pip", "rich", "tomli; python_version < '3.11'")
@@ -80,7 +77,7 @@ def env(request: pytest.FixtureRequest) -> Iterator[Env]:
         yield made
 
 
-def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself() -> None:
+def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself():
     with zipfile.ZipFile(str(environments.wheel())) as wheel:
         names = wheel.namelist()
         modules = ("_autogpu_hook.py", "_autogpu_steps.py", "sitecustomize.py")
@@ -90,7 +87,7 @@ def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself() -> N
     assert [name for name in names if name.endswith((".pth", ".start"))] == []
 
 
-def test_install_proves_itself_changes_nothing_twice_and_is_undone(env: Env) -> None:
+def test_install_proves_itself_changes_nothing_twice_and_is_undone(env):
     before = tree(env.site_packages)
     hook = env.site_packages / "_autogpu_hook.py"
     said = env.autogpu("install").stdout
@@ -111,7 +108,7 @@ def test_install_proves_itself_changes_nothing_twice_and_is_undone(env: Env) -> 
     assert env.hooks() == "[] []"
 
 
-def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env: Env) -> None:
+def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env):
     cache = env.site_packages / "__pycache__"
     had_cache = cache.exists()
     own = env.site_packages / "sitecustomize.py"
@@ -128,7 +125,7 @@ def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env: Env) -
             cache.rmdir()
 
 
-def test_every_method_works_and_is_undone_also_by_pip(env: Env) -> None:
+def test_every_method_works_and_is_undone_also_by_pip(env):
     before = tree(env.site_packages)
     for method in ("pth",) if env.debian else ("sitecustomize", "pth"):
         env.autogpu("install", "--method", method)
@@ -151,7 +148,7 @@ def test_every_method_works_and_is_undone_also_by_pip(env: Env) -> None:
 
 
 @pytest.mark.parametrize("env", [DEBIANS], indirect=True)
-def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env: Env) -> None:
+def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env):
     before = tree(env.site_packages)
     said = env.autogpu("install", "--method", "sitecustomize", status=1)
     assert re.search(r"did not load .*/_autogpu_hook.py: /usr/lib/python3.*/sitecustomize.py comes first", said.stderr)
@@ -159,7 +156,7 @@ def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env: Env) -> N
     assert (said.stdout, tree(env.site_packages)) == ("", before)
 
 
-def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env: Env, tmp_path: Path) -> None:
+def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env, tmp_path):
     target = tmp_path / "my lib"
     target.mkdir()
     said = env.autogpu("install", "--target", str(target)).stdout

@@ -3,8 +3,6 @@
 And ``autogpu install`` in the environments that uvx, uv and pipx make for a tool.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -23,14 +21,14 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @pytest.fixture(scope="session")
-def tools() -> Path:
+def tools():
     """The folder of pip, pip-compile, pip-sync and pipx."""
     python = environments.interpreter(VERSION)
     return environments.environment(python, ("pip", "pip-tools", "pipx"), with_autogpu=False).parent
 
 
 @pytest.fixture(scope="session")
-def index(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(tools, tmp_path_factory):
     """A folder with both wheels, all that they require, and pip, which pipx renews; in place of a package index."""
     folder = tmp_path_factory.mktemp("index")
     wheels = [str(environments.wheel(name)) for name in ("autogpu", "autogpu_autoload")]
@@ -41,20 +39,20 @@ def index(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def virtual_environment(folder: Path, index: Path) -> Path:
+def virtual_environment(folder, index):
     python = folder / ".venv" / "bin" / "python"
     ended([UV, "venv", "--quiet", "--python", VERSION, str(folder / ".venv")])
     ended([UV, "pip", "install", "--quiet", "--python", str(python), "--no-index", "--find-links", str(index), "pip"])
     return python
 
 
-def files_of_ours(python: Path) -> set:
+def files_of_ours(python):
     site_packages = environments.site_packages(python)
     places = (site_packages, site_packages / "__pycache__")
     return {path.name for place in places for path in place.glob("*") if path.name.startswith(OURS)}
 
 
-def loads_the_hook(python: Path) -> bool:
+def loads_the_hook(python):
     """Whether a start, which may compile, loads the hook that is in this environment, and is silent."""
     started = ended([str(python), "-c", LOOK])
     assert started.stderr == ""
@@ -63,24 +61,26 @@ def loads_the_hook(python: Path) -> bool:
     return started.stdout != "[] []\n"
 
 
-def assert_left_to(owner: str, python: Path) -> None:
-    """``autogpu install`` and ``uninstall`` name whose the files are, and leave them."""
-    before = files_of_ours(python)
-    for verb in ("install", "uninstall"):
-        refused = ended([str(python), "-B", "-m", "autogpu", verb], 1).stderr
-        assert f" belong to {owner} (autogpu_autoload-" in refused
-        assert "autogpu: upgrade or remove autogpu-autoload by what installed it\n" in refused
-    assert files_of_ours(python) == before
+def assert_left_to(owner, python):
+    """``autogpu install`` finds all in place, ``uninstall`` names whose the files are, and both leave them."""
+    before, command = files_of_ours(python), [str(python), "-B", "-m", "autogpu"]
+    done = ended([*command, "install"]).stdout
+    assert done.startswith("Everything was in place in ")
+    assert done.endswith(f"\nTo undo: remove autogpu-autoload by what installed it ({owner})\n")
+    refused = ended([*command, "uninstall"], 1).stderr
+    assert refused.endswith(f" belong to {owner}\nautogpu: upgrade or remove autogpu-autoload by what installed it\n")
+    # The start that proves it has compiled them.
+    assert {name for name in files_of_ours(python) ^ before if not name.endswith(".pyc")} == set()
     assert loads_the_hook(python)
 
 
-def test_uv_keeps_what_the_lock_names(index: Path, tmp_path: Path) -> None:
+def test_uv_keeps_what_the_lock_names(index, tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\n'
         f'[tool.uv]\nno-index = true\nfind-links = ["{index}"]\n'
     )
 
-    def run(*arguments: str) -> None:
+    def run(*arguments):
         project = ("--quiet", "--project", str(tmp_path), "--python", VERSION)
         ended([UV, *arguments, *project])
 
@@ -108,9 +108,7 @@ def test_uv_keeps_what_the_lock_names(index: Path, tmp_path: Path) -> None:
     assert files_of_ours(python) == set()
 
 
-def test_the_lock_of_a_project_whose_environment_is_elsewhere_is_named(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_a_project_whose_environment_is_elsewhere_is_named(index, tmp_path, monkeypatch):
     project, environment = tmp_path / "app", tmp_path / "venv"
     project.mkdir()
     (project / "pyproject.toml").write_text(
@@ -128,11 +126,11 @@ def test_the_lock_of_a_project_whose_environment_is_elsewhere_is_named(
     assert not loads_the_hook(python)
 
 
-def test_pip_takes_over_what_install_wrote(index: Path, tmp_path: Path) -> None:
+def test_pip_takes_over_what_install_wrote(index, tmp_path):
     python = virtual_environment(tmp_path, index)
     local = ("--quiet", "--no-index", "--find-links", str(index))
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         return ended([str(python), "-m", *arguments]).stdout
 
     run("pip", "install", *local, "--no-compile", "autogpu")
@@ -147,60 +145,44 @@ def test_pip_takes_over_what_install_wrote(index: Path, tmp_path: Path) -> None:
     assert files_of_ours(python) == set()
 
 
-def test_pip_sync_keeps_what_the_lock_names(index: Path, tools: Path, tmp_path: Path) -> None:
-    python = virtual_environment(tmp_path, index)
-    source, lock = tmp_path / "requirements.in", tmp_path / "requirements.txt"
-    local = ("--quiet", "--no-index", "--find-links", str(index))
+@pytest.mark.parametrize("tool", ["pip-tools", "uv"])
+def test_pip_sync_keeps_what_the_lock_names(index, tools, tmp_path, monkeypatch, tool):
+    """In an environment that is elsewhere, as conda's and pyenv's are, and in the one beside the lock."""
+    project, local = tmp_path / "project", ("--quiet", "--no-index", "--find-links", str(index))
+    python = virtual_environment(project if tool == "pip-tools" else tmp_path, index)
+    project.mkdir(exist_ok=True)
+    monkeypatch.chdir(project if tool == "uv" else tmp_path)
+    source, lock = project / "requirements.in", project / "requirements.txt"
+    compiling, sync = [UV, "pip", "compile", *local], [UV, "pip", "sync", *local, "--python", str(python), str(lock)]
+    if tool == "pip-tools":
+        compiling = [str(tools / "pip-compile"), *local, "--no-emit-find-links"]
+        to_python = ("--pip-args=--no-compile", "--python-executable", str(python))
+        sync = [str(tools / "pip-sync"), *local, *to_python, str(lock)]
 
-    def compile_and_sync(*requirements: str) -> None:
+    def compile_and_sync(*requirements):
         source.write_text("\n".join(requirements))
-        ended([str(tools / "pip-compile"), *local, "--no-emit-find-links", "--output-file", str(lock), str(source)])
-        sync()
-
-    def sync() -> None:
-        ended(
-            [str(tools / "pip-sync"), *local, "--pip-args=--no-compile", "--python-executable", str(python), str(lock)]
-        )
+        ended([*compiling, "--output-file", str(lock), str(source)])
+        ended(sync)
 
     compile_and_sync("autogpu")
     said = ended([str(python), "-m", "autogpu", "install"]).stderr
     assert f"autogpu: {lock} does not name these files, so `pip-sync` will remove them; " in said
     assert loads_the_hook(python)
-    sync()
-    assert files_of_ours(python) == set()
+    ended(sync)
+    assert not loads_the_hook(python)
 
     compile_and_sync("autogpu", "autogpu-autoload")
     assert loads_the_hook(python)
-    sync()
-    assert_left_to("pip", python)
+    ended(sync)
+    assert_left_to("pip" if tool == "pip-tools" else "uv", python)
     compile_and_sync("autogpu")
     assert not loads_the_hook(python)
-    assert files_of_ours(python) == set()
+    if tool == "pip-tools":
+        assert files_of_ours(python) == set()
 
 
-def test_the_lock_of_the_project_in_which_install_is_typed_is_named(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For an environment that is elsewhere, as conda's and pyenv's are."""
-    python = virtual_environment(tmp_path / "elsewhere", index)
-    local = ("--quiet", "--no-index", "--find-links", str(index))
-    project = tmp_path / "project"
-    project.mkdir()
-    monkeypatch.chdir(project)
-    lock = project / "requirements.txt"
-    (project / "requirements.in").write_text("autogpu")
-    ended([UV, "pip", "compile", *local, "requirements.in", "--output-file", lock.name])
-    sync = [UV, "pip", "sync", *local, "--python", str(python), lock.name]
-    ended(sync)
-    said = ended([str(python), "-m", "autogpu", "install"]).stderr
-    assert f"autogpu: {lock} does not name these files, so `pip-sync` will remove them; " in said
-    assert loads_the_hook(python)
-    ended(sync)
-    assert not loads_the_hook(python)
-
-
-def test_pipx_injects_it_beside_an_application(index: Path, tools: Path, tmp_path: Path) -> None:
-    def pipx(*arguments: str) -> None:
+def test_pipx_injects_it_beside_an_application(index, tools, tmp_path):
+    def pipx(*arguments):
         ended([str(tools / "pipx"), *arguments], PIPX_HOME=str(tmp_path / "pipx"), PIPX_BIN_DIR=str(tmp_path / "bin"))
 
     local = f"--pip-args=--no-compile --no-index --find-links {index}"
@@ -225,9 +207,7 @@ OF_TOOLS = {
 
 
 @pytest.mark.parametrize("words", OF_TOOLS.values(), ids=list(OF_TOOLS))
-def test_install_in_a_tools_environment_doubts_it_and_serves_the_one_that_is_named(
-    index: Path, tools: Path, tmp_path: Path, words: list
-) -> None:
+def test_install_in_a_tools_environment_doubts_it_and_serves_the_one_that_is_named(index, tools, tmp_path, words):
     # Of the test alone: the hook would come into an environment that others share.
     folders = dict.fromkeys(("UV_TOOL_BIN_DIR", "PIPX_BIN_DIR"), str(tmp_path / "bin"))
     for name in ("UV_CACHE_DIR", "UV_TOOL_DIR", "PIPX_HOME"):

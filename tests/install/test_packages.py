@@ -1,7 +1,5 @@
 """Lock files: what they remove, and what keeps the start-up files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -27,9 +25,7 @@ FROM_SOURCE = f"add {AUTOLOAD} to what it is compiled from"
         pytest.param("requirements.txt", UV_COMPILE, "pip-sync", FROM_SOURCE, "lab/.venv", "/", id="uv-pip-compile"),
     ],
 )
-def test_a_lock_without_the_start_up_files_is_named(
-    tmp_path: Path, name: str, text: str, command: str, remedy: str, place: str, here: str
-) -> None:
+def test_a_lock_without_the_start_up_files_is_named(tmp_path, name, text, command, remedy, place, here):
     lock = tmp_path / "lab" / name
     lock.parent.mkdir()
     lock.write_text(text)
@@ -44,7 +40,7 @@ def test_a_lock_without_the_start_up_files_is_named(
     [("requirements.txt", "autogpu\n"), ("poetry.lock", UV_LOCK), ("constraints.txt", PIP_COMPILE)],
     ids=["by-hand", "removes-nothing", "of-no-environment"],
 )
-def test_what_is_no_lock_is_passed_over(tmp_path: Path, name: str, text: str) -> None:
+def test_what_is_no_lock_is_passed_over(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     (tmp_path / "uv.lock").mkdir()
     elsewhere = tmp_path / "elsewhere"
@@ -53,13 +49,13 @@ def test_what_is_no_lock_is_passed_over(tmp_path: Path, name: str, text: str) ->
     assert what_to_add(tmp_path / ".venv", elsewhere) == ""
 
 
-def test_a_folder_that_can_not_be_looked_into_is_passed_over(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_looked_into_is_passed_over(tmp_path):
     (tmp_path / "requirements.txt").write_text(PIP_COMPILE)
     of_no_file_system = tmp_path / ("x" * 300)
     assert what_to_add(of_no_file_system / ".venv", tmp_path).startswith(str(tmp_path / "requirements.txt"))
 
 
-def test_uv_sync_leaves_an_environment_elsewhere_alone(tmp_path: Path) -> None:
+def test_uv_sync_leaves_an_environment_elsewhere_alone(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "uv.lock").write_text(UV_LOCK)

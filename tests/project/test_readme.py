@@ -1,7 +1,5 @@
 """A stranger's first five minutes: README.md alone, typed in a new clone."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests that write into the same place are kept apart by their group; a pytest that ignores groups must not pass."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """What the site does beyond its pages: Chinese as it is written and searched for, and the copy button of a screen."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Jobs of two users that come, hold what they claimed and are killed at random: nothing over-promised, nothing left."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The end of what CI prints tells what happened, whichever way it ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -39,22 +37,21 @@ def test_that_is_fine(): pass
 @pytest.fixture
 def suites(tmp_path):
     """Start the suites of a project of its own."""
-    (tmp_path / "Makefile").write_text(
-        MAKEFILE.replace("$(PYTEST)", f"{sys.executable} -m pytest -q -p no:cacheprovider")
-    )
-    (tmp_path / "test_good.py").write_text(GOOD)
-    (tmp_path / "test_bad.py").write_text(BAD)
+    makefile = MAKEFILE.replace("$(PYTEST)", f"{sys.executable} -m pytest -q -p no:cacheprovider")
+    files = {
+        "Makefile": makefile,
+        "test_good.py": GOOD,
+        "test_bad.py": BAD,
+        "test_unread.py": "import no_such_module\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTEST"))}
 
     def start(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.suites", *arguments],
-            env={**environ, "PYTHONPATH": str(ROOT), "TURN": "7"},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        command, given = [sys.executable, "-m", "tests.suites", *arguments], {**environ, "PYTHONPATH": str(ROOT)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, env={**given, "TURN": "7"}, cwd=tmp_path, **pipes)
 
     return start
 
@@ -67,40 +64,33 @@ def told(process):
 
 def test_of_suites_that_pass_there_is_a_table(suites):
     status, lines = told(suites("good", "turn"))
-    assert status == 0
-    assert [line.split()[:4] for line in lines] == [
-        ["suite", "tests", "skipped", "failed"],
-        ["good", "1", "1", "0"],
-        ["turn", "-", "0", "0"],
-        ["all", "1", lines[-1].split()[-1]],
-    ]
+    head, good, turn, whole = [line.split()[:4] for line in lines]
+    assert (status, head) == (0, ["suite", "tests", "skipped", "failed"])
+    assert (good, turn, whole[:2]) == (["good", "1", "1", "0"], ["turn", "-", "0", "0"], ["all", "1"])
 
 
 def test_the_first_suite_with_a_failure_ends_it_and_its_failures_are_named(suites):
     status, lines = told(suites("good", "bad", "turn"))
-    assert status == 1
-    assert lines[2].split()[:4] == ["bad", "3", "0", "2"]
-    assert [line for line in lines if line.startswith("FAILED")] == [
-        "FAILED test_bad.py::test_of_size[8 GiB]",
-        "FAILED test_bad.py::test_of_server",
-    ]
+    assert (status, lines[2].split()[:4]) == (1, ["bad", "3", "0", "2"])
+    failed = [line.partition("::")[2] for line in lines if line.startswith("FAILED test_bad.py")]
+    assert failed == ["test_of_size[8 GiB]", "test_of_server"]
     assert any("'8 GiB' == '8GiB'" in line for line in lines)
     assert any("the port is taken" in line for line in lines)
     assert lines[-1] == "not run: turn"
 
 
-def test_of_a_file_that_cannot_be_imported_the_reason_is_told(suites, tmp_path):
-    (tmp_path / "test_unread.py").write_text("import no_such_module\n")
-    status, lines = told(suites("unread"))
-    assert (status, lines[1].split()[:4]) == (1, ["unread", "1", "0", "1"])
-    assert any(line.startswith("FAILED test_unread") for line in lines)
-    assert "No module named 'no_such_module'" in lines[-1]
-
-
-def test_of_a_suite_without_tests_the_last_lines_are_told(suites):
-    status, lines = told(suites("broken", "good"))
-    assert (status, lines[1].split()[:4]) == (1, ["broken", "-", "0", "yes"])
-    assert "    no such option: --fox" in lines
+@pytest.mark.parametrize(
+    ("suite", "row", "reason"),
+    [
+        pytest.param("unread", "unread 1 0 1", "No module named 'no_such_module'", id="a-file-that-is-not-imported"),
+        pytest.param("broken", "broken - 0 yes", "    no such option: --fox", id="a-suite-without-tests"),
+    ],
+)
+def test_of_what_runs_no_test_the_reason_is_told(suites, suite, row, reason):
+    status, lines = told(suites(suite, "good"))
+    assert (status, lines[1].split()[:4]) == (1, row.split())
+    assert any(line.startswith("FAILED ") and suite in line for line in lines)
+    assert any(line.endswith(reason) for line in lines)
 
 
 def test_ended_by_a_time_limit_it_tells_what_is_known(suites):

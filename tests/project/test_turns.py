@@ -1,7 +1,5 @@
 """What takes turns comes up in one of them, and nothing else is left out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,10 +1,11 @@
-"""Sentences that a script prints."""
-
-from __future__ import annotations
+"""Sentences that a script prints, and the line about one that autogpu makes wait."""
 
 import pytest
 
-from autogpu.reporting.messages import few_replicas, not_held
+from autogpu.lease import QueueState
+from autogpu.reporting.messages import WaitingReport, few_replicas, not_held
+from autogpu.reporting.text import span
+from autogpu.selection.model import Decision, Verdict
 from tests.support.selections import claim, decided
 from tests.support.values import gpu
 
@@ -30,3 +31,34 @@ def test_of_gpus_to_hold_those_that_are_shared_are_named_and_the_remedy_where_it
     idle = decided(gpu(0), gpu(1), gpu(2), held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
     shared = [device for device in idle.devices if device.index != 1]
     assert not_held(shared, idle) == "; GPU 2 and GPU 0 not reserved: others may join"
+
+
+def look(waited_s, position=1, *, busy=88):
+    state = QueueState((None,) * (position - 1), 1, waited_s, 1800.0)
+    return state, Decision(Verdict.WAIT, f"no GPU is free (GPU 0: {busy} % busy)")
+
+
+@pytest.mark.parametrize(
+    ("looks", "said_at_s"),
+    [
+        pytest.param([look(0.0), look(2.0), look(4.0)], [0.0], id="at-once-and-not-at-every-look"),
+        pytest.param([look(0.0, 3), look(700.0, 3)], [0.0], id="not-where-nothing-has-changed"),
+        pytest.param([look(0.0), look(700.0, busy=31)], [0.0], id="not-for-other-readings"),
+        pytest.param([look(0.0, 3), look(700.0, 2)], [0.0, 700.0], id="another-place"),
+        pytest.param([look(0.0, 3), look(9.0, 2), look(299.0, 2), look(301.0, 2)], [0.0, 301.0], id="seldom"),
+        pytest.param([look(0.0, 3), look(9.0, 2), look(301.0, 3)], [0.0], id="what-has-passed-is-not-told"),
+        pytest.param([look(1803.0)], [1803.0], id="beyond-its-time-of-no-time"),
+        pytest.param([look(0.0, 3), look(400.0, 2), look(500.0, 1), look(701.0, 1)], [0, 400, 701], id="and-again"),
+    ],
+)
+def test_a_line_comes_at_once_and_at_another_place(looks, said_at_s):
+    lines = []
+    report = WaitingReport(lines.append)
+    for state, decision in looks:
+        report(state, decision)
+    assert lines == [
+        f"waiting for a GPU, place {state.position} in the queue, "
+        f"{span(state.waited_s)}{' of 30 min' * (state.waited_s < 1800)}: {decision.why}; Ctrl-C stops"
+        for state, decision in looks
+        if state.waited_s in said_at_s
+    ]

@@ -1,7 +1,5 @@
 """Lines on the stderr of a process that is not ours."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """MIG instances, as the page, its JSON and its metrics show them below their card."""
 
-from __future__ import annotations
-
 import json
 
 from autogpu.cli.status_screen import View, lines

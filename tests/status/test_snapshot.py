@@ -1,7 +1,5 @@
 """Who is on which GPU, from what the driver and the leases say."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -17,9 +17,8 @@ TIMEOUT_S = 60
 
 def why_not():
     """What this machine lacks for it, or ``""``."""
-    if SSHD is None:
-        return "no sshd on this machine"
-    missing = [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
+    missing = [] if SSHD else ["sshd"]
+    missing += [name for name in ("ssh", "ssh-keygen") if shutil.which(name) is None]
     return f"no {missing[0]} on this machine" if missing else ""
 
 
@@ -67,7 +66,10 @@ class SshHosts:
         """
         self._make_key(name)
         variables = " ".join(f'"{key}={value}"' for key, value in dict(environ).items())
-        port, config = _free_port(), self._folder / f"{name}.sshd_config"
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        config = self._folder / f"{name}.sshd_config"
         lines = [
             f"ListenAddress 127.0.0.1:{port}",
             f"HostKey {self._folder / name}",
@@ -84,11 +86,10 @@ class SshHosts:
         config.write_text("\n".join(lines) + "\n")
         server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=subprocess.PIPE, text=True)
         self._servers.append(server)
-        said = ""
-        while "Server listening" not in said:
-            line = server.stderr.readline()
-            said += line
-            assert line, f"sshd has ended: {said}"
+        said = [server.stderr.readline()]
+        while "Server listening" not in said[-1]:
+            assert said[-1], f"sshd has ended: {said}"
+            said.append(server.stderr.readline())
         self.know(name, port, client)
 
     def know(self, name, port, client=""):
@@ -120,9 +121,3 @@ class SshHosts:
     def _make_key(self, name):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name)]
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
-
-
-def _free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]

@@ -127,24 +127,3 @@ class Terminal:
                 part = b""
             assert part, f"the shell has ended; the terminal shows:\n{text}"
             self._seen += part.decode("utf-8", "replace")
-
-
-def until_shown(controller, shown, text, times):
-    """What a program has shown once ``text`` stands there so often."""
-    end_s = time.monotonic() + 60
-    while shown.count(text) < times:
-        assert select.select([controller], [], [], max(0.0, end_s - time.monotonic()))[0], shown
-        shown += os.read(controller, 65536)
-    return shown
-
-
-def until_closed(controller, shown):
-    """What a program has shown when it has closed its terminal."""
-    while True:
-        try:
-            part = os.read(controller, 65536)
-        except OSError:  # Linux says so that the other side is closed
-            return shown
-        if not part:
-            return shown
-        shown += part

@@ -1,12 +1,11 @@
 """A server of three GPUs, of which one is a colleague's, and the commands of autogpu on it."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -20,10 +19,16 @@ AUTOGPU = [sys.executable, "-m", "autogpu"]
 
 
 @pytest.fixture
-def server(tmp_path, lease_folder):
+def server(request, tmp_path, lease_folder):
+    """One with the ``GPUS`` of the test's module, or with those of the lab."""
     (tmp_path / "server").mkdir()
-    with Server(LAB, folder=tmp_path / "server") as running:
+    with Server(getattr(request.module, "GPUS", LAB), folder=tmp_path / "server") as running:
         yield running
+
+
+@pytest.fixture
+def environ(lease_folder):
+    return {"AUTOGPU_LEASE_DIR": str(lease_folder)}
 
 
 def holders(lease_folder):
@@ -40,19 +45,27 @@ def running(server, *arguments, **options):
 
 
 class OnTerminal:
-    """``autogpu wait`` whose stderr is a terminal, and what it has shown there."""
+    """A command of autogpu whose stdin and stderr are a terminal, and its stdout if so wanted."""
 
-    def __init__(self, popen, *options):
+    def __init__(self, popen, *arguments, is_whole=False, **options):
         self._controller, terminal = pty.openpty()
-        self.process = popen([*AUTOGPU, "wait", *options], stdout=subprocess.PIPE, stderr=terminal, text=True)
+        streams = {"stdin": terminal, "stdout": terminal if is_whole else subprocess.PIPE, "stderr": terminal}
+        self.process = popen([*AUTOGPU, *arguments], **streams, text=True, **options)
         os.close(terminal)
         self.shown = ""
 
-    def until_shown(self, text):
+    def until_shown(self, text, times=1):
         end_s = time.monotonic() + 60
-        while text not in self.shown:
+        while self.shown.count(text) < times:
             assert select.select([self._controller], [], [], max(0.0, end_s - time.monotonic()))[0], self.shown
             self._read()
+
+    def type(self, text):
+        os.write(self._controller, text.encode())
+
+    def echoes(self):
+        """Tell whether it shows what is typed."""
+        return bool(termios.tcgetattr(self._controller)[3] & termios.ECHO)
 
     def end(self):
         """Its stdout and exit status."""
@@ -67,5 +80,5 @@ class OnTerminal:
             part = os.read(self._controller, 65536)
         except OSError:  # Linux says so that the other side is closed
             part = b""
-        self.shown += part.decode()
+        self.shown += part.decode("utf-8", "replace")
         return part

@@ -1,0 +1,150 @@
+"""What an administrator reads, what a script gets, and the policy that is proposed."""
+
+import os
+
+import pytest
+
+from autogpu.cli import host_setup as hosts
+from autogpu.cli import main as frame
+from autogpu.errors import InstallError
+from autogpu.policy import Policy, resolve
+from autogpu.policy.templates import example
+from autogpu.reporting.text import host_setup_command, sudo
+from tests.lease.conftest import needs_root
+
+
+@pytest.fixture
+def run(image, capsys, monkeypatch):
+    host = image.host
+    monkeypatch.setattr(hosts, "Host", lambda: host)
+    monkeypatch.setattr(hosts, "sudo", lambda: "")
+
+    def run(*options):
+        status = frame.run(["host-setup", *options])
+        said = capsys.readouterr()
+        assert said.err == ""
+        return status, said.out
+
+    return run
+
+
+def test_setup_says_what_it_wrote_and_changes_nothing_the_second_time(run, image):
+    ends = "All that is required is in place.\nContainers take part with -v /run/autogpu:/run/autogpu\n"
+    wrote = f"wrote {image.tmpfiles}\nmade {image.folder}\nwrote {image.policy}\n"
+    assert run() == (0, wrote + ends)
+    before = image.tree()
+    assert (run(), image.tree()) == ((0, ends), before)
+
+
+def test_check_tells_each_part_and_the_way_out(run, image):
+    status, said = run("--check")
+    assert status == 1
+    assert said.splitlines() == [
+        f"{image.tmpfiles} does not exist.",
+        "  /run is emptied at boot, and then jobs coordinate in /var/tmp/autogpu.v1 again.",
+        f"{image.folder} does not exist.",
+        "  Jobs coordinate in /var/tmp/autogpu.v1, which trusts its first user, who owns it and may remove the "
+        "leases of others; does not reach into containers, nor into services with a private /tmp and /var/tmp; "
+        "does not survive a cleaner of /var/tmp.",
+        f"{image.policy} does not exist.",
+        "  The defaults are used, and there is no cap on the GPUs of one user.",
+        "To set it up: autogpu host-setup",
+    ]
+    run()
+    status, said = run("--check")
+    assert (status, said.splitlines()[3]) == (0, "All that is required is in place.")
+    assert said.count(" is in place.\n") == 4
+    # Without a policy as well.
+    image.policy.unlink()
+    status, said = run("--check")
+    assert "All that is required is in place.\n" in said
+    assert (status, f"{image.policy} does not exist." in said) == (0, True)
+
+
+MISSPELT = 'locked names "select.exclud", which is no key, nearest is select.exclude'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param('locked = ["select.exclud"]\n', MISSPELT, id="misspelt-lock"),
+        pytest.param("[limits]\nper_user = -1\n", "limits.per_user", id="value"),
+        pytest.param("[limits]\nper_users = 1\n", "per_users", id="key"),
+        pytest.param("[limits\n", "is not valid TOML", id="syntax"),
+    ],
+)
+def test_an_existing_policy_stays_and_is_told_where_it_enforces_nothing(run, image, text, said):
+    run()
+    image.policy.write_text(text)
+    before = image.tree()
+    for options, status in (("--check",), 1), ((), 0):
+        found, told = run(*options)
+        assert (found, f"{image.policy} is not in force as it is written.\n  {image.policy}:" in told) == (status, True)
+        assert (said in told, "All that is required" in told, "To set it up" in told) == (True, False, False)
+    assert image.tree() == before
+
+
+@pytest.mark.parametrize(
+    ("at", "mode", "said"),
+    [
+        pytest.param("", 0o600, "the jobs of its users can't read it", id="closed"),
+        pytest.param("..", 0o700, "the jobs of its users can't read it", id="closed-folder"),
+        pytest.param("", 0o666, "every user can change it", id="open-to-all"),
+        pytest.param("", 0o664, "", id="usual"),
+    ],
+)
+def test_a_policy_that_only_root_can_read_or_anyone_can_change_counts(image, at, mode, said):
+    image.setup()
+    (image.policy.parent if at else image.policy).chmod(mode)
+    part = image.host.parts()[-1]
+    assert (bool(part.problem), said in part.consequence) == (bool(said), True)
+
+
+@needs_root
+def test_a_policy_for_a_group_of_its_own_is_a_choice(image):
+    image.setup()
+    os.chown(image.policy, 0, 4711)
+    image.policy.chmod(0o640)
+    assert not image.host.parts()[-1].problem
+
+
+def test_print_shows_what_would_be_written_and_run(run, image):
+    before = image.tree()
+    status, said = run("--print")
+    assert (status, image.tree()) == (0, before)
+    run()
+    assert said == (
+        f"# {image.tmpfiles}\n{image.tmpfiles.read_text()}\n# {image.policy}\n{image.policy.read_text()}\n"
+        f"# then run: systemd-tmpfiles --create {image.tmpfiles}\n"
+    )
+
+
+def test_the_policy_sets_nothing_and_each_line_of_the_example_stands_there_behind_one_hash(image):
+    image.setup()
+    found = resolve({}, script=None, working_directory=image.root, system_file=image.policy)
+    assert (found.policy, found.problems, found.system_notes) == (Policy(), (), ())
+    lines = image.policy.read_text(encoding="ascii").splitlines()
+    listing = example().partition("\n\n")[2].splitlines()
+    assert lines[-len(listing) :] == [f"#{line}" if line and line[0] != "[" else line for line in listing]
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_system_without_run_is_refused(tmp_path):
+    with pytest.raises(InstallError, match="this is no Linux system: it has no folder"):
+        hosts.Host(tmp_path)
+
+
+def test_only_root_may_change_the_host(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(InstallError, match="only root may") as refused:
+        hosts.setup(hosts.Host())
+    assert refused.value.remedy == "sudo $(command -v autogpu) host-setup"
+
+
+@pytest.mark.parametrize(("by_sudo", "begin"), [(True, "sudo $(command -v autogpu) "), (False, "autogpu ")])
+def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sudo, begin):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    if by_sudo:
+        monkeypatch.setenv("SUDO_USER", "ann")
+    assert host_setup_command(sudo()) == f"{begin}host-setup"
