@@ -274,9 +274,7 @@ def test_a_job_waits_until_the_gpu_comes_free(started):
 
 
 @pytest.mark.parametrize(
-    ("typed", "remedy"),
-    [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")],
-    ids=["variable", "option"],
+    ("typed", "remedy"), [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")], ids=["variable", "option"]
 )
 def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys, typed, remedy):
     process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0", **typed)

@@ -171,13 +171,7 @@ def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, dev
 
 
 @pytest.mark.parametrize(
-    ("gpus", "version", "workers"),
-    [
-        (CUT, R570, 3),
-        (CUT, R535, 1),
-        (MIXED, R535, 2),
-        (MIXED, R570, 4),
-    ],
+    ("gpus", "version", "workers"), [(CUT, R570, 3), (CUT, R535, 1), (MIXED, R535, 2), (MIXED, R570, 4)]
 )
 def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []

@@ -202,11 +202,7 @@ def test_a_pynvml_that_uses_more_of_the_standard_library_reads_the_same(tmp_path
     assert (told["failure"], told["name"]) == (None, "NVIDIA TITAN RTX")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [ONLY_V2, FIRST_VERSION],
-    ids=["driver-without-v3", "pynvml-with-the-first-alone"],
-)
+@pytest.mark.parametrize("source", [ONLY_V2, FIRST_VERSION], ids=["driver-without-v3", "pynvml-with-the-first-alone"])
 def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source):
     assert read_with(tmp_path, source)["pids"] == [5004242]
 

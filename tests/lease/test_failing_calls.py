@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import (
-    Demand,
-    Lease,
-    LeaseUnavailable,
-    acquire_lease,
-    find_folder,
-    locks,
-    queue,
-    snapshot,
-)
+from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, find_folder, locks, queue, snapshot
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import holders, waiters

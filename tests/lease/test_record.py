@@ -22,16 +22,7 @@ GOOD = {
     "group": "job.1.2.abcdef01",
     "gpus": {"GPU-a": 8},
 }
-TICKET = {
-    "v": 1,
-    "pid": 1,
-    "start": 2,
-    "pidns": None,
-    "script": "a",
-    "count": 2,
-    "bytes": None,
-    "uuids": ["G"],
-}
+TICKET = {"v": 1, "pid": 1, "start": 2, "pidns": None, "script": "a", "count": 2, "bytes": None, "uuids": ["G"]}
 
 
 def text(**changes):

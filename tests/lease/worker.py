@@ -325,10 +325,7 @@ class Worker:
         def wait():
             looks = iter([None])
             wait_for_lease(
-                leases.Lease(self.folder, "a.py"),
-                lambda *_: next(looks, {"GPU-0": 1}),
-                demand=demand,
-                timeout_s=20,
+                leases.Lease(self.folder, "a.py"), lambda *_: next(looks, {"GPU-0": 1}), demand=demand, timeout_s=20
             ).release()
 
         def look():
@@ -390,10 +387,7 @@ class Worker:
                 self.lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
             elif what == "wait":
                 self.lease = wait_for_lease(
-                    leases.Lease(self.folder, "a.py"),
-                    lambda *_: next(looks, {"GPU-0": 1}),
-                    demand=demand,
-                    timeout_s=20,
+                    leases.Lease(self.folder, "a.py"), lambda *_: next(looks, {"GPU-0": 1}), demand=demand, timeout_s=20
                 )
             elif what == "timeout":
                 wait_for_lease(leases.Lease(self.folder, "a.py"), lambda *_: None, demand=demand, timeout_s=0)
