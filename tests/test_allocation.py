@@ -12,7 +12,7 @@ import time
 import pytest
 
 from autogpu import activation
-from autogpu.devices.model import UnreadableDevice
+from autogpu.devices.model import NVLINK, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
@@ -250,6 +250,19 @@ def test_a_listing_claims_nothing_and_shows_the_pool(started):
     assert listing[0].memory_bytes == int((ALL - 512) * MIB * 0.9)
     assert (process.framework.assignment, process.holders) == (None, ())
     assert started(gpu(0), AUTOGPU_COUNT="0").framework.listing() == ()
+
+
+@pytest.mark.parametrize(
+    ("visible", "readings"), [("pool", 2), ("chosen", 1)], ids=["at-the-context", "at-the-import-by-its-reading-alone"]
+)
+def test_of_equals_those_that_are_connected_best_are_taken(started, visible, readings):
+    # GPU 0 belongs to GPU 2 and GPU 1 to GPU 3; without these it would be the two last.
+    nvlinks = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): NVLINK for one in range(2)}
+    four, options = [gpu(index) for index in (3, 2, 1, 0)], {"AUTOGPU_COUNT": "2", "AUTOGPU_VISIBLE": visible}
+    process = started(driver=FakeDriver(*four[::-1], topology=nvlinks), counted=four, **options)
+    if visible == "pool":
+        process.framework.take()
+    assert (set(process.claims), process.driver.taken) == ({1, 3}, readings)
 
 
 # Refuse, wait, share
