@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks, model
+from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks
 from autogpu.process import start_time
-from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
+from tests.lease.conftest import ALICE, holders, lease_text, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 from tests.support.processes import in_a_fork
 
@@ -80,6 +80,15 @@ def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothin
     assert set(map(len, kept)) == {1}
 
 
+def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_taken_for_dead(folder, start, monkeypatch):
+    start().ask("acquire", free=["GPU-0"])
+    # As with thousands of locks before that one.
+    monkeypatch.setattr(locks, "_MOST_PIECES", 0)
+    with folder.locked(), replace(folder, patience_s=0.1).locked() as (_, problem):
+        assert problem.what.endswith("by a process that can't be seen from here")
+    assert len(holders(folder)) == 1
+
+
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     impatient, patient = start(), start()
@@ -104,7 +113,7 @@ def is_open_in(pid, file):
     return False
 
 
-LONG = model.encode_lease({**model.identity("a.py"), "group": "g"}, {"GPU-0": 8}, {}).ljust(100_000)
+LONG = lease_text({"GPU-0": 8}).ljust(100_000)
 
 
 # What else can't be read is tried on plain bytes (test_record.py).

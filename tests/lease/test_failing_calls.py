@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, find_f
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import holders, waiters
-from tests.lease.interrupts import OURS
+from tests.lease.interrupts import OURS, open_files
 
 CALLS = [(os, name) for name in dir(os) if name in {
     "open", "fstat", "stat", "lstat", "scandir", "listdir", "unlink", "rename", "link", "mkdir", "rmdir", "close",
@@ -45,10 +44,6 @@ class Refusing:
                 call(*arguments, **options)
             raise OSError(self._number, os.strerror(self._number))
         return call(*arguments, **options)
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def is_ours(frame):
@@ -134,14 +129,3 @@ def test_a_file_system_on_which_others_see_no_lock_of_a_lease_is_one_that_can_no
         with pytest.raises(LeaseUnavailable, match=r"can't be used: (No locks available|Invalid argument)"):
             acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
     assert list(folder.path.iterdir()) == []
-
-
-def test_what_a_signals_handler_raises_is_the_scripts(folder):
-    for error in (TimeoutError("the script's own"), OSError("any")):
-
-        def choose(*_, error=error):
-            raise error
-
-        with pytest.raises(OSError) as caught:
-            acquire_lease(Lease(folder, "a.py"), choose)
-        assert caught.value is error

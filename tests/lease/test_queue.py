@@ -24,13 +24,6 @@ def never(holders, waiters):
     return None
 
 
-def test_who_need_not_wait_does_not(folder):
-    lease = wait_for_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1}, demand=Demand(), timeout_s=0)
-    assert lease.claims == {"GPU-0": 1}
-    assert waiters(folder) == ()
-    lease.release()
-
-
 def test_a_free_gpu_goes_to_those_who_wait_in_their_order(folder, start):
     """Processes of all users; one of them is killed before its turn."""
     users = (ALICE, BOB) if os.geteuid() == 0 else ()
@@ -82,16 +75,6 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     assert jumper.ask("acquire", free=GPU)["claims"] is None
     waiting.kill(signal.SIGCONT)
     assert waiting.result() == {"claims": {"GPU-0": 1}}
-
-
-def test_a_waiter_for_other_gpus_does_not_block(start):
-    holder, other, first, second = start(), start(), start(), start()
-    holder.ask("acquire", gpus={"GPU-0": 1})
-    other.ask("acquire", gpus={"GPU-1": 1})
-    first.wait_in_line(free=["GPU-0"])
-    second.wait_in_line(free=["GPU-1"])
-    other.kill()
-    assert second.result() == {"claims": {"GPU-1": 1}}
 
 
 def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
