@@ -11,12 +11,7 @@ from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
 import pytest
 
 from autogpu.devices import probe
-from autogpu.devices.model import (  # noqa: F401  (for eval)
-    Device,
-    Inventory,
-    Process,
-    UnreadableDevice,
-)
+from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
 from tests.gpusim import Gpu, Server
 from tests.support.fakes import FakeDriver
 from tests.support.values import gpu

@@ -139,6 +139,12 @@ def nvmlDeviceGetComputeRunningProcesses(gpu):
     return real_pynvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu)
 del nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3
 """
+MORE_OF_THE_LIBRARY = """
+from string import Template, digits
+assert Template("$a").substitute(a=digits) == "0123456789"
+from real_pynvml import *
+from real_pynvml import NVMLError
+"""
 
 READ = """
 import json, os
@@ -191,20 +197,18 @@ def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_pat
     assert told["cause"] == "pynvml"
 
 
-def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
-    told = read_with(tmp_path, OLD)
-    assert (told["failure"], told["name"], told["used"]) == (None, "NVIDIA TITAN RTX", 2 * GIB)
-
-
-def test_a_pynvml_that_uses_more_of_the_standard_library_reads_the_same(tmp_path):
-    more = "from string import Template, digits\nassert Template('$a').substitute(a=digits) == '0123456789'\n"
-    told = read_with(tmp_path, more + "from real_pynvml import *\nfrom real_pynvml import NVMLError\n")
-    assert (told["failure"], told["name"]) == (None, "NVIDIA TITAN RTX")
-
-
-@pytest.mark.parametrize("source", [ONLY_V2, FIRST_VERSION], ids=["driver-without-v3", "pynvml-with-the-first-alone"])
-def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source):
-    assert read_with(tmp_path, source)["pids"] == [5004242]
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(OLD, id="an-old-one"),
+        pytest.param(MORE_OF_THE_LIBRARY, id="one-that-uses-more-of-the-standard-library"),
+        pytest.param(ONLY_V2, id="beside-a-driver-without-v3"),
+        pytest.param(FIRST_VERSION, id="one-with-the-first-version-alone"),
+    ],
+)
+def test_another_pynvml_reads_the_same(tmp_path, source):
+    read = {"failure": None, "cause": None, "name": "NVIDIA TITAN RTX", "pids": [5004242], "used": 2 * GIB}
+    assert read_with(tmp_path, source) == read
 
 
 def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):
@@ -369,20 +373,15 @@ def test_where_only_a_thread_can_read_a_projects_module_is_not_run_either(tmp_pa
 def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", READ], env=environ, capture_output=True, text=True, timeout=60, check=True
-    )
-    told = json.loads(done.stdout)
-    assert told["failure"].startswith("NVML can't be loaded: ")
-    assert told["cause"] == "driver"
+    command = [sys.executable, "-c", READ]
+    told = json.loads(subprocess.run(command, env=environ, capture_output=True, timeout=60, check=True).stdout)
+    assert (told["failure"][:22], told["cause"]) == ("NVML can't be loaded: ", "driver")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine")
 def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH], env=dict(os.environ), capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", BOTH], capture_output=True, timeout=120, check=True)
     ours, theirs = json.loads(done.stdout)
     # Ours is a mean over ten seconds; and memory moves on a machine in use.
     for row in (*ours["devices"], *theirs["devices"]):
