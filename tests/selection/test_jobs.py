@@ -93,12 +93,10 @@ HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
     ("devices", "claims", "expected"),
     [
         pytest.param(used(), {0: 24}, {0: 24}, id="not-used-yet"),
-        pytest.param(used(gpu0=1), {0: 24}, {0: 24}, id="used"),
         pytest.param(used(gpu1=1), {0: 24}, {1: 24}, id="another-one-is-used"),
         pytest.param(used(gpu0=1, gpu1=5), {0: 24}, {0: 24, 1: 0}, id="one-more-is-used"),
         pytest.param(used(gpu0=1, gpu2=2), {0: 24, 1: 6}, {0: 24, 2: 6}, id="one-of-two-is-another"),
         pytest.param(used(gpu1=1, gpu2=5, gpu3=2), {0: 6}, {1: 0, 2: 6, 3: 0}, id="the-most-used-was-meant"),
-        pytest.param(used(gpu2=1), {0: 24, 1: 24}, {1: 24, 2: 24}, id="two-were-asked-for"),
         pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="a-best-effort-job"),
         pytest.param([*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="a-bare-context-is-no-use"),
         pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="nor-before-all-are-used"),
@@ -137,7 +135,6 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({"per_user": 1}, HELD, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
         pytest.param({"per_user": 1}, HELD, (UUID, True, 24), True, id="but-what-it-has-already"),
         pytest.param({"per_user": 2}, HELD, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
-        pytest.param({"per_user": 1}, {}, ("GPU-else", True, 24), True, id="who-holds-none-does"),
         pytest.param({"per_user": 0}, HELD, ("GPU-else", True, 24), True, id="there-is-no-cap"),
     ],
 )

@@ -34,7 +34,6 @@ NEARLY_ALL = {"script_demand": MemoryDemand(percent=90, is_limit=True, or_best_e
 @pytest.mark.parametrize(
     ("named", "taken", "expected"),
     [
-        pytest.param((2,), (2,), {2: 2}, id="its-own"),
         pytest.param((2,), (0,), {2: 0}, id="another"),
         pytest.param((2, 3), (3, 0), {2: 0, 3: 3}, id="one-of-two"),
         pytest.param((3, 0), (0, 3), {3: 3, 0: 0}, id="in-the-scripts-order"),
@@ -64,8 +63,6 @@ def by_position(*positions, **asked):
         case(
             "the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, caps={gpu(3).uuid: within_context(24 * GIB)}
         ),
-        case("the-fifth-before-a-minute", POOL, by_position(1, **YOUNG), verdict=Verdict.WAIT),
-        case("the-fifth-waits", POOL, by_position(1, busy="wait", **ALL), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
         case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
@@ -95,22 +92,12 @@ def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 
-def test_siblings_that_name_one_position_each_never_meet_while_a_gpu_is_free():
-    held = {}
-    for position in (2, 2, 0, 1):
-        (uuid,) = decided(*POOL, held=held, **by_position(position)).claims
-        assert uuid not in held
-        held[uuid] = claim(24)
-    assert set(held) == {device.uuid for device in POOL}
-
-
 @pytest.mark.parametrize(
     ("asked", "count", "why"),
     [
         pytest.param({"named_count": 2}, 2, "", id="named"),
         pytest.param({"asked_count": 3}, 3, "", id="asked-by-number"),
         pytest.param({"named_count": 2, "count_is_set": True}, 1, "select.count is 1", id="the-policy-says-one"),
-        pytest.param({"named_count": 2, "count": 3, "count_is_set": True}, 3, "", id="the-policy-says-more"),
         pytest.param({"named_count": 2, "per_user": 1}, 1, "limits.per_user allows 1", id="cap"),
         pytest.param(by_position(0, 1, per_user=1), 1, "limits.per_user allows 1", id="cap-for-positions"),
         pytest.param({"named_count": 9}, 4, "there are no more", id="more-than-there-are"),

@@ -39,9 +39,7 @@ RAY = {VISIBLE: "2", "RAY_RAYLET_PID": "9"}
     [
         pytest.param(None, {}, "respect", spec(), id="unset"),
         pytest.param("1", {VISIBLE: "1"}, "respect", spec("1"), id="inherited"),
-        pytest.param("1", {VISIBLE: "1"}, "override", spec("1"), id="inherited-stays"),
         pytest.param(None, {VISIBLE: "2"}, "respect", by_script("2"), id="hard-coded"),
-        pytest.param("1", {VISIBLE: "2"}, "respect", by_script("2"), id="hard-coded-over-inherited"),
         pytest.param(None, {VISIBLE: "2"}, "override", spec(overridden="2"), id="override"),
         pytest.param("1", {VISIBLE: "2"}, "override", spec("1", "2"), id="override-to-inherited"),
         pytest.param(None, {VISIBLE: "-1"}, "override", by_script("-1"), id="none-is-not-overridden"),
