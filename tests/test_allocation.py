@@ -58,7 +58,6 @@ EXPLAINED = [
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
 BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
-TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
 LARGE_CONTEXT = {**OF_PROCESS, "contexts": {"context_bytes": 700 * MIB}}
 TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
@@ -71,7 +70,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
         case(
             "two-with-a-limit",
             THREE,
-            TWO_LIMITED,
+            {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"},
             ordinals=(0, 1),
             growth=None,
             caps=dict.fromkeys(range(3), 2 * GIB),

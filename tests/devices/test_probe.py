@@ -50,10 +50,9 @@ def machine(tmp_path):
     return lambda *gpus, **faults: Server(gpus, folder=tmp_path, **faults)
 
 
-WORKS = [90, 90, 90, 90, 0]
 READINGS = {
     # A pause between two batches is no idleness.
-    "pauses": (Gpu(utilization_samples=WORKS), {"utilization_percent": 72}),
+    "pauses": (Gpu(utilization_samples=[90, 90, 90, 90, 0]), {"utilization_percent": 72}),
     "idle": (Gpu(utilization_samples=[0] * 31), {"utilization_percent": 0}),
     "works": (Gpu(utilization_samples=[0, 1]), {"utilization_percent": 1}),
     "momentary": (Gpu(unsupported=["samples"], utilization_samples=[0, 0, 80]), {"utilization_percent": 80}),

@@ -27,11 +27,10 @@ print(json.dumps([topology(first), topology(second)]))
 """
 
 AT = [f"0000:0{bus}:00.0" for bus in range(1, 9)]
-SWITCHES = ["0000:c4:00.0", "0000:c5:00.0"]
 
 PAIRS = [Gpu(pci=AT[place], nvlinks=[AT[place ^ 1]] * 4, path=f"{place // 2}/0/{place}") for place in range(4)]
 ACROSS = dict.fromkeys(("0-2", "0-3", "1-2", "1-3"), 10)
-SWITCHED = [Gpu(pci=AT[place], nvlinks=SWITCHES * 6) for place in range(8)]
+SWITCHED = [Gpu(pci=AT[place], nvlinks=["0000:c4:00.0", "0000:c5:00.0"] * 6) for place in range(8)]
 PLAIN = [Gpu(path=f"{place // 4}/{place // 2}/{place}") for place in range(8)]
 EIGHT = [(one, other) for other in range(8) for one in range(other)]
 

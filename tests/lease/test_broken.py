@@ -113,11 +113,10 @@ def is_open_in(pid, file):
     return False
 
 
-LONG = lease_text({"GPU-0": 8}).ljust(100_000)
-
-
 # What else can't be read is tried on plain bytes (test_record.py).
-@pytest.mark.parametrize("content", [b"", b"[" * 60000, LONG], ids=["empty", "brackets", "long"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 60000, lease_text({"GPU-0": 8}).ljust(100_000)], ids=["empty", "brackets", "long"]
+)
 def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, locked, content):
     locked("job.1.2.00000000", content)
     (seen,) = holders(folder)

@@ -99,10 +99,9 @@ def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path,
     assert refused_at > 5
 
 
-CAN_NOT_LOCK = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE]
-
-
-@pytest.mark.parametrize("number", CAN_NOT_LOCK, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE], ids=errno.errorcode.get
+)
 def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
     with monkeypatch.context() as patched:
         Refusing(patched, number, refused=("flock", "fcntl"))

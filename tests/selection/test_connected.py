@@ -50,7 +50,6 @@ TWO_SOCKETS = topology(
 # The hybrid cube mesh of a DGX-1 with V100: six NVLinks of each GPU, to four others.
 CUBE_MESH_LINKS = ("01", "02", "13", "26", "37", "45", "46", "57", "03", "04", "12", "15", "23", "47", "56", "67")
 CUBE_MESH = topology(CUBE_MESH_LINKS, all_pairs(8, lambda a, b: "system"))
-NVSWITCH = topology(all_pairs(8, lambda a, b: None))
 # Two boxes of eight behind a socket each, and in each two pairs behind a PCIe switch, or beside that NVLink pairs.
 SIXTEEN = {
     pair(a, b): NEAR["single" if a // 2 == b // 2 else "node" if a // 8 == b // 8 else "system"]
@@ -75,7 +74,7 @@ BESIDE_NVSWITCH = topology(("01", "02", "12"), {"03": "node", "13": "node", "23"
         pytest.param(1, 8, TWO_SOCKETS, (6,), [7], id="no-nvlink-no-partner"),
         pytest.param(4, 8, CUBE_MESH, (), [4, 5, 6, 7], id="cube-mesh-quad"),
         pytest.param(1, 8, CUBE_MESH, (0,), [4], id="cube-mesh-next-to-the-busiest"),
-        pytest.param(1, 8, NVSWITCH, (6,), [7], id="nvswitch-has-no-pairs"),
+        pytest.param(1, 8, topology(all_pairs(8, lambda a, b: None)), (6,), [7], id="nvswitch-has-no-pairs"),
         pytest.param(2, 4, BESIDE_NVSWITCH, (), [1, 2], id="one-gpu-beside-nvswitch"),
         pytest.param(4, 16, SIXTEEN, (9, 11, 13), [4, 5, 6, 7], id="two-switches-of-a-socket"),
         pytest.param(1, 16, EIGHT_PAIRS, (4,), [5], id="one-of-sixteen-whose-partner-is-taken"),
@@ -105,8 +104,6 @@ def test_no_connection_outweighs_what_gpus_rank_by(fields, expected):
     assert taken(2, [gpu(0, **fields), gpu(1), gpu(2)], topology(("01",))) == expected
 
 
-ONE_BETTER = [gpu(0), gpu(1), gpu(2, total_gib=48)]
-NAMED = {"positions": (1, 2)}
 # The list names GPUs 1 and 2; GPU 3, which belongs to GPU 2, is free for others.
 LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=topology(("23",)))}
 
@@ -115,10 +112,10 @@ LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=t
     ("count", "devices", "machine", "asked", "expected"),
     [
         pytest.param(1, gpus(4), TWO_PAIRS, {"held": {1: claim(24)}}, [0], id="a-claim-takes-a-partner-before-any-use"),
-        pytest.param(2, ONE_BETTER, topology(("02",)), {}, [0, 2], id="joined-to-the-best"),
+        pytest.param(2, [gpu(0), gpu(1), gpu(2, total_gib=48)], topology(("02",)), {}, [0, 2], id="joined-to-the-best"),
         pytest.param(1, [gpu(1), gpu(2)], None, LISTED, [1], id="a-partner-outside-the-pool-counts"),
         pytest.param(3, gpus(4), topology(("01",)), {"per_user": 2}, [0, 1], id="no-more-than-the-cap"),
-        pytest.param(2, gpus(4), TWO_PAIRS, NAMED, [1, 2], id="named-positions-stay"),
+        pytest.param(2, gpus(4), TWO_PAIRS, {"positions": (1, 2)}, [1, 2], id="named-positions-stay"),
     ],
 )
 def test_what_is_connected_counts_within_all_other_rules(count, devices, machine, asked, expected):

@@ -21,7 +21,6 @@ ONE, TWO, THREE = ([gpu(index) for index in range(size)] for size in (1, 2, 3))
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 ON_BUSY = "shared: pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free"
 ONE_BUSY = [BUSY, *THREE[1:]]
-ELEVENS = [gpu(0, total_gib=11), gpu(1, total_gib=11)]
 SMALL = gpu(0, total_gib=8)
 UUID = gpu(0).uuid
 CPU, WAIT, REFUSE, TAKE = Verdict.CPU, Verdict.WAIT, Verdict.REFUSE, Verdict.TAKE
@@ -34,13 +33,11 @@ SETTLED = {"age_s": 60.0}
 ALL, MINE, LITTLE = (
     {"held": {0: each}} for each in (claim(24, **SETTLED), claim(24, uid=ME, **SETTLED), claim(4, uid=ME, **SETTLED))
 )
-MOST_FREE = {"held": {0: claim(11, **SETTLED), 1: claim(11, pid=8, **SETTLED)}}
 CAP, CAP_OF_TWO = {"per_user": 1, **MINE}, {"per_user": 2, "count": 2, **MINE}
 TOO_SMALL = (
     "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
     "GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
 )
-FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
 ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
 PLACE = {"positions": [1], "wait_s": 0.0}
@@ -89,7 +86,7 @@ def rank(number, size, launcher="MPICH"):
             [SMALL, gpu(1)],
             {**TWO_LARGE, "held": {1: claim(24)}},
             waits_for=1,
-            why=FEWER,
+            why=f"{TOO_SMALL}; 2 are asked for, there are no more than 1",
         ),
         case("no-second-one-to-wait-for", ONE, {"busy": "wait", "count": 2}, ordinals=(0,)),
         case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
@@ -171,8 +168,6 @@ OLD, YOUNG, FULL = claim(24, **SETTLED), claim(24, age_s=59.0), gpu(0, used_gib=
 UNSEEN = {"is_seen": False}
 NOT_ANY_MORE = {"waited_s": 1800.0}
 LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
-HELD_BY_ALL = {"held": dict.fromkeys((1, 2), OLD)}
-PROMISED = {"held": {0: claim(20, **SETTLED)}}
 BY_SHELL = {"visible_spec": INHERITED}
 USED, NEARLY_ALL = gpu(0, used_gib=5, pids=[7]), {"held": {0: claim(23.5, **SETTLED)}}
 TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
@@ -202,9 +197,9 @@ def named(positions):
         case("beside-processes-without-a-claim", [gpu(0, pids=[9], used_gib=18)], {}, verdict=TAKE),
         case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
         case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
-        case("what-was-promised-is-not-free", ONE, PROMISED, verdict=WAIT),
+        case("what-was-promised-is-not-free", ONE, {"held": {0: claim(20, **SETTLED)}}, verdict=WAIT),
         case("what-was-promised-is-not-taken", ONE, {"held": {0: claim(14, **SETTLED)}}, caps={UUID: NINE_AND_HALF}),
-        case("where-the-most-is-free", [LESS, MORE_FREE], HELD_BY_ALL, ordinals=(1,)),
+        case("where-the-most-is-free", [LESS, MORE_FREE], {"held": dict.fromkeys((1, 2), OLD)}, ordinals=(1,)),
         case("of-those-that-can-be-joined", [LESS, MORE_FREE], {"held": {1: OLD, 2: YOUNG}}, ordinals=(0,)),
         case("unknown-memory", [replace(FULL, memory_used_bytes=None)], {"held": {0: OLD}}, verdict=TAKE),
         case("not-before-either", [replace(FULL, memory_used_bytes=None)], {"held": {0: YOUNG}}, verdict=WAIT),

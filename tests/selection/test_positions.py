@@ -17,11 +17,9 @@ BUSY = gpu(1, pids=[7], used_gib=9, busy=90)
 LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
 # The pool as the process counts it, idlest first when it began.
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
-PROHIBITED = [gpu(0, compute_mode="prohibited")]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
 FREE_BESIDE = {gpu(1).uuid: within_context(15 * GIB)}
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
-YOUNG = {"held": {index: claim(24) for index in range(4)}}
 ALL = {"held": {index: claim(24, age_s=60.0) for index in range(4)}}
 BEGUN = {"held": {0: claim(24)}}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
@@ -68,7 +66,7 @@ def by_position(*positions, **asked):
         case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
         case("for-a-minute", ONE, by_position(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
         case("or-a-wait-ends", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **BEGUN), claims={ZERO: 0}, verdict=TAKE),
-        case("where-nothing-helps", PROHIBITED, by_position(0), verdict=LEFT),
+        case("where-nothing-helps", [gpu(0, compute_mode="prohibited")], by_position(0), verdict=LEFT),
         case("at-the-cap-ones-own", POOL, by_position(0, **MINE), claims={ZERO: 0}),
         case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
         # Not by position.
