@@ -86,44 +86,25 @@ def test_a_file_holds_numbers_and_lists(dotted, written, value):
     assert BY_DOTTED[dotted].kind.read(written) == value
 
 
+# By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
+REFUSED = {
+    "select.count": [True, 1.0, -1, 16**5000],
+    "select.busy": [[2]],
+    "select.devices": [0],
+    "memory.virtual_gpus": [0],
+    "memory.growth": [1],
+    "select.need": [6, -1, 6.0, True, "8192", "0GiB", "9999999999TiB", "50%", "\u0666GiB", "9" * 9999 + "GiB"],
+    "memory.limit": ["0%", "101%", 0.5, True],
+    "select.wait": [-30, float("nan"), 10**5000, "366d", "-1m", "", "30m1h", "1 month", False],
+}
+
+
 @pytest.mark.parametrize(
     ("dotted", "value"),
     [
-        ("select.count", True),
-        ("select.count", 1.0),
-        ("select.count", -1),
-        pytest.param("select.count", 16**5000, id="endless-count"),
-        ("select.busy", [2]),
-        ("select.devices", 0),
-        ("memory.virtual_gpus", 0),
-        ("memory.growth", 1),
-        ("select.need", 6),
-        ("select.need", 8192),
-        ("select.need", "8192"),
-        ("select.need", -1),
-        ("select.need", "0GiB"),
-        ("select.need", "9999999999TiB"),
-        ("select.need", "6 apples"),
-        ("select.need", "50%"),
-        ("select.need", "\u0666GiB"),  # another script's digit
-        ("select.need", 6.0),
-        ("select.need", True),
-        pytest.param("select.need", "9" * 10000 + "GiB", id="endless-digits"),
-        pytest.param("select.need", 10**5000, id="endless-number"),
-        ("memory.limit", "0%"),
-        ("memory.limit", "101%"),
-        ("memory.limit", 0.5),
-        ("memory.limit", True),
-        ("select.wait", -30),
-        ("select.wait", float("nan")),
-        pytest.param("select.wait", 10**5000, id="longest-number"),
-        ("select.wait", "366d"),
-        ("select.wait", "-1m"),
-        ("select.wait", ""),
-        ("select.wait", "30m1h"),
-        ("select.wait", "1 month"),
-        ("select.wait", False),
-        *((key.dotted, {"run": "code"}) for key in KEYS),
+        pytest.param(key.dotted, value, id=f"{key.dotted}-{brief(value)[:20]}")
+        for key in KEYS
+        for value in (*REFUSED.get(key.dotted, ()), {"run": "code"})
     ],
 )
 def test_what_has_no_sensible_meaning_is_refused(dotted, value):

@@ -131,7 +131,9 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({}, {}, (UUID, False, 24), False, id="no-whole-gpu-that-is-not"),
         pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, False, 8), True, id="enough-on-one"),
         pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, 7), False, id="not-enough"),
+        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, None), True, id="one-whose-memory-is-unknown"),
         pytest.param({"uuids": ("GPU-else",)}, {}, (UUID, True, 24), False, id="another-one"),
+        pytest.param({"uuids": ("GPU-else", UUID)}, {}, (UUID, True, 24), True, id="one-of-two"),
         pytest.param({"per_user": 1}, HELD, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
         pytest.param({"per_user": 1}, HELD, (UUID, True, 24), True, id="but-what-it-has-already"),
         pytest.param({"per_user": 2}, HELD, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
@@ -141,9 +143,8 @@ HELD = {UUID: (claim(1, uid=1001),)}
 def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     uuid, is_free, room_gib = asked
-    candidate = Candidate(
-        replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
-    )
+    device, tier = replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY
+    candidate = Candidate(device, tier, "", spare_bytes=room_gib and room_gib * GIB)
     assert awaited([candidate], [waiter], claims_on) == ({uuid} if expected else set())
 
 
