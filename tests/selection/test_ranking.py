@@ -120,6 +120,7 @@ def test_what_a_candidate_would_be_promised(device, demand, claims, claim_gib, i
     ("entry", "indices"),
     [
         ("2", [2]),
+        ("10", [10]),
         ("1-2", [1, 2]),
         ("GPU-0000000a", [10]),
         ("gpu-0000000A", [10]),
