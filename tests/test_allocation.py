@@ -186,54 +186,29 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
 
 
-def of_horovod(number):
-    told = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2"}
-    return {**told, "HOROVOD_LOCAL_RANK": str(number)}
-
-
-def of_torchrun(number):
-    return {"MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
-
-
-def of_mpirun(number):
-    return {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(number)}
-
-
-def of_cluster(number):
-    task = {"type": "worker", "index": number}
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "a:2"]}, "task": task})}
-
-
-def of_horovod_with_a_list(number):
-    return {**of_horovod(number), CUDA_VISIBLE_DEVICES: "0,1,2,3"}
-
-
+# The number of the rank stands where the braces are.
+HOROVOD = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2", "HOROVOD_LOCAL_RANK": "{}"}
+LISTED = {**HOROVOD, CUDA_VISIBLE_DEVICES: "0,1,2,3"}
+MPIRUN = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "{}"}
 IDLE_1_AND_3 = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=9, busy=90), gpu(3))
+BY_RANK, TWO_BY_RANK = [(0,), (1,)], [(0, 1), (2, 3)]
 ONE_EACH = ([(1,), (3,)], [{1: ALL, 3: ALL}] * 2)
+TWO_SHARED = ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2)
 
 
 @pytest.mark.parametrize(
-    ("environ_of", "named", "order", "expected"),
+    ("launcher", "named", "order", "expected"),
     [
-        pytest.param(of_horovod, [(0,), (1,)], [0, 1], ONE_EACH, id="horovod"),
-        pytest.param(of_horovod, [(0,), (1,)], [1, 0], ONE_EACH, id="the-second-comes-first"),
-        pytest.param(of_torchrun, [(0,), (1,)], [0, 1], ONE_EACH, id="torchrun"),
-        pytest.param(of_mpirun, [(0,), (1,)], [0, 1], ONE_EACH, id="mpirun"),
-        pytest.param(of_cluster, [(0,), (1,)], [0, 1], ONE_EACH, id="tf-config"),
-        pytest.param(
-            of_horovod_with_a_list, [(0,), (1,)], [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"
-        ),
-        pytest.param(
-            of_horovod,
-            [(0, 1), (2, 3)],
-            [0, 1],
-            ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2),
-            id="two-each-of-which-two-are-shared",
-        ),
+        pytest.param(HOROVOD, BY_RANK, [0, 1], ONE_EACH, id="horovod"),
+        pytest.param(HOROVOD, BY_RANK, [1, 0], ONE_EACH, id="the-second-comes-first"),
+        pytest.param(MPIRUN, BY_RANK, [0, 1], ONE_EACH, id="mpirun"),
+        pytest.param(LISTED, BY_RANK, [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"),
+        pytest.param(HOROVOD, TWO_BY_RANK, [0, 1], TWO_SHARED, id="two-each-of-which-two-are-shared"),
     ],
 )
-def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, environ_of, named, order, expected):
-    ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ_of(number)) for number in range(2)]
+def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, launcher, named, order, expected):
+    environs = [{name: value.format(number) for name, value in launcher.items()} for number in range(2)]
+    ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ) for environ in environs]
     assigned = {number: ranks[number].framework.take(chosen=named[number]).ordinals for number in order}
     indices = {device.uuid: device.index for device in IDLE_1_AND_3}
     leases = [rank.allocation.lease.claims for rank in ranks]
@@ -296,13 +271,6 @@ def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys
     assert re.search(f"gave up after 0 s at place 1; to wait longer: {remedy};", capsys.readouterr().err)
 
 
-def test_a_best_effort_job_is_capped_at_what_is_free(started):
-    process = started(gpu(0, used_gib=4))
-    with other_job(process.environ, claims_on(gpu(0)), age_s=60.0):
-        assert process.framework.take().caps == {0: within_context(20 * GIB)}
-        assert process.claims == {0: 0}
-
-
 # Children and forks
 
 
@@ -363,10 +331,7 @@ NONE_READ = "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: no answ
     [
         pytest.param(FakeDriver.silent(), TWO, NOT_READ.format("2 GPUs", "NVML timed out"), id="no-reading-comes"),
         pytest.param(FakeDriver(unreadable=LOST), ONE, NOT_READ.format("1 GPU", NONE_READ), id="no-gpu-can-be-read"),
-        *(
-            pytest.param(FakeDriver.failing("broken", cause), ONE, NOT_READ.format("1 GPU", "broken"), id=cause)
-            for cause in ("driver", "pynvml")
-        ),
+        pytest.param(FakeDriver.failing("broken", "pynvml"), ONE, NOT_READ.format("1 GPU", "broken"), id="no-pynvml"),
     ],
 )
 def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(started, driver, counted, why):

@@ -67,14 +67,6 @@ def test_what_is_claimed_is_counted_where_the_script_names_it(named, options, or
     assert (f", as the script's cuda:{named};" in process.lines[0]) == (order != [2, 1, 0])
 
 
-def test_asking_again_changes_nothing(first):
-    process = first(*TWO)
-    process.framework.count()
-    (asked,) = process.holders
-    process.framework.count()
-    assert (process.holders, len(process.lines)) == ((asked,), 1)
-
-
 @pytest.mark.parametrize(
     ("count", "used", "seen"),
     [
