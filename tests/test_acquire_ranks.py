@@ -109,9 +109,7 @@ CAPPED = {"claims": bytes_on({1: 0}), "caps": bytes_on({1: 19.5})}
     [
         pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
         pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
-        pytest.param(
-            {2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"
-        ),
+        pytest.param({2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones"),
         pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
         pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
         pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),

@@ -47,9 +47,7 @@ def raises(error):
         pytest.param(lambda: raises(Injected("can't parse")), False, id="c-code"),
         pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": "__main__"})()), True, id="the-script"),
         # Raised by what the script has put in the place of a function that we call.
-        pytest.param(
-            lambda: raises(type("Own", (Exception,), {"__module__": __name__})()), False, id="by-its-own-code"
-        ),
+        pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": __name__})()), False, id="by-its-code"),
     ],
 )
 def test_whose_an_error_is(step, expected, monkeypatch):

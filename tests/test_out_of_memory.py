@@ -161,9 +161,7 @@ def test_a_setting_that_the_host_locks_is_not_advised(started, tmp_path):
             id="its-own-part",
         ),
         pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="needs-more-than-there-is"),
-        pytest.param(
-            TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="takes-all"
-        ),
+        pytest.param(TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="all"),
     ],
 )
 def test_alone(started, kind, peak_gib, why, last):

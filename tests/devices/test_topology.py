@@ -46,9 +46,7 @@ def near(one, other):
         pytest.param(SWITCHED, {f"{a}-{b}": 100 for a, b in EIGHT}, {"p2p": 28}, id="nvswitch"),
         pytest.param(PLAIN, {f"{a}-{b}": near(a, b) for a, b in EIGHT}, {"p2p": 28, "ancestor": 28}, id="no-nvlink"),
         pytest.param([Gpu()], {}, {}, id="one-gpu"),
-        pytest.param(
-            [*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="one-that-tells-nothing"
-        ),
+        pytest.param([*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="a-mute-one"),
         pytest.param(
             [PAIRS[0], Gpu(pci=AT[1], nvml="NO_PERMISSION"), *PAIRS[2:]],
             {"2-3": 100, "0-2": 10, "0-3": 10},

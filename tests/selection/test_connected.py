@@ -63,13 +63,10 @@ BESIDE_NVSWITCH = topology(("01", "02", "12"), {"03": "node", "13": "node", "23"
     ("count", "size", "machine", "busy", "expected"),
     [
         pytest.param(2, 4, TWO_PAIRS, (), [2, 3], id="pair"),
-        pytest.param(2, 4, TWO_PAIRS, (3,), [0, 1], id="pair-that-is-whole"),
         pytest.param(2, 4, TWO_PAIRS, (1, 3), [0, 2], id="no-pair-is-left"),
-        pytest.param(3, 4, TWO_PAIRS, (), [1, 2, 3], id="more-than-a-pair"),
         pytest.param(1, 4, TWO_PAIRS, (), [3], id="one-of-two-pairs"),
         pytest.param(1, 4, TWO_PAIRS, (1,), [0], id="one-whose-partner-is-taken"),
         pytest.param(1, 3, topology(("12",)), (), [0], id="one-without-a-partner"),
-        pytest.param(2, 8, TWO_SOCKETS, (), [6, 7], id="one-pcie-switch"),
         pytest.param(4, 8, TWO_SOCKETS, (7,), [0, 1, 2, 3], id="one-socket"),
         pytest.param(1, 8, TWO_SOCKETS, (6,), [7], id="no-nvlink-no-partner"),
         pytest.param(4, 8, CUBE_MESH, (), [4, 5, 6, 7], id="cube-mesh-quad"),
@@ -114,7 +111,6 @@ LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=t
         pytest.param(1, gpus(4), TWO_PAIRS, {"held": {1: claim(24)}}, [0], id="a-claim-takes-a-partner-before-any-use"),
         pytest.param(2, [gpu(0), gpu(1), gpu(2, total_gib=48)], topology(("02",)), {}, [0, 2], id="joined-to-the-best"),
         pytest.param(1, [gpu(1), gpu(2)], None, LISTED, [1], id="a-partner-outside-the-pool-counts"),
-        pytest.param(3, gpus(4), topology(("01",)), {"per_user": 2}, [0, 1], id="no-more-than-the-cap"),
         pytest.param(2, gpus(4), TWO_PAIRS, {"positions": (1, 2)}, [1, 2], id="named-positions-stay"),
     ],
 )

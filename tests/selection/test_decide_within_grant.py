@@ -42,7 +42,6 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
         case("a-coordinator-by-the-users-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),
         case("a-coordinator-that-has-chosen", ONE, {**CHIEF, "chosen": (0,)}, verdict=Verdict.NOT_OUR_CHOICE),
         case("the-idlest-of-a-ranks-own", [gpu(0, pids=[7], used_gib=9), gpu(1)], LISTED, ordinals=(1,), caps={}),
-        case("all-of-a-ranks-own", TWO, {**LISTED, "count": "all"}, ordinals=(0, 1), caps={}),
         case(
             "a-rank-beside",
             [gpu(0), BUSY],
@@ -73,12 +72,8 @@ def test_what_a_process_takes_of_a_grant(gpus, asked, expected):
     ("policy", "claim_bytes", "cap_bytes", "cause"),
     [
         pytest.param({}, 12 * GIB, PART, "grant Ray", id="nothing-said"),
-        pytest.param(
-            {"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, "limit", id="smaller-limit"
-        ),
-        pytest.param(
-            {"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, "grant Ray", id="larger-limit"
-        ),
+        pytest.param({"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, "limit", id="smaller"),
+        pytest.param({"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, "grant Ray", id="larger"),
         pytest.param({"need_bytes": 4 * GIB}, 4 * GIB, PART, "grant Ray", id="need"),
     ],
 )
@@ -89,8 +84,7 @@ def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, clai
     assert decision.why == "the only one granted by Ray, 50 % of it"
 
 
-@pytest.mark.parametrize("granted", [HALF, SHARING], ids=["alone", "a-rank"])
 @pytest.mark.parametrize("said_gib", [2, 20])  # it may say more later
-def test_what_the_script_allows_itself_is_cut_to_the_part(granted, said_gib):
-    asked = request(gpu(0), script_demand=MemoryDemand(bytes=said_gib * GIB, or_best_effort=True), **granted)
+def test_what_the_script_of_a_rank_allows_itself_is_cut_to_the_part(said_gib):
+    asked = request(gpu(0), script_demand=MemoryDemand(bytes=said_gib * GIB, or_best_effort=True), **SHARING)
     assert ceilings(decide(asked), asked) == {0: PART}

@@ -32,7 +32,6 @@ NEARLY_ALL = {"script_demand": MemoryDemand(percent=90, is_limit=True, or_best_e
 @pytest.mark.parametrize(
     ("named", "taken", "expected"),
     [
-        pytest.param((2,), (0,), {2: 0}, id="another"),
         pytest.param((2, 3), (3, 0), {2: 0, 3: 3}, id="one-of-two"),
         pytest.param((3, 0), (0, 3), {3: 3, 0: 0}, id="in-the-scripts-order"),
         pytest.param((0, 1, 2), (1, 3), {0: 3, 1: 1, 2: 1}, id="more-named-than-taken"),
@@ -58,22 +57,17 @@ def by_position(*positions, **asked):
         case("where-it-has-a-context", POOL, by_position(2, in_use=[2], held={1: claim(24)}), moved={2: 2}),
         case("beside-its-context", POOL, by_position(2, in_use=[0], held={1: claim(24)}), moved={2: 0}),
         case("without-sharing", [*POOL[:2], BUSY], by_position(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
-        case(
-            "the-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, caps={gpu(3).uuid: within_context(24 * GIB)}
-        ),
+        case("a-fifth-shares", POOL, by_position(1, **ALL), verdict=TAKE, caps={gpu(3).uuid: within_context(24 * GIB)}),
         case("the-fifth-stops", POOL, by_position(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_position(1, busy="cpu", **ALL), verdict=CPU),
         case("what-a-limit-exceeds", ONE, by_position(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
         case("for-a-minute", ONE, by_position(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
-        case("or-a-wait-ends", ONE, by_position(0, limit=TWO_GIB, wait_s=0.0, **BEGUN), claims={ZERO: 0}, verdict=TAKE),
         case("where-nothing-helps", [gpu(0, compute_mode="prohibited")], by_position(0), verdict=LEFT),
         case("at-the-cap-ones-own", POOL, by_position(0, **MINE), claims={ZERO: 0}),
-        case("at-the-cap-no-other", POOL, by_position(0, busy="cpu", **MINE), verdict=CPU),
         # Not by position.
         case("a-list-names-certain-gpus", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
         case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), caps={}),
         # What the script allows itself is what is claimed.
-        case("a-limit-is-claimed", ONE, {**EIGHT, "need_bytes": 2 * GIB}, claims={ZERO: 8 * GIB}),
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
         case(
             "where-it-does-not-fit",
@@ -96,7 +90,6 @@ def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
         pytest.param({"named_count": 2}, 2, "", id="named"),
         pytest.param({"asked_count": 3}, 3, "", id="asked-by-number"),
         pytest.param({"named_count": 2, "count_is_set": True}, 1, "select.count is 1", id="the-policy-says-one"),
-        pytest.param({"named_count": 2, "per_user": 1}, 1, "limits.per_user allows 1", id="cap"),
         pytest.param(by_position(0, 1, per_user=1), 1, "limits.per_user allows 1", id="cap-for-positions"),
         pytest.param({"named_count": 9}, 4, "there are no more", id="more-than-there-are"),
     ],

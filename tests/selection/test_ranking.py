@@ -57,7 +57,6 @@ FOUR = [gpu(number) for number in range(4)]
         pytest.param(FOUR, ["0-1"], [1, 0, 3, 2], id="in-one-entry-as-without"),
         pytest.param(FOUR, ["2", "0-3"], [2, 3, 1, 0], id="by-the-first-entry-that-means-it"),
         pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1)], ["0"], [1, 0], id="not-before-a-better-tier"),
-        pytest.param([gpu(0, total_gib=11), gpu(1)], ["0"], [1, 0], id="not-before-more-room"),
         pytest.param([gpu(0, busy=30), gpu(1)], ["0"], [1, 0], id="not-before-an-idler-one"),
     ],
 )
@@ -95,7 +94,6 @@ def no(rule, cause, device, why, rules=None, claims=()):
         no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
         no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),
         no("beside-a-claim-of-all", IN_USE, gpu(pids=[7], used_gib=4), UNUSED, {"demand": JOINS}, SETTLED_WHOLE),
-        no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, {"demand": EIGHT}, THREE_JOBS),
     ],
 )
 def test_rejected_with_the_reason(device, rules, claims, why, cause):

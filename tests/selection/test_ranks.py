@@ -77,20 +77,13 @@ NO_CLUSTERS = (
         pytest.param({"LOCAL_RANK": "1"}, None, id="a-number-without-a-size"),
         pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
         pytest.param(WORKER_1, LocalRank(1, 3, WORKERS), id="worker-of-one-call"),
+        pytest.param({**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, LocalRank(1, 3, WORKERS), id="a-rank-by-hand"),
         pytest.param(
-            {**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"},
-            LocalRank(1, 3, WORKERS),
-            id="a-worker-that-calls-itself-a-rank",
-        ),
-        pytest.param(
-            {**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"},
-            LocalRank(0, 2, "torchrun"),
-            id="a-launcher-below-a-worker",
+            {**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, LocalRank(0, 2, "torchrun"), id="below-it"
         ),
         pytest.param({WORKER: "3/3/ab"}, None, id="no-worker"),
         pytest.param(DEEPSPEED, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"),
         pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
-        pytest.param({**STEP, "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, LocalRank(1, 4, "Slurm"), id="slurm-knows-more"),
         pytest.param({**ONE_OF_MPI, **BY_HAND}, LocalRank(1, 2, "LOCAL_RANK"), id="started-by-mpis-only-rank"),
         pytest.param(ONE_OF_MPI, None, id="mpis-only-rank"),
         pytest.param({"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}, None, id="the-only-one-by-hand"),
@@ -248,13 +241,11 @@ FOR_ALL = None
 @pytest.mark.parametrize(
     ("rank", "visible", "of_launcher", "of_step", "expected"),
     [
-        pytest.param(mpi(2), None, None, "", FOR_ALL, id="no-list"),
         pytest.param(mpi(2), "2", None, "", 1, id="each-its-own"),
         pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="one-for-all"),
         pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="enough-for-all"),
         pytest.param(WORKER, "1", None, "", 1, id="a-worker-with-its-own"),
         pytest.param(ALONE, "0", None, "", 1, id="by-hand-a-gpu-of-its-own"),
-        pytest.param(ALONE, "0", "0", "", FOR_ALL, id="by-hand-one-for-all"),
         pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="by-hand-all-of-this-host"),
         # Slurm says how many GPUs the step has, and the node.
         pytest.param(slurm(4), "1", None, "1 of 4", 1, id="per-task"),

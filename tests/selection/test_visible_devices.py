@@ -47,7 +47,6 @@ OURS = {VISIBLE: "GPU-x", WRITTEN: "GPU-x"}
         pytest.param(None, {VISIBLE: "2", "RAY_RAYLET_PID": "9"}, "override", spec("2"), id="an-engine"),
         pytest.param("GPU-x", OURS, "respect", spec(), id="an-ancestors-autogpu-counts-as-unset"),
         pytest.param("GPU-x", {**OURS, ORIGINAL: "0"}, "respect", spec("0"), id="as-an-ancestor-had-it"),
-        pytest.param("3", {**OURS, VISIBLE: "3", ORIGINAL: "0"}, "respect", spec("3"), id="set-since"),
     ],
 )
 def test_who_set_it(started_with, environ, script, expected):
