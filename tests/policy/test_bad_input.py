@@ -71,12 +71,6 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="nothing-near"),
         pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="of-a-pyproject"),
-        pytest.param("[report]\nqqq = 1", f":2: unknown key report.qqq{NOTHING_NEAR}", id="nothing-near-in-section"),
-        pytest.param(
-            "[memory]\nmemory_limit = 1",
-            f":2: unknown key memory.memory_limit, nearest is memory.limit ({LIMITS})",
-            id="longer-name",
-        ),
         pytest.param(
             "[select]\nenabled = true",
             ":2: unknown key select.enabled, nearest is enabled (true or false)",
@@ -129,14 +123,6 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
     assert re.search(rf"unknown key {name.lower()}, nearest is \w+\.{meant} \(", key)
 
 
-@pytest.mark.parametrize(("toml", "seen"), [('"1,2"', '"1,2"'), ("[1, 2]", "a list")])
-def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml, seen):
-    workplace.autogpu_toml(f"[select]\ncount = {toml}\n")
-    in_file, in_variable = workplace.problems({"AUTOGPU_COUNT": "1,2"})
-    assert in_file.startswith(f"{FILE}:2: select.count can't be {seen}; allowed: {COUNTS};")
-    assert in_variable.startswith(f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS};')
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -144,14 +130,11 @@ def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml
         ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
         ('need = "50%"', '"50%" (did you mean limit?)'),
         ('need = "learnt"', '"learnt" (nearest is "learned")'),
-        ('need = "6 apples"', '"6 apples"'),
         ('busy = "waits"', '"waits" (nearest is "wait")'),
-        ("busy = [2]", "a list"),
         ('devices = "1 2"', '"1 2" (write commas between them)'),
         ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
         ('devices = "3090"', '"3090" (a name is written between stars, as "*3090*")'),
         ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
-        ('devices = "-1"', '"-1"'),
     ],
 )
 def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, written, meant):
@@ -167,10 +150,8 @@ def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, wri
     [
         pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
         pytest.param("select.need = 6 GiB  # big", 'write select.need = "6 GiB", not select.need = 6 GiB', id="spaces"),
-        pytest.param("wait = 30m", 'write wait = "30m", not wait = 30m', id="duration"),
         pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
         pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
-        pytest.param("growth = yes", 'write growth = "yes", not growth = yes', id="yes"),
         pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
         pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
         pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),

@@ -88,7 +88,7 @@ def test_a_file_holds_numbers_and_lists(dotted, written, value):
 
 # By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
 REFUSED = {
-    "select.count": [True, 1.0, -1, 16**5000],
+    "select.count": [True, 1.0, -1, 16**5000, "1,2", [1, 2]],
     "select.busy": [[2]],
     "select.devices": [0],
     "memory.virtual_gpus": [0],

@@ -137,16 +137,6 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             id="saying-what-is-locked-anyway-is-no-offence",
         ),
         pytest.param(
-            {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "[limits]\nper_user = 9\n"},
-            {"AUTOGPU_PER_USER": "9"},
-            {"per_user": 3},
-            [
-                f"~/proj/autogpu.toml:2: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
-                f"AUTOGPU_PER_USER: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
-            ],
-            id="per_user-elsewhere-is-left-out",
-        ),
-        pytest.param(
             {"autogpu_toml": 'locked = ["select.count"]\n'},
             {"AUTOGPU_COUNT": "2"},
             {"count": 2},

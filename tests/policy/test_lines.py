@@ -26,7 +26,6 @@ from autogpu.policy.sources import line_of
         pytest.param("[select]\ncounts = 2\nmy_count = 2\nmy-count = 2\ncount = 2", "count", 5, id="part-of-a-name"),
         pytest.param("[[select]]\n[[select]]", "select", None, id="array-of-tables"),
         pytest.param('locked = ["limit", "count"]\n[select]\ncount = 2', "count", 3, id="value-like-it"),
-        pytest.param("", "count", None, id="empty-file"),
     ],
 )
 def test_line_of_a_key_is_right_or_unknown(text, name, line):
