@@ -26,26 +26,9 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from tests.support.acquiring import (
-    BUSY,
-    FULL,
-    JOB,
-    TWO,
-    WAITS,
-    acquired,
-    asking,
-    beside,
-    bytes_on,
-    child_of,
-    leases,
-    no_mutex,
-    other,
-    rank_of,
-)
+from tests.support.acquiring import BUSY, FULL, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.holders import let_age
 from tests.support.values import gpu, inventory
-
-__all__ = ["acquired", "no_mutex", "other"]  # fixtures
 
 HALF = Grant("Ray", fraction=0.5)
 

@@ -10,24 +10,9 @@ from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
-from tests.support.acquiring import (
-    BUSY,
-    JOB,
-    TWO,
-    WAITS,
-    acquired,
-    asking,
-    beside,
-    bytes_on,
-    child_of,
-    leases,
-    other,
-    rank_of,
-)
+from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.selections import fields
 from tests.support.values import gpu
-
-__all__ = ["acquired", "other"]  # fixtures
 
 
 @pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])

@@ -16,12 +16,10 @@ from autogpu.lease import Demand, model
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Verdict
 from autogpu.variables import LEASE_DIR
-from tests.support.acquiring import BUSY, acquired, asking, leases, other
+from tests.support.acquiring import BUSY, asking, leases
 from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 from tests.test_acquire import full_disk
-
-__all__ = ["acquired", "other"]  # fixtures
 
 FAILED = Inventory(failure="NVML reports: timeout", failure_cause="driver")
 

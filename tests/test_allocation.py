@@ -18,13 +18,10 @@ from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
-from tests.support.acquiring import no_mutex
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
-
-__all__ = ["no_mutex"]  # a fixture
 
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 TWO = (gpu(0), gpu(1))
