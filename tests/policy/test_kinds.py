@@ -10,7 +10,7 @@ from autogpu.policy.model import BY_DOTTED, KEYS
 
 GIB = 1024**3
 
-# By key, what a variable or a flag may hold and what it means.
+# By key, what a variable, a flag or a file may hold and what it means.
 TEXTS = {
     "select.count": {"ALL": "all", "2": 2},
     "select.need": {
@@ -48,8 +48,8 @@ TEXTS = {
         "2 hours": 7200.0,
         "1 day 12 hours": 129600.0,
         "0": 0.0,
-        "3": 3.0,
         "0.5": 0.5,
+        90: 90.0,  # in a file
     },
     "select.devices": {"0, 2-3,*A100*": ("0", "2-3", "*A100*"), ",": (), "none": ()},
     "select.busy": {"Wait": "wait"},
@@ -60,17 +60,15 @@ TEXTS = {
     },
 }
 
-# What a file may hold besides: numbers, and lists in place of commas.
-VALUES = [
-    ("select.wait", 0, 0.0),
-    ("select.wait", 90, 90.0),
-    ("select.devices", [0, "1"], ("0", "1")),
-    ("select.devices", ["0-3", "4-5"], ("0-3", "4-5")),
-    ("select.devices", ["GPU-5d0f", "MIG-GPU-5d0f/1/0"], ("GPU-5d0f", "MIG-GPU-5d0f/1/0")),
-    ("select.devices", ["*A100*", "Tesla T4"], ("*A100*", "Tesla T4")),
-    ("select.devices", ["0:1", "2:3"], ("0:1", "2:3")),
-    ("select.devices", ["1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"], ("1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me")),
-    ("select.devices", [], ()),
+# Of devices, what a file may hold in a list in place of commas.
+LISTS = [
+    [0, "1"],
+    ["0-3", "4-5"],
+    ["GPU-5d0f", "MIG-GPU-5d0f/1/0"],
+    ["*A100*", "Tesla T4"],
+    ["0:1", "2:3"],
+    ["1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"],
+    [],
 ]
 
 
@@ -81,9 +79,9 @@ def test_text_means_the_same_in_a_variable_and_in_a_file(dotted, text, value):
     assert BY_DOTTED[dotted].kind.read(text) == value
 
 
-@pytest.mark.parametrize(("dotted", "written", "value"), VALUES)
-def test_a_file_holds_numbers_and_lists(dotted, written, value):
-    assert BY_DOTTED[dotted].kind.read(written) == value
+@pytest.mark.parametrize("entries", LISTS)
+def test_a_file_holds_lists_of_devices(entries):
+    assert BY_DOTTED["select.devices"].kind.read(entries) == tuple(map(str, entries))
 
 
 # By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
