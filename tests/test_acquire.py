@@ -13,7 +13,7 @@ import time
 import pytest
 
 from autogpu.acquire import covers, script_name
-from autogpu.devices.model import Inventory, UnreadableDevice
+from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy import Policy
@@ -28,7 +28,7 @@ from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from tests.support.acquiring import BUSY, FULL, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.holders import let_age
-from tests.support.values import gpu, inventory
+from tests.support.values import gpu
 
 HALF = Grant("Ray", fraction=0.5)
 
@@ -59,19 +59,6 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
     # What the framework then takes by itself.
     assert (result.decision.verdict, list(result.lease.claims)) == (Verdict.CANNOT_CHOOSE, [BUSY.uuid])
     assert leases(tmp_path).waiters == ()
-
-
-def test_a_card_that_can_not_be_read_once_does_not_end_a_wait(acquired, other):
-    holder, readings = other({0: 24}), iter([inventory(gpu(1), unreadable=(UnreadableDevice(0, "GPU is lost"),))])
-
-    def read():
-        reading = next(readings, None)
-        if reading is None:
-            holder.end()
-        return reading or inventory(gpu(0))
-
-    result = acquired(asking(gpu(0), busy="wait", wait_s=60.0), read=read)
-    assert (result.decision.verdict, dict(result.lease.claims)) == (Verdict.TAKE, {gpu(0).uuid: 24 << 30})
 
 
 def test_what_was_claimed_covers_a_framework_that_counts_it_first_and_names_no_more(acquired):
