@@ -389,5 +389,6 @@ def test_an_instance_that_is_lost_costs_neither_its_card_nor_the_other_instances
     assert [each["uuid"] for each in found] == ["MIG-2"]
 
 
-def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone():
-    assert instances_of(nvmlDeviceGetUUID=failing(UNKNOWN)) == []
+@pytest.mark.parametrize("call", ["MaxMigDeviceCount", "MigDeviceHandleByIndex", "UUID"])
+def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone(call):
+    assert instances_of(**{f"nvmlDeviceGet{call}": failing(UNKNOWN)}) == []
