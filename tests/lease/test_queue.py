@@ -235,7 +235,7 @@ def waiting(start):
     return waiting, holder
 
 
-def test_who_comes_later_can_not_pass_for_the_first_by_the_lowest_name(folder, waiting, ticket):
+def test_who_comes_later_can_not_pass_for_the_first(folder, waiting, ticket):
     first, _ = waiting
     ticket(FIRST, t=0)
     assert pids(folder) == [first.pid, os.getpid()]
