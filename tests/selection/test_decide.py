@@ -201,9 +201,7 @@ def named(positions):
         case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
         case("where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, **ONE_YOUNG}, ordinals=(0,)),
         case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),
-        case(
-            "not-an-awaited-one", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)
-        ),
+        case("none-is-awaited", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)),
         case("a-need-as-well", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=TAKE, claims={UUID: 8 * GIB}),
         case(
             "in-the-end-too",

@@ -78,9 +78,7 @@ NO_CLUSTERS = (
         pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
         pytest.param(WORKER_1, LocalRank(1, 3, WORKERS), id="worker-of-one-call"),
         pytest.param({**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, LocalRank(1, 3, WORKERS), id="a-rank-by-hand"),
-        pytest.param(
-            {**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, LocalRank(0, 2, "torchrun"), id="below-it"
-        ),
+        pytest.param({**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, LocalRank(0, 2, "torchrun"), id="below"),
         pytest.param({WORKER: "3/3/ab"}, None, id="no-worker"),
         pytest.param(DEEPSPEED, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"),
         pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
