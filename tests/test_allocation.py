@@ -55,6 +55,8 @@ EXPLAINED = [
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
 BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
+TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
+LIMITED = {"caps": dict.fromkeys(range(3), 2 * GIB), "claims": {2: 2048 + 512, 1: 2048 + 512}}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
 LARGE_CONTEXT = {**OF_PROCESS, "contexts": {"context_bytes": 700 * MIB}}
 TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
@@ -64,15 +66,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
     ("gpus", "options", "said", "expected"),
     [
         case("the-idlest", THREE, {}, ordinals=(0,), growth=True, caps={}, claims={2: ALL}, first=FREE + MORE),
-        case(
-            "two-with-a-limit",
-            THREE,
-            {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"},
-            ordinals=(0, 1),
-            growth=None,
-            caps=dict.fromkeys(range(3), 2 * GIB),
-            claims={2: 2048 + 512, 1: 2048 + 512},
-        ),
+        case("two-with-a-limit", THREE, TWO_LIMITED, ordinals=(0, 1), growth=None, **LIMITED),
         case("a-limit-on-the-process", ONE, LARGE_CONTEXT, caps={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),

@@ -35,6 +35,7 @@ HAD = "; it had 0.3 GiB with its CUDA context and it asked for 1.0 GiB more"
 OUT = "out of memory on GPU 0 (24.0 GiB): "
 MAY = OUT + "this process may take "
 OWN_PART = "this process may take 21.1 GiB there, the part that Fakeflow takes by itself"
+IN_ONE_PIECE = "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
 STATUS = "`autogpu status` shows who is there, and which GPU has room"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
 VARIABLE = "AUTOGPU_LIMIT", "AUTOGPU_LIMIT=3GiB"
@@ -144,13 +145,7 @@ def test_a_setting_that_the_host_locks_is_not_advised(started, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "peak_gib", "why", "last"),
     [
-        pytest.param(
-            FakeFramework,
-            10,
-            OWN_PART,
-            "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false",
-            id="its-own-part",
-        ),
+        pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="its-own-part"),
         pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="needs-more-than-there-is"),
         pytest.param(TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="all"),
     ],

@@ -38,6 +38,7 @@ TOO_SMALL = (
     "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
     "GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
 )
+FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
 ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
 PLACE = {"positions": [1], "wait_s": 0.0}
@@ -79,13 +80,7 @@ def rank(number, size, launcher="MPICH"):
         case("where-it-has-a-context", THREE, {"in_use": [0]}, ordinals=(0,), why=IN_USE),
         case("also-if-that-is-busy", ONE_BUSY, {"in_use": [0]}, why=f"{IN_USE} ({ON_BUSY}){WHILE_IDLE}"),
         case("there-and-the-idlest", ONE_BUSY, {"in_use": [0], "count": 2}, ordinals=(0, 2)),
-        case(
-            "a-wait-for-fewer-than-asked",
-            [SMALL, gpu(1)],
-            {**TWO_LARGE, "held": {1: claim(24)}},
-            waits_for=1,
-            why=f"{TOO_SMALL}; 2 are asked for, there are no more than 1",
-        ),
+        case("a-wait-for-fewer", [SMALL, gpu(1)], {**TWO_LARGE, "held": {1: claim(24)}}, waits_for=1, why=FEWER),
         case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
         case("those-with-room-are-attainable", [SMALL, *THREE[1:]], {"need_bytes": 12 * GIB}, attainable=2),
         case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why=AT_THE_CAP),
@@ -163,6 +158,7 @@ USED, NEARLY_ALL = gpu(0, used_gib=5, pids=[7]), {"held": {0: claim(23.5, **SETT
 TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
 BOTH_YOUNG, ONE_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}, {"held": {1: OLD, 2: YOUNG}}
 ONE_TOLD, GROWN = {"held": {1: OLD, 2: claim(8)}}, claim(24, age_s=60.0, newest_s=1.0)
+CAPPED = {"claims": {UUID: 0}, "caps": {UUID: FIVE}, "why_capped": BEST_EFFORT_OF_SIZE}
 ALONE = gpu(0, pids=[7], compute_mode="exclusive_process")
 
 
@@ -203,14 +199,7 @@ def named(positions):
         case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),
         case("none-is-awaited", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)),
         case("a-need-as-well", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=TAKE, claims={UUID: 8 * GIB}),
-        case(
-            "in-the-end-too",
-            [FULL],
-            {"need_bytes": 8 * GIB, "held": {0: OLD}, **NOT_ANY_MORE},
-            claims={UUID: 0},
-            caps={UUID: FIVE},
-            why_capped=BEST_EFFORT_OF_SIZE,
-        ),
+        case("in-the-end-too", [FULL], {"need_bytes": 8 * GIB, "held": {0: OLD}, **NOT_ANY_MORE}, **CAPPED),
         case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
         case("where-a-shell-lists-as-many-as-it-takes", [FULL], {**BY_SHELL, "held": {0: YOUNG}}, verdict=TAKE),
         case("also-by-its-names", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "named_count": 2}, verdict=TAKE),

@@ -27,6 +27,7 @@ LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
 
+CAPPED = {"claims": {OTHER: 0}, "caps": {OTHER: within_context(8 * GIB)}, "why_capped": BEST_EFFORT}
 FOUR = [gpu(0, pids=[7], used_gib=9), *map(gpu, (1, 2, 3))]
 ALL_BUT_THE_FIRST = {device.uuid: 24 * GIB * (device.index > 0) for device in FOUR}
 TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BUT_THE_FIRST, "count": 2}
@@ -42,14 +43,7 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
         case("a-coordinator-by-the-users-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),
         case("a-coordinator-that-has-chosen", ONE, {**CHIEF, "chosen": (0,)}, verdict=Verdict.NOT_OUR_CHOICE),
         case("the-idlest-of-a-ranks-own", [gpu(0, pids=[7], used_gib=9), gpu(1)], LISTED, ordinals=(1,), caps={}),
-        case(
-            "a-rank-beside",
-            [gpu(0), BUSY],
-            PLACED,
-            claims={OTHER: 0},
-            caps={OTHER: within_context(8 * GIB)},
-            why_capped=BEST_EFFORT,
-        ),
+        case("a-rank-beside", [gpu(0), BUSY], PLACED, **CAPPED),
         # Also where the one that is used stands first.
         case("two-for-each-rank", FOUR, TWO_EACH, ordinals=(3, 0), of_ranks=(gpu(1).uuid, gpu(3).uuid)),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, caps={ZERO: 6 * GIB - CONTEXT_BYTES}),

@@ -19,6 +19,7 @@ LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
 FREE_BESIDE = {gpu(1).uuid: within_context(15 * GIB)}
+CAPPED = {"claims": {ZERO: 0}, "caps": {ZERO: within_context(10 * GIB)}, "why_capped": CAP}
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
 ALL = {"held": {index: claim(24, age_s=60.0) for index in range(4)}}
 BEGUN = {"held": {0: claim(24)}}
@@ -69,14 +70,7 @@ def by_position(*positions, **asked):
         case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), caps={}),
         # What the script allows itself is what is claimed.
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
-        case(
-            "where-it-does-not-fit",
-            FULL,
-            NEARLY_ALL,
-            claims={ZERO: 0},
-            caps={ZERO: within_context(10 * GIB)},
-            why_capped=CAP,
-        ),
+        case("where-it-does-not-fit", FULL, NEARLY_ALL, **CAPPED),
         case("not-capped-alone", ONE, NEARLY_ALL, caps={}, why_capped=""),
     ],
 )
