@@ -32,15 +32,8 @@ def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
 
     (seen,) = other.ask("holders")["holders"]
 
-    assert seen == {
-        "name": lease.name,
-        "uid": os.geteuid(),
-        "pid": os.getpid(),
-        "pid_here": os.getpid(),
-        "claims": {"GPU-0": 5},
-        "script": "train.py",
-        "is_mine": False,
-    }
+    process = {"uid": os.geteuid(), "pid": os.getpid(), "pid_here": os.getpid(), "is_mine": False}
+    assert seen == {**process, "name": lease.name, "claims": {"GPU-0": 5}, "script": "train.py"}
     assert [holder.is_mine for holder in holders(folder)] == [True]
     lease.release()
     lease.release()

@@ -13,15 +13,8 @@ import pytest
 from autogpu.lease import model
 from tests.support.processes import in_a_fork
 
-GOOD = {
-    "v": 1,
-    "pid": 4711,
-    "start": 99,
-    "pidns": "pid:[4026531836]",
-    "script": "train.py",
-    "group": "job.1.2.abcdef01",
-    "gpus": {"GPU-a": 8},
-}
+PROCESS = {"v": 1, "pid": 4711, "start": 99, "pidns": "pid:[4026531836]", "script": "train.py"}
+GOOD = {**PROCESS, "group": "job.1.2.abcdef01", "gpus": {"GPU-a": 8}}
 TICKET = {"v": 1, "pid": 1, "start": 2, "pidns": None, "script": "a", "count": 2, "bytes": None, "uuids": ["G"]}
 
 

@@ -36,15 +36,8 @@ queue.LOOK_S, queue.READ_S = 0.1, 0.2
 
 
 def shown(holder):
-    return {
-        "name": holder.name,
-        "uid": holder.uid,
-        "pid": holder.pid,
-        "pid_here": holder.pid_here,
-        "claims": dict(holder.claims),
-        "script": holder.script,
-        "is_mine": holder.is_mine,
-    }
+    names = ("name", "uid", "pid", "pid_here", "script", "is_mine")
+    return {**{name: getattr(holder, name) for name in names}, "claims": dict(holder.claims)}
 
 
 class Worker:

@@ -49,15 +49,9 @@ OF_TWO_HOSTS = tf_config("worker", 2, worker=["there:1", "here:1", "HERE:2"])
 WITH_CHIEF = tf_config("worker", 0, chief=["here:1"], worker=["here:2"])
 WITH_SERVERS = tf_config("worker", 1, chief=["here:1"], ps=["here:2"], worker=["here:3", "here:4"])
 SECOND_OF_TWO = LocalRank(1, 2, "TF_CONFIG")
-NO_CLUSTERS = (
-    "",
-    "x",
-    '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}',
-    "[1]",
-    "{}",
-    '{"cluster": 7, "task": {"type": "worker", "index": 0}}',
-    "[" * 100_000,
-)
+NO_INDEX = '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1e999}}'
+NO_TABLE = '{"cluster": 7, "task": {"type": "worker", "index": 0}}'
+NO_CLUSTERS = ("", "x", "[1]", "{}", NO_INDEX, NO_TABLE, "[" * 100_000)
 
 
 @pytest.mark.parametrize(
