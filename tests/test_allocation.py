@@ -215,9 +215,7 @@ def test_a_listing_claims_nothing_and_shows_the_pool(started):
     assert started(gpu(0), AUTOGPU_COUNT="0").framework.listing() == ()
 
 
-@pytest.mark.parametrize(
-    ("visible", "readings"), [("pool", 2), ("chosen", 1)], ids=["at-the-context", "at-the-import-by-its-reading-alone"]
-)
+@pytest.mark.parametrize(("visible", "readings"), [("pool", 2), ("chosen", 1)], ids=["at-context", "at-import"])
 def test_of_equals_those_that_are_connected_best_are_taken(started, visible, readings):
     # GPU 0 belongs to GPU 2 and GPU 1 to GPU 3; without these it would be the two last.
     nvlinks = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): NVLINK for one in range(2)}
@@ -249,9 +247,7 @@ def test_a_job_waits_until_the_gpu_comes_free(started):
     assert process.claims == {0: ALL}
 
 
-@pytest.mark.parametrize(
-    ("typed", "remedy"), [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")], ids=["variable", "option"]
-)
+@pytest.mark.parametrize(("typed", "remedy"), [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")])
 def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys, typed, remedy):
     process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0", **typed)
     with other_job(process.environ, claims_on(gpu(0))), pytest.raises(SystemExit) as ended:

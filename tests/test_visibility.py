@@ -125,9 +125,7 @@ def test_override_restores_what_was_inherited_also_where_only_cuda_can_tell_what
     assert environ == {VISIBLE: "0,2"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)], ids=["another", "none"]
-)
+@pytest.mark.parametrize(("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)])
 def test_what_an_ancestor_left_behind_is_replaced(environ, started_with, original):
     environ = {**environ, ORIGINAL: "0"}
     written(environ, started_with, how="chosen")

@@ -383,9 +383,7 @@ def fork_for_each_line():
         if os.fork() == 0:
             os.setsid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            files = [
-                os.open(file, os.O_WRONLY if number else os.O_RDONLY) for number, file in enumerate(order["files"])
-            ]
+            files = [os.open(file, os.O_WRONLY if end else os.O_RDONLY) for end, file in enumerate(order["files"])]
             answer(os.getpid())
             for descriptor, file in enumerate(files):
                 os.dup2(file, descriptor)

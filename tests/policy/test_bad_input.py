@@ -165,9 +165,7 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
     assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
 
 
-@pytest.mark.parametrize(
-    "text", ["count 2", "[select", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
-)
+@pytest.mark.parametrize("text", ["count 2", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"])
 def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()

@@ -227,9 +227,7 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
     assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
 
 
-LOOKS = "import sys; from pathlib import Path; from autogpu.policy.sources import *; " + (
-    "print(read_file(Path(sys.argv[1]), judge=True)[1])"
-)
+LOOKS = "import sys; from autogpu.policy.sources import *; print(read_file(Path(sys.argv[1]), judge=True)[1])"
 
 
 @as_root
