@@ -11,10 +11,11 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from tests.support import environments
+
+# pytest finds fixtures and calls hooks here.
+from tests.support.acquiring import acquired, no_mutex, other  # noqa: F401
 from tests.support.forkserver import Forks
 from tests.support.processes import Process
-
-# pytest calls them here.
 from tests.support.turns import pytest_addoption, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 
 # A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.

@@ -11,24 +11,9 @@ from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
-from tests.support.acquiring import (
-    BUSY,
-    JOB,
-    TWO,
-    WAITS,
-    acquired,
-    asking,
-    beside,
-    bytes_on,
-    child_of,
-    leases,
-    other,
-    rank_of,
-)
+from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.selections import fields
 from tests.support.values import gpu
-
-__all__ = ["acquired", "other"]  # fixtures
 
 
 @pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
@@ -125,9 +110,7 @@ CAPPED = {"claims": bytes_on({1: 0}), "caps": bytes_on({1: 19.5})}
     [
         pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
         pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
-        pytest.param(
-            {2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones-beside-it"
-        ),
+        pytest.param({2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones"),
         pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
         pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
         pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),

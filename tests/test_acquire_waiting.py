@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from autogpu import acquire, lease
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.errors import WaitTimeout
 from autogpu.lease import Demand, model
 from autogpu.reporting.text import GIB
 from autogpu.selection.model import Verdict
 from autogpu.variables import LEASE_DIR
-from tests.support.acquiring import BUSY, acquired, asking, leases, other
+from tests.support.acquiring import BUSY, asking, leases
 from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 from tests.test_acquire import full_disk
-
-__all__ = ["acquired", "other"]  # fixtures
 
 FAILED = Inventory(failure="NVML reports: timeout", failure_cause="driver")
 
@@ -32,22 +30,27 @@ def ends_while(change):
     return lambda queue, decision: next(looks) or threading.Timer(0.1, change).start()
 
 
-def test_a_driver_that_fails_for_a_moment_does_not_end_a_wait(acquired, other):
+@pytest.mark.parametrize(
+    "failed",
+    [FAILED, inventory(gpu(1), unreadable=(UnreadableDevice(0, "GPU is lost"),))],
+    ids=["the-driver", "the-card-alone"],
+)
+def test_readings_that_fail_for_a_moment_do_not_end_a_wait(acquired, other, failed):
     keeper, short = other({0: 24}), other({1: 24})
     busy = inventory(gpu(0, pids=[keeper.pid], used_gib=20, busy=90))
     readings, failures = [busy], []
 
     def ends():
-        readings[0] = FAILED
+        readings[0] = failed
         short.end()
 
     def read():
-        if readings[0] is FAILED:
-            failures.append(FAILED)
+        if readings[0] is failed:
+            failures.append(failed)
             if len(failures) == 4:  # in a row
                 readings[0] = inventory(gpu(0))
                 keeper.end()
-                return FAILED
+                return failed
         return readings[0]
 
     taken = acquired(asking(*busy.devices, busy="wait", wait_s=60.0), read=read, on_wait=ends_while(ends))

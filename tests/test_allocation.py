@@ -12,19 +12,16 @@ import time
 import pytest
 
 from autogpu import activation
-from autogpu.devices.model import UnreadableDevice
+from autogpu.devices.model import NVLINK, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
-from tests.support.acquiring import no_mutex
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
-
-__all__ = ["no_mutex"]  # a fixture
 
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 TWO = (gpu(0), gpu(1))
@@ -59,6 +56,7 @@ ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
 BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
 TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
+LIMITED = {"caps": dict.fromkeys(range(3), 2 * GIB), "claims": {2: 2048 + 512, 1: 2048 + 512}}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
 LARGE_CONTEXT = {**OF_PROCESS, "contexts": {"context_bytes": 700 * MIB}}
 TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
@@ -68,15 +66,7 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
     ("gpus", "options", "said", "expected"),
     [
         case("the-idlest", THREE, {}, ordinals=(0,), growth=True, caps={}, claims={2: ALL}, first=FREE + MORE),
-        case(
-            "two-with-a-limit",
-            THREE,
-            TWO_LIMITED,
-            ordinals=(0, 1),
-            growth=None,
-            caps=dict.fromkeys(range(3), 2 * GIB),
-            claims={2: 2048 + 512, 1: 2048 + 512},
-        ),
+        case("two-with-a-limit", THREE, TWO_LIMITED, ordinals=(0, 1), growth=None, **LIMITED),
         case("a-limit-on-the-process", ONE, LARGE_CONTEXT, caps={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
@@ -128,9 +118,7 @@ SEES_NONE, SMI = "Fakeflow sees no GPU", "`nvidia-smi` should report the same"
     [
         pytest.param(FakeDriver.failing("no library", "no-driver"), [], id="on-a-machine-without-one"),
         pytest.param(FakeDriver.failing("broken", "driver"), [f"{SEES_NONE}; broken; {SMI}"], id="driver-fails"),
-        pytest.param(
-            FakeDriver.silent(), [f"{SEES_NONE}, and NVML timed out; does `nvidia-smi` answer?"], id="no-reading-comes"
-        ),
+        pytest.param(FakeDriver.silent(), [f"{SEES_NONE}, and NVML timed out; does `nvidia-smi` answer?"], id="silent"),
     ],
 )
 def test_a_framework_that_sees_no_gpu_is_told_what_the_driver_says(started, driver, lines):
@@ -187,54 +175,29 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
 
 
-def of_horovod(number):
-    told = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2"}
-    return {**told, "HOROVOD_LOCAL_RANK": str(number)}
-
-
-def of_torchrun(number):
-    return {"MASTER_PORT": "29500", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(number)}
-
-
-def of_mpirun(number):
-    return {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(number)}
-
-
-def of_cluster(number):
-    task = {"type": "worker", "index": number}
-    return {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a:1", "a:2"]}, "task": task})}
-
-
-def of_horovod_with_a_list(number):
-    return {**of_horovod(number), CUDA_VISIBLE_DEVICES: "0,1,2,3"}
-
-
+# The number of the rank stands where the braces are.
+HOROVOD = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2", "HOROVOD_LOCAL_RANK": "{}"}
+LISTED = {**HOROVOD, CUDA_VISIBLE_DEVICES: "0,1,2,3"}
+MPIRUN = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "{}"}
 IDLE_1_AND_3 = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=9, busy=90), gpu(3))
+BY_RANK, TWO_BY_RANK = [(0,), (1,)], [(0, 1), (2, 3)]
 ONE_EACH = ([(1,), (3,)], [{1: ALL, 3: ALL}] * 2)
+TWO_SHARED = ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2)
 
 
 @pytest.mark.parametrize(
-    ("environ_of", "named", "order", "expected"),
+    ("launcher", "named", "order", "expected"),
     [
-        pytest.param(of_horovod, [(0,), (1,)], [0, 1], ONE_EACH, id="horovod"),
-        pytest.param(of_horovod, [(0,), (1,)], [1, 0], ONE_EACH, id="the-second-comes-first"),
-        pytest.param(of_torchrun, [(0,), (1,)], [0, 1], ONE_EACH, id="torchrun"),
-        pytest.param(of_mpirun, [(0,), (1,)], [0, 1], ONE_EACH, id="mpirun"),
-        pytest.param(of_cluster, [(0,), (1,)], [0, 1], ONE_EACH, id="tf-config"),
-        pytest.param(
-            of_horovod_with_a_list, [(0,), (1,)], [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"
-        ),
-        pytest.param(
-            of_horovod,
-            [(0, 1), (2, 3)],
-            [0, 1],
-            ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2),
-            id="two-each-of-which-two-are-shared",
-        ),
+        pytest.param(HOROVOD, BY_RANK, [0, 1], ONE_EACH, id="horovod"),
+        pytest.param(HOROVOD, BY_RANK, [1, 0], ONE_EACH, id="the-second-comes-first"),
+        pytest.param(MPIRUN, BY_RANK, [0, 1], ONE_EACH, id="mpirun"),
+        pytest.param(LISTED, BY_RANK, [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"),
+        pytest.param(HOROVOD, TWO_BY_RANK, [0, 1], TWO_SHARED, id="two-each-of-which-two-are-shared"),
     ],
 )
-def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, environ_of, named, order, expected):
-    ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ_of(number)) for number in range(2)]
+def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, launcher, named, order, expected):
+    environs = [{name: value.format(number) for name, value in launcher.items()} for number in range(2)]
+    ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ) for environ in environs]
     assigned = {number: ranks[number].framework.take(chosen=named[number]).ordinals for number in order}
     indices = {device.uuid: device.index for device in IDLE_1_AND_3}
     leases = [rank.allocation.lease.claims for rank in ranks]
@@ -250,6 +213,17 @@ def test_a_listing_claims_nothing_and_shows_the_pool(started):
     assert listing[0].memory_bytes == int((ALL - 512) * MIB * 0.9)
     assert (process.framework.assignment, process.holders) == (None, ())
     assert started(gpu(0), AUTOGPU_COUNT="0").framework.listing() == ()
+
+
+@pytest.mark.parametrize(("visible", "readings"), [("pool", 2), ("chosen", 1)], ids=["at-context", "at-import"])
+def test_of_equals_those_that_are_connected_best_are_taken(started, visible, readings):
+    # GPU 0 belongs to GPU 2 and GPU 1 to GPU 3; without these it would be the two last.
+    nvlinks = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): NVLINK for one in range(2)}
+    four, options = [gpu(index) for index in (3, 2, 1, 0)], {"AUTOGPU_COUNT": "2", "AUTOGPU_VISIBLE": visible}
+    process = started(driver=FakeDriver(*four[::-1], topology=nvlinks), counted=four, **options)
+    if visible == "pool":
+        process.framework.take()
+    assert (set(process.claims), process.driver.taken) == ({1, 3}, readings)
 
 
 # Refuse, wait, share
@@ -273,24 +247,13 @@ def test_a_job_waits_until_the_gpu_comes_free(started):
     assert process.claims == {0: ALL}
 
 
-@pytest.mark.parametrize(
-    ("typed", "remedy"),
-    [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")],
-    ids=["variable", "option"],
-)
+@pytest.mark.parametrize(("typed", "remedy"), [({}, "AUTOGPU_WAIT=1h"), ({"AUTOGPU_RUN_WAIT": "0"}, "--wait 1h")])
 def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys, typed, remedy):
     process = started(gpu(0), AUTOGPU_BUSY="wait", AUTOGPU_WAIT="0", **typed)
     with other_job(process.environ, claims_on(gpu(0))), pytest.raises(SystemExit) as ended:
         process.framework.take()
     assert ended.value.code == 75
     assert re.search(f"gave up after 0 s at place 1; to wait longer: {remedy};", capsys.readouterr().err)
-
-
-def test_a_best_effort_job_is_capped_at_what_is_free(started):
-    process = started(gpu(0, used_gib=4))
-    with other_job(process.environ, claims_on(gpu(0)), age_s=60.0):
-        assert process.framework.take().caps == {0: within_context(20 * GIB)}
-        assert process.claims == {0: 0}
 
 
 # Children and forks
@@ -353,10 +316,7 @@ NONE_READ = "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: no answ
     [
         pytest.param(FakeDriver.silent(), TWO, NOT_READ.format("2 GPUs", "NVML timed out"), id="no-reading-comes"),
         pytest.param(FakeDriver(unreadable=LOST), ONE, NOT_READ.format("1 GPU", NONE_READ), id="no-gpu-can-be-read"),
-        *(
-            pytest.param(FakeDriver.failing("broken", cause), ONE, NOT_READ.format("1 GPU", "broken"), id=cause)
-            for cause in ("driver", "pynvml")
-        ),
+        pytest.param(FakeDriver.failing("broken", "pynvml"), ONE, NOT_READ.format("1 GPU", "broken"), id="no-pynvml"),
     ],
 )
 def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(started, driver, counted, why):

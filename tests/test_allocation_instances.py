@@ -159,9 +159,7 @@ def test_ranks_have_a_gpu_each(process, size, devices, shown):
     assert len({device.uuid for rank in job for device in rank.allocation.decision.devices}) == size
 
 
-@pytest.mark.parametrize(
-    ("size", "devices"), [(2, MIXED), (4, MIXED), (2, CUT)], ids=["enough-cards", "of-both", "instances"]
-)
+@pytest.mark.parametrize(("size", "devices"), [(2, MIXED), (4, MIXED), (2, CUT)], ids=["cards", "both", "instances"])
 def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, devices):
     job = ranks(process, *devices, size=size, version=R570, counted=devices[1:])
     assert [rank.listed for rank in job] == [" ".join(device.label for device in devices[1:])] * size
@@ -171,13 +169,7 @@ def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, dev
 
 
 @pytest.mark.parametrize(
-    ("gpus", "version", "workers"),
-    [
-        (CUT, R570, 3),
-        (CUT, R535, 1),
-        (MIXED, R535, 2),
-        (MIXED, R570, 4),
-    ],
+    ("gpus", "version", "workers"), [(CUT, R570, 3), (CUT, R535, 1), (MIXED, R535, 2), (MIXED, R570, 4)]
 )
 def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []

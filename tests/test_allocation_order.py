@@ -67,14 +67,6 @@ def test_what_is_claimed_is_counted_where_the_script_names_it(named, options, or
     assert (f", as the script's cuda:{named};" in process.lines[0]) == (order != [2, 1, 0])
 
 
-def test_asking_again_changes_nothing(first):
-    process = first(*TWO)
-    process.framework.count()
-    (asked,) = process.holders
-    process.framework.count()
-    assert (process.holders, len(process.lines)) == ((asked,), 1)
-
-
 @pytest.mark.parametrize(
     ("count", "used", "seen"),
     [
@@ -105,21 +97,21 @@ def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     assert process.lines[0].startswith("no GPU for this process, Firstflow starts on CPU: ")
 
 
-@pytest.mark.parametrize(("named", "claimed"), [(0, 0), (1, 1), (2, 0)], ids=["first", "second", "no-such-one"])
-def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(named, claimed, first):
+@pytest.mark.parametrize(
+    ("named", "used", "claimed"),
+    [
+        pytest.param(0, [], 0, id="first"),
+        pytest.param(1, [], 1, id="second"),
+        pytest.param(2, [], 0, id="no-such-one"),
+        pytest.param(1, [1], 1, id="one-that-has-a-context"),
+    ],
+)
+def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(named, used, claimed, first):
     process = first(*TWO, counted=[0, 1])
     process.cuda.initialise()
+    process.framework.use(*used)
     process.framework.count(named)
     assert process.claims == {claimed: ALL}
-    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
-
-
-def test_of_an_order_that_cuda_has_already_the_gpu_with_a_context_is_claimed(first):
-    process = first(*TWO, counted=[0, 1])
-    process.cuda.initialise()
-    process.cuda.make_context(1)
-    process.framework.count(1)
-    assert process.claims == {1: ALL}
     assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 
@@ -189,15 +181,12 @@ def test_it_is_not_where_the_policy_may_give_none(first, options):
     assert first(gpu(0), gpu(1), **options).allocation.certain_gpu_count((13, 0)) is None
 
 
-def test_nor_where_cuda_does_not_start_though_nvml_can_be_read(first):
-    process = first(gpu(0), gpu(1))
-    process.cuda.starts_elsewhere = False
-    assert process.allocation.certain_gpu_count((13, 0)) is None
-
-
-def test_nor_where_the_driver_is_too_old_or_has_started(first):
+def test_nor_where_the_driver_is_too_old_or_does_not_start_or_has_started(first):
     process = first(gpu(0), gpu(1))
     assert process.allocation.certain_gpu_count((14, 0)) is None
+    process.cuda.starts_elsewhere = False
+    assert process.allocation.certain_gpu_count((13, 0)) is None
+    process.cuda.starts_elsewhere = True
     process.cuda.initialise()
     assert process.allocation.certain_gpu_count((13, 0)) is None
 
@@ -214,12 +203,8 @@ def test_children_are_members_also_when_the_list_was_changed_after_the_claim(fir
     with other({2: 24}):
         process.framework.count()
         environ = process.environ
-        assert in_a_fork(
-            lambda: (
-                ancestor_lease(environ, snapshot(find_folder(environ)).holders) is not None
-                and has_parents_list(environ)
-            )
-        )
+        assert has_parents_list(environ)
+        assert in_a_fork(lambda: ancestor_lease(environ, snapshot(find_folder(environ)).holders) is not None)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bdb
 import enum
 import re
-import signal
 import sys
 import threading
 import types
@@ -48,23 +47,13 @@ def raises(error):
         pytest.param(lambda: raises(Injected("can't parse")), False, id="c-code"),
         pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": "__main__"})()), True, id="the-script"),
         # Raised by what the script has put in the place of a function that we call.
-        pytest.param(
-            lambda: raises(type("Own", (Exception,), {"__module__": __name__})()), False, id="by-its-own-code"
-        ),
+        pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": __name__})()), False, id="by-its-code"),
     ],
 )
 def test_whose_an_error_is(step, expected, monkeypatch):
     monkeypatch.setitem(sys.modules, "timeouts.of_threads", types.ModuleType("timeouts.of_threads"))
     sys.modules["timeouts.of_threads"].__file__ = "/opt/env/site-packages/timeouts/of_threads.py"
     assert is_scripts(raised(step)) is expected
-
-
-def test_what_a_handler_of_a_signal_raises_is_the_scripts():
-    before = signal.signal(signal.SIGUSR1, lambda *_: raises(ValueError("the script's")))
-    try:
-        assert is_scripts(raised(lambda: signal.raise_signal(signal.SIGUSR1)))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_wait_that_is_over_ends_the_script_and_in_a_thread_that_with_an_error(capfd):

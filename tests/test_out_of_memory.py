@@ -35,6 +35,7 @@ HAD = "; it had 0.3 GiB with its CUDA context and it asked for 1.0 GiB more"
 OUT = "out of memory on GPU 0 (24.0 GiB): "
 MAY = OUT + "this process may take "
 OWN_PART = "this process may take 21.1 GiB there, the part that Fakeflow takes by itself"
+IN_ONE_PIECE = "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
 STATUS = "`autogpu status` shows who is there, and which GPU has room"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
 VARIABLE = "AUTOGPU_LIMIT", "AUTOGPU_LIMIT=3GiB"
@@ -48,33 +49,24 @@ def ended(process, error=None) -> list[str]:
     return "\n".join(process.lines[before:]).replace("autogpu: ", "").splitlines()
 
 
-def case(rule, gpus, options, said, first):
-    return pytest.param(gpus, options, said, first, id=rule)
-
-
 @pytest.mark.parametrize(
-    ("gpus", "options", "said", "first"),
+    ("options", "said", "first"),
     [
-        case("limit", ONE, LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)"),
-        case("of-each-logical-gpu", ONE, {**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit"),
-        case("of-two-that-are-one", ONE, {**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit"),
-        case("in-parts", ONE, SPLIT, {}, "21.1 GiB there, in its logical GPUs"),
-        case("scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's"),
-        case("scripts-fraction", ONE, {}, {"fraction": 0.25}, "6.0 GiB there, by the script's own"),
+        pytest.param(LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)", id="limit"),
+        pytest.param({**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit", id="of-each-logical-gpu"),
+        pytest.param({**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit", id="of-two-that-are-one"),
+        pytest.param(SPLIT, {}, "21.1 GiB there, in its logical GPUs", id="in-parts"),
+        pytest.param({**SPLIT, **UNSPLIT}, {}, "21.1 GiB there, the part that Fakeflow takes", id="not-in-parts"),
+        pytest.param(LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's", id="scripts-limit"),
+        pytest.param({}, {"fraction": 0.25}, "6.0 GiB there, by the script's own", id="scripts-fraction"),
     ],
 )
-def test_the_cap_and_whose_word_it_is(started, gpus, options, said, first):
-    process = started(*gpus, **options)
+def test_the_cap_and_whose_word_it_is(started, options, said, first):
+    process = started(*ONE, **options)
     process.framework.take(**said)
     lines = ended(process)
     assert lines[0].startswith(MAY + first) and lines[0].endswith(HAD)
     assert len(lines) == 2
-
-
-def test_one_that_has_no_logical_gpus_is_not_told_of_them(started):
-    process = started(*ONE, **SPLIT, **UNSPLIT)
-    process.framework.take()
-    assert "the part that Fakeflow takes by itself" in ended(process)[0]
 
 
 @pytest.mark.parametrize(("typed", "word", "remedy"), [("2GiB", "--limit", "--limit 3GiB"), ("1GiB", *VARIABLE)])
@@ -153,17 +145,9 @@ def test_a_setting_that_the_host_locks_is_not_advised(started, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "peak_gib", "why", "last"),
     [
-        pytest.param(
-            FakeFramework,
-            10,
-            OWN_PART,
-            "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false",
-            id="its-own-part",
-        ),
+        pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="its-own-part"),
         pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="needs-more-than-there-is"),
-        pytest.param(
-            TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="takes-all"
-        ),
+        pytest.param(TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="all"),
     ],
 )
 def test_alone(started, kind, peak_gib, why, last):

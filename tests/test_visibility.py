@@ -36,18 +36,16 @@ LOCKED = {"exclude": ("1",), "locked": frozenset({"select.exclude"})}
 OF_TWO = Grant(rank=LocalRank(0, 2, "MPICH"))
 LONE = Grant(rank=LocalRank(1, 2, LONE_RANK, job="ranks.1"))
 NONE = Grant("Slurm", "no GPU", is_none=True)
-NARROWED, ALL = ({VISIBLE: listing(*each), WRITTEN: listing(*each)} for each in ((1, 0), (1, 0, 2)))
+NARROWED = {VISIBLE: listing(1, 0), WRITTEN: listing(1, 0)}
 
 
 @pytest.mark.parametrize(
     ("environ", "started_with", "options", "expected"),
     [
         pytest.param({}, None, {}, listing(2, 0, 1), id="idlest-first"),
-        pytest.param({}, None, {"how": "chosen", "count": 2}, listing(2, 0), id="as-many-as-the-policy-wants"),
         pytest.param({}, None, {"exclude": ("0-2",)}, "-1", id="none-where-all-are-excluded"),
         pytest.param({VISIBLE: "2,0"}, "2,0", {"grant": OF_TWO}, listing(2, 0), id="ranks-keep-the-pools-order"),
         pytest.param(NARROWED, listing(1, 0), {"grant": LONE}, listing(1, 0), id="a-lone-rank-counts-as-its-parent"),
-        pytest.param(ALL, listing(1, 0, 2), {"grant": LONE}, listing(1, 0, 2), id="also-where-that-listed-all"),
         pytest.param({VISIBLE: ""}, "", {}, "", id="an-empty-list-is-left-alone"),
         pytest.param({VISIBLE: "1,2"}, None, LOCKED, listing(2), id="the-scripts-less-what-a-locked-key-excludes"),
         pytest.param({VISIBLE: "1,2"}, None, {"how": "chosen"}, listing(2), id="the-chosen-of-the-scripts"),
@@ -100,10 +98,12 @@ def test_what_the_script_wrote_before_the_import_is_its_own():
     assert visible.listed.order is Order.GIVEN
 
 
-def test_what_the_script_wrote_after_the_import_is_followed():
-    environ = {}
-    visible = written(environ)
+def test_what_the_script_wrote_after_the_import_is_followed_and_left_to_children():
+    environ = {VISIBLE: "0,2"}
+    visible = written(environ, "0,2")
+    assert visible.environ_without_ours()[VISIBLE] == "0,2", "what this process was started with"
     environ[VISIBLE] = "1"
+    assert visible.environ_without_ours()[VISIBLE] == "1"
     visible.refresh(MACHINE, NO_ENGINE)
     assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", is_scripts=True), "1", None)
 
@@ -125,21 +125,11 @@ def test_override_restores_what_was_inherited_also_where_only_cuda_can_tell_what
     assert environ == {VISIBLE: "0,2"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)], ids=["another", "none"]
-)
+@pytest.mark.parametrize(("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)])
 def test_what_an_ancestor_left_behind_is_replaced(environ, started_with, original):
     environ = {**environ, ORIGINAL: "0"}
     written(environ, started_with, how="chosen")
     assert environ.get(ORIGINAL) == original
-
-
-def test_children_are_compared_with_what_this_process_was_started_with():
-    environ = {VISIBLE: "0,2"}
-    visible = written(environ, "0,2")
-    assert visible.environ_without_ours()[VISIBLE] == "0,2"
-    environ[VISIBLE] = "1"
-    assert visible.environ_without_ours()[VISIBLE] == "1"
 
 
 def test_an_engine_that_grants_anew_to_each_task_is_followed():

@@ -11,12 +11,7 @@ from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
 import pytest
 
 from autogpu.devices import probe
-from autogpu.devices.model import (  # noqa: F401  (for eval)
-    Device,
-    Inventory,
-    Process,
-    UnreadableDevice,
-)
+from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
 from tests.gpusim import Gpu, Server
 from tests.support.fakes import FakeDriver
 from tests.support.values import gpu
@@ -36,40 +31,31 @@ print(repr(probe.start_in_process(os.environ, inventory).result(60.0)), flush=Tr
 """
 
 
-class Simulated:
-    """Two GPUs, one of which a process uses, read through NVML."""
-
-    def __init__(self, folder):
-        self._server = Server([Gpu(processes={5004242: "3GiB"}, utilization=60), Gpu()], folder=folder)
-
-    def read_twice(self):
-        with self._server as server:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            reading = server.popen([sys.executable, "-c", TWICE], **pipes)
-            first = eval(reading.stdout.readline())
-            server.change(1, utilization=80)
-            second, _ = reading.communicate("\n", timeout=60)
-        assert reading.returncode == 0
-        return first, eval(second)
+def simulated(folder):
+    """Two GPUs, one of which a process uses, read through NVML, and once more when the other works as well."""
+    with Server([Gpu(processes={5004242: "3GiB"}, utilization=60), Gpu()], folder=folder) as server:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        reading = server.popen([sys.executable, "-c", TWICE], **pipes)
+        first = eval(reading.stdout.readline())
+        server.change(1, utilization=80)
+        second, _ = reading.communicate("\n", timeout=60)
+    assert reading.returncode == 0
+    return first, eval(second)
 
 
-class Fake:
+def fake(folder):
     """The same on plain values."""
-
-    def __init__(self, folder):
-        self._driver = FakeDriver(gpu(0, pids=[5004242], used_gib=3, busy=60), gpu(1))
-
-    def read_twice(self):
-        reading = self._driver.start({})
-        first = reading.result(60.0)
-        reading.close()
-        self._driver.change(1, utilization_percent=80)
-        return first, self._driver.start_in_process({}, first).result(60.0)
+    driver = FakeDriver(gpu(0, pids=[5004242], used_gib=3, busy=60), gpu(1))
+    reading = driver.start({})
+    first = reading.result(60.0)
+    reading.close()
+    driver.change(1, utilization_percent=80)
+    return first, driver.start_in_process({}, first).result(60.0)
 
 
-@pytest.fixture(params=[Fake, Simulated])
+@pytest.fixture(params=[fake, simulated])
 def readings(request, tmp_path):
-    return request.param(tmp_path).read_twice()
+    return request.param(tmp_path)
 
 
 def test_gpus_are_read_and_read_again(readings):

@@ -139,6 +139,12 @@ def nvmlDeviceGetComputeRunningProcesses(gpu):
     return real_pynvml.nvmlDeviceGetComputeRunningProcesses_v2(gpu)
 del nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3
 """
+MORE_OF_THE_LIBRARY = """
+from string import Template, digits
+assert Template("$a").substitute(a=digits) == "0123456789"
+from real_pynvml import *
+from real_pynvml import NVMLError
+"""
 
 READ = """
 import json, os
@@ -191,24 +197,18 @@ def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_pat
     assert told["cause"] == "pynvml"
 
 
-def test_an_old_pynvml_costs_only_what_it_lacks(tmp_path):
-    told = read_with(tmp_path, OLD)
-    assert (told["failure"], told["name"], told["used"]) == (None, "NVIDIA TITAN RTX", 2 * GIB)
-
-
-def test_a_pynvml_that_uses_more_of_the_standard_library_reads_the_same(tmp_path):
-    more = "from string import Template, digits\nassert Template('$a').substitute(a=digits) == '0123456789'\n"
-    told = read_with(tmp_path, more + "from real_pynvml import *\nfrom real_pynvml import NVMLError\n")
-    assert (told["failure"], told["name"]) == (None, "NVIDIA TITAN RTX")
-
-
 @pytest.mark.parametrize(
     "source",
-    [ONLY_V2, FIRST_VERSION],
-    ids=["driver-without-v3", "pynvml-with-the-first-alone"],
+    [
+        pytest.param(OLD, id="an-old-one"),
+        pytest.param(MORE_OF_THE_LIBRARY, id="one-that-uses-more-of-the-standard-library"),
+        pytest.param(ONLY_V2, id="beside-a-driver-without-v3"),
+        pytest.param(FIRST_VERSION, id="one-with-the-first-version-alone"),
+    ],
 )
-def test_processes_are_listed_by_the_newest_version_that_both_sides_have(tmp_path, source):
-    assert read_with(tmp_path, source)["pids"] == [5004242]
+def test_another_pynvml_reads_the_same(tmp_path, source):
+    read = {"failure": None, "cause": None, "name": "NVIDIA TITAN RTX", "pids": [5004242], "used": 2 * GIB}
+    assert read_with(tmp_path, source) == read
 
 
 def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):
@@ -272,76 +272,6 @@ def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_pat
     assert waited_s < 5
 
 
-# A card in MIG mode with the instances 0 and 2, of the second of which NVML tells little.
-INSTANCES = """
-import real_pynvml
-from real_pynvml import *
-from real_pynvml import NVMLError, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED
-class Values:
-    def __init__(self, **values): self.__dict__.update(values)
-def of_instance(call, answers):
-    original = getattr(real_pynvml, call)
-    def answer(device, *arguments):
-        if not isinstance(device, str): return original(device, *arguments)
-        value = answers.get(device, NVML_ERROR_NOT_SUPPORTED)
-        if value in (NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND):
-            raise NVMLError(value)
-        return value
-    globals()[call] = answer
-def nvmlDeviceGetMigMode(gpu): return [1, 1]
-def nvmlDeviceGetMaxMigDeviceCount(gpu): return 7
-def nvmlDeviceGetMigDeviceHandleByIndex(gpu, number):
-    if number not in (0, 2): raise NVMLError(NVML_ERROR_NOT_FOUND)
-    return "first" if number == 0 else "last"
-of_instance("nvmlDeviceGetUUID", {"first": "MIG-1", "last": "MIG-2"})
-of_instance("nvmlDeviceGetName", {"first": "NVIDIA A100 MIG 1g.5gb", "last": "NVIDIA A100"})
-of_instance("nvmlDeviceGetMemoryInfo", {"first": Values(total=5 << 30, used=1 << 30)})
-both = [Values(pid=41, usedGpuMemory=5), Values(pid=42, usedGpuMemory=6)]
-def nvmlDeviceGetComputeRunningProcesses_v3(device):
-    if device == "last": raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
-    return both[:1] if device == "first" else both
-"""
-# Whatever the driver is asked about instances fails.
-FAILING_INSTANCES = """
-import real_pynvml
-from real_pynvml import *
-from real_pynvml import NVMLError, NVML_ERROR_UNKNOWN
-def nvmlDeviceGetMigMode(gpu): return [1, 1]
-def nvmlDeviceGetMaxMigDeviceCount(gpu): return 7
-def nvmlDeviceGetMigDeviceHandleByIndex(gpu, number):
-    if number > 3: raise NVMLError(NVML_ERROR_UNKNOWN)
-    return str(number)
-def nvmlDeviceGetUUID(gpu):
-    if isinstance(gpu, str): raise NVMLError(NVML_ERROR_UNKNOWN)
-    return real_pynvml.nvmlDeviceGetUUID(gpu)
-"""
-
-READ_INSTANCES = """
-import json, os
-from autogpu.devices import probe
-reading = probe.finish(probe.start(os.environ))
-print(json.dumps([
-    [d.label, d.uuid, d.name, d.parent is not None, d.mig_enabled, d.memory_total_bytes, d.utilization_percent,
-     [p.pid for p in d.compute_processes or ()]]
-    for d in reading.devices
-]))
-"""
-
-
-def test_each_mig_instance_is_a_device_behind_its_card(tmp_path):
-    card, *instances = read_with(tmp_path, INSTANCES, READ_INSTANCES)
-    assert (card[0], *card[3:5], card[7]) == ("0", False, True, [41, 42])
-    assert instances == [
-        ["0:0", "MIG-1", "NVIDIA A100 MIG 1g.5gb", True, False, 5 * GIB, None, [41]],
-        ["0:2", "MIG-2", "NVIDIA TITAN RTX MIG", True, False, None, None, []],
-    ]
-
-
-def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone(tmp_path):
-    ((label, _, name, _, is_split, *_),) = read_with(tmp_path, FAILING_INSTANCES, READ_INSTANCES)
-    assert (label, name, is_split) == ("0", "NVIDIA TITAN RTX", True)
-
-
 IN_PROCESS = """
 import json, os, sys
 from autogpu.devices import probe
@@ -373,20 +303,15 @@ def test_where_only_a_thread_can_read_a_projects_module_is_not_run_either(tmp_pa
 def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", READ], env=environ, capture_output=True, text=True, timeout=60, check=True
-    )
-    told = json.loads(done.stdout)
-    assert told["failure"].startswith("NVML can't be loaded: ")
-    assert told["cause"] == "driver"
+    command = [sys.executable, "-c", READ]
+    told = json.loads(subprocess.run(command, env=environ, capture_output=True, timeout=60, check=True).stdout)
+    assert (told["failure"][:22], told["cause"]) == ("NVML can't be loaded: ", "driver")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine")
 def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH], env=dict(os.environ), capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", BOTH], capture_output=True, timeout=120, check=True)
     ours, theirs = json.loads(done.stdout)
     # Ours is a mean over ten seconds; and memory moves on a machine in use.
     for row in (*ours["devices"], *theirs["devices"]):
@@ -395,35 +320,75 @@ def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
     assert ours["driver_version"] == theirs["driver_version"]
 
 
-class Lost(Exception):
-    value = 15
+class Failed(Exception):
+    """As that of pynvml; ``value`` says why."""
+
+    def __init__(self, value):
+        self.value = value
 
 
-def raises_lost(*_):
-    raise Lost
+LOST, NOT_FOUND, NOT_SUPPORTED, UNKNOWN = 15, 6, 3, 999
+
+
+def binding(**calls):
+    return nvml.Nvml(types.SimpleNamespace(NVMLError=Failed, NVML_ERROR_GPU_IS_LOST=LOST, **calls))
+
+
+def failing(value):
+    def call(*_):
+        raise Failed(value)
+
+    return call
 
 
 def test_a_gpu_that_is_lost_is_told_by_any_reading_of_it():
     """It may still have a handle and a UUID."""
-    binding = types.SimpleNamespace(NVMLError=Lost, NVML_ERROR_GPU_IS_LOST=15, nvmlDeviceGetMemoryInfo=raises_lost)
-    with pytest.raises(Lost):
-        nvml.Nvml(binding).reading("nvmlDeviceGetMemoryInfo", 0)
-    assert nvml.Nvml(binding).reading("nvmlDeviceGetName", 0) is None
+    lost = binding(nvmlDeviceGetMemoryInfo=failing(LOST))
+    with pytest.raises(Failed):
+        lost.reading("nvmlDeviceGetMemoryInfo", 0)
+    assert lost.reading("nvmlDeviceGetName", 0) is None
+
+
+def instances_of(**calls):
+    """What is read of a card with the instances 0 and 2 where NVML answers ``calls``."""
+    asked = {
+        "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
+        "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, number: number if number in (0, 2) else failing(NOT_FOUND)(),
+        "nvmlDeviceGetUUID": lambda instance: f"MIG-{instance}",
+    }
+    card = {"uuid": "GPU-0", "name": "NVIDIA A100", "utilization_percent": 7, "temperature_celsius": 40}
+    return nvml.read_instances(binding(**{**asked, **calls}), "GPU-0", card)
+
+
+def of_the_first(answer):
+    return lambda instance: answer if instance == 0 else failing(NOT_SUPPORTED)()
+
+
+def test_each_mig_instance_is_a_device_behind_its_card_also_where_nvml_tells_little():
+    first, last = instances_of(
+        nvmlDeviceGetName=lambda instance: "NVIDIA A100" if instance else "NVIDIA A100 MIG 1g.5gb",
+        nvmlDeviceGetMemoryInfo=of_the_first(types.SimpleNamespace(total=5 * GIB, used=GIB)),
+        nvmlDeviceGetComputeRunningProcesses_v3=of_the_first([types.SimpleNamespace(pid=41, usedGpuMemory=GIB)]),
+    )
+    of_both = {
+        "parent": "GPU-0",
+        "mig_enabled": False,
+        "temperature_celsius": 40,
+        **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors", "graphics_processes")),
+    }
+    memory = {"memory_total_bytes": 5 * GIB, "memory_used_bytes": GIB}
+    named = {"uuid": "MIG-0", "instance": 0, "name": "NVIDIA A100 MIG 1g.5gb"}
+    assert first == {**of_both, **named, **memory, "compute_processes": [(41, GIB)]}
+    mute = dict.fromkeys((*memory, "compute_processes"))
+    assert last == {**of_both, **mute, "uuid": "MIG-2", "instance": 2, "name": "NVIDIA A100 MIG"}
 
 
 @pytest.mark.parametrize("reading", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"])
 def test_an_instance_that_is_lost_costs_neither_its_card_nor_the_other_instances(reading):
-    def lost_of_the_first(instance):
-        if instance == 0:
-            raise Lost
+    found = instances_of(**{reading: lambda instance: None if instance else failing(LOST)()})
+    assert [each["uuid"] for each in found] == ["MIG-2"]
 
-    binding = types.SimpleNamespace(
-        NVMLError=Lost,
-        NVML_ERROR_GPU_IS_LOST=15,
-        nvmlDeviceGetMaxMigDeviceCount=lambda gpu: 2,
-        nvmlDeviceGetMigDeviceHandleByIndex=lambda gpu, number: number,
-        nvmlDeviceGetUUID=lambda instance: f"MIG-{instance}",
-        **{reading: lost_of_the_first},
-    )
-    card = {"uuid": "GPU-0", "name": "NVIDIA A100"}
-    assert [each["uuid"] for each in nvml.read_instances(nvml.Nvml(binding), "GPU-0", card)] == ["MIG-1"]
+
+@pytest.mark.parametrize("call", ["MaxMigDeviceCount", "MigDeviceHandleByIndex", "UUID"])
+def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone(call):
+    assert instances_of(**{f"nvmlDeviceGet{call}": failing(UNKNOWN)}) == []

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks, model
-from autogpu.process import start_time
-from tests.lease.conftest import ALICE, holders, needs_root, until, waiters
+from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks
+from tests.lease.conftest import ALICE, holders, lease_text, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 from tests.support.processes import in_a_fork
 
@@ -80,6 +79,15 @@ def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothin
     assert set(map(len, kept)) == {1}
 
 
+def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_taken_for_dead(folder, start, monkeypatch):
+    start().ask("acquire", free=["GPU-0"])
+    # As with thousands of locks before that one.
+    monkeypatch.setattr(locks, "_MOST_PIECES", 0)
+    with folder.locked(), replace(folder, patience_s=0.1).locked() as (_, problem):
+        assert problem.what.endswith("by a process that can't be seen from here")
+    assert len(holders(folder)) == 1
+
+
 def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     impatient, patient = start(), start()
@@ -104,24 +112,16 @@ def is_open_in(pid, file):
     return False
 
 
-LONG = model.encode_lease({**model.identity("a.py"), "group": "g"}, {"GPU-0": 8}, {}).ljust(100_000)
-
-
 # What else can't be read is tried on plain bytes (test_record.py).
-@pytest.mark.parametrize("content", [b"", b"[" * 60000, LONG], ids=["empty", "brackets", "long"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 60000, lease_text({"GPU-0": 8}).ljust(100_000)], ids=["empty", "brackets", "long"]
+)
 def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, locked, content):
     locked("job.1.2.00000000", content)
     (seen,) = holders(folder)
     assert (seen.claims, seen.pid, seen.script) == ({}, None, "")
     assert seen.uid == os.geteuid()
     acquire_lease(Lease(folder, "a"), take).release()
-
-
-def test_a_lease_can_not_pass_for_another_process(folder, locked):
-    lie = {**GOOD, "pid": 1, "start": start_time(1), "pidns": "pid:[1]", "uid": 0}
-    locked("job.0.1.00000000", json.dumps(lie).encode())
-    (seen,) = holders(folder)
-    assert (seen.pid, seen.pid_here, seen.is_mine) == (1, None, False)
 
 
 def test_names_that_are_not_ours_are_left_alone(folder, path, locked):

@@ -10,24 +10,14 @@ import os
 import shutil
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from autogpu.lease import (
-    Demand,
-    Lease,
-    LeaseUnavailable,
-    acquire_lease,
-    find_folder,
-    locks,
-    queue,
-    snapshot,
-)
+from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, find_folder, locks, queue, snapshot
 from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import holders, waiters
-from tests.lease.interrupts import OURS
+from tests.lease.interrupts import OURS, open_files
 
 CALLS = [(os, name) for name in dir(os) if name in {
     "open", "fstat", "stat", "lstat", "scandir", "listdir", "unlink", "rename", "link", "mkdir", "rmdir", "close",
@@ -54,10 +44,6 @@ class Refusing:
                 call(*arguments, **options)
             raise OSError(self._number, os.strerror(self._number))
         return call(*arguments, **options)
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def is_ours(frame):
@@ -113,10 +99,9 @@ def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path,
     assert refused_at > 5
 
 
-CAN_NOT_LOCK = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE]
-
-
-@pytest.mark.parametrize("number", CAN_NOT_LOCK, ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE], ids=errno.errorcode.get
+)
 def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
     with monkeypatch.context() as patched:
         Refusing(patched, number, refused=("flock", "fcntl"))
@@ -143,14 +128,3 @@ def test_a_file_system_on_which_others_see_no_lock_of_a_lease_is_one_that_can_no
         with pytest.raises(LeaseUnavailable, match=r"can't be used: (No locks available|Invalid argument)"):
             acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
     assert list(folder.path.iterdir()) == []
-
-
-def test_what_a_signals_handler_raises_is_the_scripts(folder):
-    for error in (TimeoutError("the script's own"), OSError("any")):
-
-        def choose(*_, error=error):
-            raise error
-
-        with pytest.raises(OSError) as caught:
-            acquire_lease(Lease(folder, "a.py"), choose)
-        assert caught.value is error

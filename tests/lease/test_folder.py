@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -151,7 +150,5 @@ def test_where_there_is_no_flock_everything_imports_and_claiming_says_so():
         "try: lease.find_folder({})\n"
         "except lease.LeaseUnavailable as error: print(error.what, '|', error.remedy)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True, cwd=str(Path.cwd())
-    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=True)
     assert done.stdout == b"this system has no flock, so GPUs can't be claimed | use Linux or WSL2\n"

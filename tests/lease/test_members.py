@@ -61,15 +61,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
 
 @pytest.mark.parametrize(
     "marker",
-    [
-        "",
-        "v1",
-        "v1:::::",
-        "v2:{name}:{pid}:{start}:",
-        "v1:../job:1:1:",
-        "v1:{name}:1:{start}:",
-        "v1:{name}:{pid}:1:",
-    ],
+    ["", "v1", "v1:::::", "v2:{name}:{pid}:{start}:", "v1:../job:1:1:", "v1:{name}:1:{start}:", "v1:{name}:{pid}:1:"],
 )
 def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
     _, name, pid, start, _ = holder.ask("marker", environ={})["marker"].split(":")

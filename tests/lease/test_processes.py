@@ -111,9 +111,7 @@ def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job
 
 
 @needs_root
-@pytest.mark.parametrize(
-    ("uid", "is_of_job"), [(ALICE, True), (BOB, False), (0, True)], ids=["hers", "anothers", "roots"]
-)
+@pytest.mark.parametrize(("uid", "is_of_job"), [(ALICE, True), (BOB, False), (0, True)], ids=["hers", "bobs", "roots"])
 def test_no_user_has_what_others_compute_by_naming_a_process_of_roots(folder, job, uid, is_of_job):
     job()
     lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000", uid=uid)

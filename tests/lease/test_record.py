@@ -13,25 +13,9 @@ import pytest
 from autogpu.lease import model
 from tests.support.processes import in_a_fork
 
-GOOD = {
-    "v": 1,
-    "pid": 4711,
-    "start": 99,
-    "pidns": "pid:[4026531836]",
-    "script": "train.py",
-    "group": "job.1.2.abcdef01",
-    "gpus": {"GPU-a": 8},
-}
-TICKET = {
-    "v": 1,
-    "pid": 1,
-    "start": 2,
-    "pidns": None,
-    "script": "a",
-    "count": 2,
-    "bytes": None,
-    "uuids": ["G"],
-}
+PROCESS = {"v": 1, "pid": 4711, "start": 99, "pidns": "pid:[4026531836]", "script": "train.py"}
+GOOD = {**PROCESS, "group": "job.1.2.abcdef01", "gpus": {"GPU-a": 8}}
+TICKET = {"v": 1, "pid": 1, "start": 2, "pidns": None, "script": "a", "count": 2, "bytes": None, "uuids": ["G"]}
 
 
 def text(**changes):
@@ -57,41 +41,32 @@ def test_the_page_on_security_shows_a_lease_as_it_is_written():
     assert json.loads(shown).keys() == json.loads(written).keys()
 
 
-def test_what_other_versions_write_besides_is_no_obstacle():
-    assert model.lease_fields(text(unused=True, later={"a": [1]}))["claims"] == {"GPU-a": 8}
+GARBAGE = {
+    "empty": b"",
+    "not-utf-8": b"\xff\xfe",
+    "a-list": b"[1]",
+    "60-kB-of-brackets": b"[" * 60000,
+    "deep-objects": b'{"a":' * 10000,
+    "a-number-of-60-kB": b"9" * 60000,
+    **{f"no-{name}": without(name) for name in ("v", "pid", "group", "gpus")},
+}
+NO_UUIDS, TOO_MANY = ({"\x1b[2J": 1}, {"": 1}), {f"GPU-{number}": 1 for number in range(2000)}
+NO_SIZES = (1.0, -1, True, None, 10**30, float("nan"))
+WRONG = {
+    "v": [0, True],
+    "pid": [-1, 10**30],
+    "start": [1.5],
+    "pidns": [5],
+    "group": [None],
+    "gpus": [[], *NO_UUIDS, TOO_MANY, *({"GPU-a": size} for size in NO_SIZES)],
+}
 
 
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\xff\xfe", id="not-utf-8"),
-        pytest.param(b"not json", id="not-json"),
-        pytest.param(b"[1]", id="a-list"),
-        pytest.param(b"null", id="null"),
-        pytest.param(b"[" * 60000, id="60-kB-of-brackets"),
-        pytest.param(b'{"a":' * 10000, id="deep-objects"),
-        pytest.param(b"9" * 60000, id="a-number-of-60-kB"),
-        pytest.param(text(v=0), id="version-0"),
-        pytest.param(text(v=True), id="version-is-bool"),
-        pytest.param(text(pid=-1), id="negative-pid"),
-        pytest.param(text(pid="1"), id="pid-is-text"),
-        pytest.param(text(pid=10**30), id="absurd-pid"),
-        pytest.param(text(start=1.5), id="start-is-float"),
-        pytest.param(text(pidns=5), id="namespace-is-number"),
-        pytest.param(text(script=["rm"]), id="script-is-list"),
-        pytest.param(text(group=None), id="no-group"),
-        pytest.param(text(gpus=[]), id="gpus-is-list"),
-        pytest.param(text(gpus={"GPU-a": 1.0}), id="claim-is-float"),
-        pytest.param(text(gpus={"GPU-a": -1}), id="claim-is-negative"),
-        pytest.param(text(gpus={"GPU-a": True}), id="claim-is-bool"),
-        pytest.param(text(gpus={"GPU-a": None}), id="claim-is-null"),
-        pytest.param(text(gpus={"GPU-a": 10**30}), id="claim-is-absurd"),
-        pytest.param(text(gpus={"GPU-a": float("nan")}), id="claim-is-nan"),
-        pytest.param(text(gpus={"\x1b[2J": 1}), id="uuid-is-an-escape"),
-        pytest.param(text(gpus={"": 1}), id="uuid-is-empty"),
-        pytest.param(text(gpus={f"GPU-{n}": 1 for n in range(2000)}), id="too-many-gpus"),
-        *[pytest.param(without(name), id=f"no-{name}") for name in ("v", "pid", "group", "gpus")],
+        *(pytest.param(raw, id=name) for name, raw in GARBAGE.items()),
+        *(pytest.param(text(**{name: each}), id=f"{name}-{str(each)[:20]}") for name in WRONG for each in WRONG[name]),
     ],
 )
 def test_what_no_version_writes_is_unreadable(raw):
@@ -99,31 +74,18 @@ def test_what_no_version_writes_is_unreadable(raw):
         model.lease_fields(raw)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"count": 0},
-        {"count": True},
-        {"count": 10**9},
-        {"bytes": -1},
-        {"per_user": -1},
-        {"per_user": "2"},
-        {"bytes": 1.5},
-        {"uuids": "GPU-a"},
-        {"uuids": [1]},
-        {"uuids": ["a b"]},
-    ],
-    ids=str,
-)
-def test_a_ticket_with_an_impossible_wish_is_unreadable(changes):
+NO_WISH = {"count": [0, True, 10**9], "bytes": [-1, 1.5], "per_user": [-1, "2"], "uuids": ["GPU-a", [1], ["a b"]]}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in NO_WISH.items() for value in values])
+def test_a_ticket_with_an_impossible_wish_is_unreadable(field, value):
     assert model.ticket_fields(json.dumps(TICKET).encode())["demand"].uuids == ("G",)
     with pytest.raises(model.MalformedRecord):
-        model.ticket_fields(json.dumps({**TICKET, **changes}).encode())
+        model.ticket_fields(json.dumps({**TICKET, field: value}).encode())
 
 
 def test_a_later_version_is_read_for_what_we_know():
-    fields = model.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))
-    assert fields["claims"] == {"GPU-a": 8}
+    assert model.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))["claims"] == {"GPU-a": 8}
 
 
 @pytest.mark.parametrize(

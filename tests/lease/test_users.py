@@ -8,23 +8,10 @@ import pytest
 
 from autogpu.doctor.checks import try_folder
 from autogpu.status.snapshot import read_leases
-from tests.lease.conftest import ALICE, BOB, holders, needs_root
+from tests.lease.conftest import ALICE, BOB, needs_root
 
 # The kernel's switch for sticky folders is one for the whole machine.
 pytestmark = [needs_root, pytest.mark.xdist_group("fs.protected_regular")]
-
-
-def test_users_see_each_others_claims_and_get_different_gpus(folder, start, protected_regular):
-    alice, bob = start("--uid", str(ALICE), "--umask", "077"), start("--uid", str(BOB))
-    root = start()
-    uuids = ["GPU-0", "GPU-1", "GPU-2"]
-    claimed = [worker.ask("acquire", free=uuids)["claims"] for worker in (alice, bob, root)]
-    assert claimed == [{"GPU-0": 1}, {"GPU-1": 1}, {"GPU-2": 1}]
-    # By the file, not by its text. The kernel shows a process that has changed its user as one of root's.
-    by = [(holder.uid, holder.pid_here) for holder in holders(folder)]
-    assert by == [(ALICE, alice.pid), (BOB, bob.pid), (0, root.pid)]
-    assert [holder["claims"] for holder in bob.ask("holders")["holders"]] == claimed
-    assert alice.ask("acquire", free=uuids)["claims"] is None
 
 
 def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, protected_regular):

@@ -36,15 +36,8 @@ queue.LOOK_S, queue.READ_S = 0.1, 0.2
 
 
 def shown(holder):
-    return {
-        "name": holder.name,
-        "uid": holder.uid,
-        "pid": holder.pid,
-        "pid_here": holder.pid_here,
-        "claims": dict(holder.claims),
-        "script": holder.script,
-        "is_mine": holder.is_mine,
-    }
+    names = ("name", "uid", "pid", "pid_here", "script", "is_mine")
+    return {**{name: getattr(holder, name) for name in names}, "claims": dict(holder.claims)}
 
 
 class Worker:
@@ -99,7 +92,7 @@ class Worker:
                 wait_for_lease(
                     leases.Lease(self.folder, "relay.py"),
                     free(["GPU-0"], 1),
-                    demand=leases.Demand(uuids=tuple(command.get("uuids", ()))),
+                    demand=leases.Demand(),
                     timeout_s=command["timeout_s"],
                 ).release()
                 told = b"."
@@ -197,8 +190,7 @@ class Worker:
         thread = threading.Thread(target=run)
         thread.start()
         assert choosing.wait(10)
-        # A library's fork runs none of Python's hooks; its child comes back to a lock of Python's that stays
-        # closed.
+        # A library's fork runs none of Python's hooks; its child comes back to a lock of Python's that stays closed.
         child = os.fork() if command["by"] == "python" else ctypes.CDLL(None).fork()
         if child == 0:
             os.close(0)
@@ -209,31 +201,12 @@ class Worker:
             thread.join()
         return {"child": child}
 
-    def threads(self, command):
-        claimed = []
-
-        def run():
-            lease = leases.acquire_lease(leases.Lease(self.folder, "thread.py"), chooser(command))
-            self.keep.append(lease)
-            claimed.extend(lease.claims if lease else [None])
-
-        threads = [threading.Thread(target=run) for _ in range(command["count"])]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return {"claimed": claimed}
-
     def close_everything(self, command):
         """What a daemon does when it starts; and its next file gets a number that was ours."""
         os.closerange(3, 1000)
         self.keep.append([os.open("/dev/null", os.O_RDONLY) for _ in range(8)])
         self.lease.release()
-        still_open = 0
-        for descriptor in self.keep[-1]:
-            os.fstat(descriptor)
-            still_open += 1
-        return {"still_open": still_open}
+        return {"still_open": len([os.fstat(descriptor) for descriptor in self.keep[-1]])}
 
     def crowd(self, command):
         """Many forks that claim at the same instant, and live until this process is told the next thing."""
@@ -315,21 +288,13 @@ class Worker:
 
     def interrupt_at_random(self, command):
         """Let the kernel interrupt claims, waits and releases at random moments; the process lives on."""
-        problems, interrupted = [], 0
-        demand, end = leases.Demand(), time.monotonic() + command["longest_s"]
+        problems, interrupted, end = [], 0, time.monotonic() + command["longest_s"]
 
         def claim():
-            with_lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
-            with_lease.release()
+            self._claim().release()
 
         def wait():
-            looks = iter([None])
-            wait_for_lease(
-                leases.Lease(self.folder, "a.py"),
-                lambda *_: next(looks, {"GPU-0": 1}),
-                demand=demand,
-                timeout_s=20,
-            ).release()
+            self._wait().release()
 
         def look():
             leases.snapshot(self.folder)
@@ -357,6 +322,16 @@ class Worker:
                 before = open_files()
         return {"interrupted": interrupted, "problems": problems + self._left_over()}
 
+    def _claim(self):
+        return leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
+
+    def _wait(self, timeout_s=20):
+        """Stand in the queue for one look, and then, if there is time, have what was waited for."""
+        looks = iter([None])
+        choose = lambda *_: next(looks, {"GPU-0": 1})  # noqa: E731
+        wanted = leases.Lease(self.folder, "a.py")
+        return wait_for_lease(wanted, choose, demand=leases.Demand(), timeout_s=timeout_s)
+
     def _left_over(self, count=0):
         """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
         found = leases.snapshot(self.folder)
@@ -382,21 +357,9 @@ class Worker:
                     act()
             return trace
 
-        looks = iter([None])
-        demand = leases.Demand()
         sys.settrace(trace)
         try:
-            if what == "claim":
-                self.lease = leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
-            elif what == "wait":
-                self.lease = wait_for_lease(
-                    leases.Lease(self.folder, "a.py"),
-                    lambda *_: next(looks, {"GPU-0": 1}),
-                    demand=demand,
-                    timeout_s=20,
-                )
-            elif what == "timeout":
-                wait_for_lease(leases.Lease(self.folder, "a.py"), lambda *_: None, demand=demand, timeout_s=0)
+            self.lease = self._claim() if what == "claim" else self._wait(0 if what == "timeout" else 20)
         except KeyboardInterrupt as error:
             self.keep.append(error)  # as a notebook does, with all that its traceback refers to
             return False
@@ -420,9 +383,7 @@ def fork_for_each_line():
         if os.fork() == 0:
             os.setsid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            files = [
-                os.open(file, os.O_WRONLY if number else os.O_RDONLY) for number, file in enumerate(order["files"])
-            ]
+            files = [os.open(file, os.O_WRONLY if end else os.O_RDONLY) for end, file in enumerate(order["files"])]
             answer(os.getpid())
             for descriptor, file in enumerate(files):
                 os.dup2(file, descriptor)
@@ -440,12 +401,8 @@ def main():
     worker = Worker(path)
     if "--after-exec" in sys.argv:
         held = [shown(holder) for holder in leases.snapshot(worker.folder).holders]
-        answer(
-            {
-                "holders": held,
-                "parent": leases.ancestor_lease(os.environ, leases.snapshot(worker.folder).holders) is not None,
-            }
-        )
+        parent = leases.ancestor_lease(os.environ, leases.snapshot(worker.folder).holders)
+        answer({"holders": held, "parent": parent is not None})
     if "--uid" in sys.argv:
         uid = int(sys.argv[sys.argv.index("--uid") + 1])
         os.setgroups([])

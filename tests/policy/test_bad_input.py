@@ -32,7 +32,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         growth = false
         """
     )
-    resolved = workplace.resolve({"AUTOGPU_WAIT": "soon"})
+    resolved = workplace.resolve({"AUTOGPU_LIMIT": "0.5", "AUTOGPU_WAIT": "soon", "AUTOGPU": "2"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
         f'{FILE}:1: enabled can\'t be "ture" (nearest is "true"); allowed: true or false; the default true is used',
@@ -45,8 +45,11 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
+        f'AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: {LIMITS}; '
+        "the setting is ignored",
         'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
         'a number alone is seconds; the default "30m" is used',
+        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used',
     ]
 
 
@@ -63,27 +66,12 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param(
-            "select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="section-is-no-table"
-        ),
-        pytest.param(
-            "[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array-of-tables"
-        ),
+        pytest.param("select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="no-table"),
+        pytest.param("[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
         pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
         pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="nothing-near"),
         pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="of-a-pyproject"),
-        pytest.param("[report]\nqqq = 1", f":2: unknown key report.qqq{NOTHING_NEAR}", id="nothing-near-in-section"),
-        pytest.param(
-            "[memory]\nmemory_limit = 1",
-            f":2: unknown key memory.memory_limit, nearest is memory.limit ({LIMITS})",
-            id="longer-name",
-        ),
-        pytest.param(
-            "[limits]\nper-user = 1",
-            f":2: unknown key limits.per-user, nearest is limits.per_user ({PER_USER})",
-            id="hyphen",
-        ),
         pytest.param(
             "[select]\nenabled = true",
             ":2: unknown key select.enabled, nearest is enabled (true or false)",
@@ -102,11 +90,6 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.problems) == (2, ())
     assert [note.origin.line for note in resolved.system_notes] == [1, 3, 5, 7]
-
-
-def test_a_bad_value_in_the_system_file_is_for_everyone(workplace):
-    file = workplace.system("[select]\ncount = -1\n")
-    assert workplace.problems() == [f"{file}:2: select.count can't be -1; allowed: {COUNTS}; the default 1 is used"]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +125,6 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
     assert re.search(rf"unknown key {name.lower()}, nearest is (\w+\.)?{meant} \(", key)
 
 
-@pytest.mark.parametrize(("toml", "seen"), [('"1,2"', '"1,2"'), ("[1, 2]", "a list")])
-def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml, seen):
-    workplace.autogpu_toml(f"[select]\ncount = {toml}\n")
-    in_file, in_variable = workplace.problems({"AUTOGPU_COUNT": "1,2"})
-    assert in_file.startswith(f"{FILE}:2: select.count can't be {seen}; allowed: {COUNTS};")
-    assert in_variable.startswith(f'AUTOGPU_COUNT: select.count can\'t be "1,2"; allowed: {COUNTS};')
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -157,14 +132,11 @@ def test_who_lists_gpus_as_a_count_is_told_the_variable_for_them(workplace, toml
         ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
         ('need = "50%"', '"50%" (did you mean limit?)'),
         ('need = "learnt"', '"learnt" (nearest is "learned")'),
-        ('need = "6 apples"', '"6 apples"'),
         ('busy = "waits"', '"waits" (nearest is "wait")'),
-        ("busy = [2]", "a list"),
         ('devices = "1 2"', '"1 2" (write commas between them)'),
         ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
         ('devices = "3090"', '"3090" (a name is written between stars, as "*3090*")'),
         ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
-        ('devices = "-1"', '"-1"'),
     ],
 )
 def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, written, meant):
@@ -175,20 +147,13 @@ def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, wri
     assert problem.startswith(f"{FILE}:2: select.{key} can't {verb} {meant}; allowed: ")
 
 
-def test_a_limit_without_a_unit_is_told_to_have_one(workplace):
-    (problem,) = workplace.problems({"AUTOGPU_LIMIT": "0.5"})
-    assert problem.startswith('AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: ')
-
-
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
         pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
         pytest.param("select.need = 6 GiB  # big", 'write select.need = "6 GiB", not select.need = 6 GiB', id="spaces"),
-        pytest.param("wait = 30m", 'write wait = "30m", not wait = 30m', id="duration"),
         pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
         pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
-        pytest.param("growth = yes", 'write growth = "yes", not growth = yes', id="yes"),
         pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
         pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
         pytest.param("need = “6GiB”", 'write need = "6GiB", not need = “6GiB”', id="typeset-quotes"),
@@ -203,9 +168,7 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
     assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
 
 
-@pytest.mark.parametrize(
-    "text", ["count 2", "[select", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
-)
+@pytest.mark.parametrize("text", ["count 2", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"])
 def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
@@ -220,25 +183,17 @@ def test_variables_that_are_no_keys_are_no_problem(workplace):
     assert workplace.problems({**dict.fromkeys(names, "anything"), **below_run}) == []
 
 
-def test_a_wrong_switch_is_told(workplace):
-    assert workplace.problems({"AUTOGPU": "2"}) == [
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used'
-    ]
-
-
 TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
 
 
 @pytest.mark.parametrize(
     ("content", "pattern"),
     [
-        pytest.param(b"[select]\ncount 2\n", ":2 is not valid TOML: .+", id="no-equals"),
         pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated"),
         pytest.param(b"[select]\na = '\xff'\n", " is not valid TOML: .+", id="not-utf-8"),
         pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
         pytest.param(b"a = " + b"{a=" * 5000, TOO_DEEP, id="nested-tables"),
         pytest.param(b"count = " + b"9" * 9000, ".*", id="endless-number"),
-        pytest.param(b"\x00" * 10, ":1 is not valid TOML: .+", id="zeros"),
         pytest.param(b"#" * (1024**2 + 1), " is larger than 1024 KiB", id="too-large"),
     ],
 )

@@ -11,8 +11,7 @@ import time
 
 import pytest
 
-from autogpu.policy import KEYS, Resolved
-from tests.policy.workplace import Workplace
+from autogpu.policy import KEYS
 from tests.support.environments import ROOT
 
 CASES = int(os.environ.get("FUZZ_CASES", "150"))
@@ -33,11 +32,11 @@ TEXTS += [",,,", "a,b", " 1 ", "1 GiB", "٣", "½", "1,2,", "*", "[!a]", "0-" + 
 class Fuzz:
     """A source of odd policies."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.random = random.Random(seed)
         self._example = (ROOT / "autogpu.toml.example").read_bytes()
 
-    def file(self) -> bytes:
+    def file(self):
         """A file of one of several kinds."""
         kind = self.random.randrange(4)
         if kind == 0:
@@ -47,7 +46,7 @@ class Fuzz:
         text = "".join(self._line() for _ in range(self.random.randrange(12))).encode("utf-8", "surrogatepass")
         return self._damaged(text) if kind == 2 else text
 
-    def _line(self) -> str:
+    def _line(self):
         pick = self.random.choice
         kind = self.random.randrange(10)
         if kind < 3:
@@ -58,7 +57,7 @@ class Fuzz:
             return pick(["# ", "\t", "  "]) + pick(WORDS) + pick(["\n", "\r\n", ""])
         return f"{pick(NAMES)} = {pick(WORDS)}\n"
 
-    def _damaged(self, content: bytes) -> bytes:
+    def _damaged(self, content):
         damaged = bytearray(content)
         for _ in range(self.random.randrange(1, 6)):
             begin = self.random.randrange(len(damaged) + 1)
@@ -67,7 +66,7 @@ class Fuzz:
             damaged[begin:end] = self.random.choice([b"", b"\xff", damaged[other : other + 40], b'"', b"\n[", b"\x00"])
         return bytes(damaged)
 
-    def variables(self) -> dict[str, str]:
+    def variables(self):
         """A few, of known and of misspelt names."""
         found = {}
         for _ in range(self.random.randrange(4)):
@@ -75,13 +74,13 @@ class Fuzz:
             found[name] = self.random.choice(TEXTS).replace("\0", "")
         return found
 
-    def flags(self) -> dict[str, str]:
+    def flags(self):
         """A few, by the names of their keys."""
         names = self.random.sample([key.name for key in KEYS if key.section], self.random.randrange(3))
         return {name: self.random.choice(TEXTS) for name in names}
 
 
-def sound(resolved: Resolved) -> None:
+def sound(resolved):
     """Each value is one that its key allows, and each message one that a terminal may show."""
     for key in KEYS:
         setting = resolved.settings[key.dotted]
@@ -97,7 +96,7 @@ def sound(resolved: Resolved) -> None:
 
 
 @pytest.mark.timeout(3600)
-def test_whatever_is_written_a_policy_holds_and_nothing_raises(workplace: Workplace) -> None:
+def test_whatever_is_written_a_policy_holds_and_nothing_raises(workplace):
     print(f"\nFUZZ_SEED={SEED}")
     problems = 0
     for number in range(CASES):
@@ -127,9 +126,7 @@ def test_whatever_is_written_a_policy_holds_and_nothing_raises(workplace: Workpl
 @pytest.mark.parametrize(
     "unit", ["a = 1\n", "[a]\n", '"', "a.", "[", "{a=", "\\", "'", "#\n", "=", ",", " ", "\r", '"""']
 )
-def test_the_time_for_a_file_grows_with_its_length_and_not_with_the_square_of_it(
-    workplace: Workplace, unit: str
-) -> None:
+def test_the_time_for_a_file_grows_with_its_length_and_not_with_the_square_of_it(workplace, unit):
     spent = []
     for size in (16_000, 64_000):
         workplace.autogpu_toml((unit * size)[:size])

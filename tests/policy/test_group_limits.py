@@ -51,15 +51,14 @@ def test_a_group_by_its_number_and_no_default(workplace):
 
 
 def test_only_the_system_file_may_set_it_and_its_origin_is_its_line(workplace):
-    workplace.system("\n[limits.per_user]\ndefault = 2\n")
+    file = workplace.system("\n[limits.per_user]\ndefault = 2\n")
     workplace.autogpu_toml("[limits.per_user]\ndefault = 9\n")
-    resolved = workplace.resolve()
-    assert resolved.policy.per_user == 2
+    resolved = workplace.resolve({"AUTOGPU_PER_USER": "9"})
     setting = resolved.settings["limits.per_user"]
-    assert (setting.value, str(setting.origin)) == ({"default": 2}, f"{workplace.system_file}:2")
-    (problem,) = map(str, resolved.problems)
-    assert "limits.per_user counts only in the system file" in problem
-    assert problem.endswith(f"; {{default = 2}} from {workplace.system_file}:2 is used")
+    assert (resolved.policy.per_user, setting.value, str(setting.origin)) == (2, {"default": 2}, f"{file}:2")
+    where, instead = "the system file, /etc/autogpu/autogpu.toml", f"{{default = 2}} from {file}:2 is used"
+    told = f"limits.per_user counts only in {where}; {instead}"
+    assert [*map(str, resolved.problems)] == [f"~/proj/autogpu.toml:1: {told}", f"AUTOGPU_PER_USER: {told}"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from autogpu.policy.model import BY_DOTTED, KEYS
 
 GIB = 1024**3
 
-# By key, what a variable or a flag may hold and what it means.
+# By key, what a variable, a flag or a file may hold and what it means.
 TEXTS = {
     "select.count": {"ALL": "all", "2": 2},
     "select.need": {
@@ -48,8 +48,8 @@ TEXTS = {
         "2 hours": 7200.0,
         "1 day 12 hours": 129600.0,
         "0": 0.0,
-        "3": 3.0,
         "0.5": 0.5,
+        90: 90.0,  # in a file
     },
     "select.devices": {"0, 2-3,*A100*": ("0", "2-3", "*A100*"), ",": (), "none": ()},
     "select.busy": {"Wait": "wait"},
@@ -60,17 +60,15 @@ TEXTS = {
     },
 }
 
-# What a file may hold besides: numbers, and lists in place of commas.
-VALUES = [
-    ("select.wait", 0, 0.0),
-    ("select.wait", 90, 90.0),
-    ("select.devices", [0, "1"], ("0", "1")),
-    ("select.devices", ["0-3", "4-5"], ("0-3", "4-5")),
-    ("select.devices", ["GPU-5d0f", "MIG-GPU-5d0f/1/0"], ("GPU-5d0f", "MIG-GPU-5d0f/1/0")),
-    ("select.devices", ["*A100*", "Tesla T4"], ("*A100*", "Tesla T4")),
-    ("select.devices", ["0:1", "2:3"], ("0:1", "2:3")),
-    ("select.devices", ["1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"], ("1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me")),
-    ("select.devices", [], ()),
+# Of devices, what a file may hold in a list in place of commas.
+LISTS = [
+    [0, "1"],
+    ["0-3", "4-5"],
+    ["GPU-5d0f", "MIG-GPU-5d0f/1/0"],
+    ["*A100*", "Tesla T4"],
+    ["0:1", "2:3"],
+    ["1g.*", "1c.3g.20gb", "7g*", "1g.10gb+me"],
+    [],
 ]
 
 
@@ -81,49 +79,30 @@ def test_text_means_the_same_in_a_variable_and_in_a_file(dotted, text, value):
     assert BY_DOTTED[dotted].kind.read(text) == value
 
 
-@pytest.mark.parametrize(("dotted", "written", "value"), VALUES)
-def test_a_file_holds_numbers_and_lists(dotted, written, value):
-    assert BY_DOTTED[dotted].kind.read(written) == value
+@pytest.mark.parametrize("entries", LISTS)
+def test_a_file_holds_lists_of_devices(entries):
+    assert BY_DOTTED["select.devices"].kind.read(entries) == tuple(map(str, entries))
+
+
+# By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
+REFUSED = {
+    "select.count": [True, 1.0, -1, 16**5000, "1,2", [1, 2]],
+    "select.busy": [[2]],
+    "select.devices": [0],
+    "memory.virtual_gpus": [0],
+    "memory.growth": [1],
+    "select.need": [6, -1, 6.0, True, "8192", "0GiB", "9999999999TiB", "50%", "\u0666GiB", "9" * 9999 + "GiB"],
+    "memory.limit": ["0%", "101%", 0.5, True],
+    "select.wait": [-30, float("nan"), 10**5000, "366d", "-1m", "", "30m1h", "1 month", False],
+}
 
 
 @pytest.mark.parametrize(
     ("dotted", "value"),
     [
-        ("select.count", True),
-        ("select.count", 1.0),
-        ("select.count", -1),
-        pytest.param("select.count", 16**5000, id="endless-count"),
-        ("select.busy", [2]),
-        ("select.devices", 0),
-        ("memory.virtual_gpus", 0),
-        ("memory.growth", 1),
-        ("select.need", 6),
-        ("select.need", 8192),
-        ("select.need", "8192"),
-        ("select.need", -1),
-        ("select.need", "0GiB"),
-        ("select.need", "9999999999TiB"),
-        ("select.need", "6 apples"),
-        ("select.need", "50%"),
-        ("select.need", "\u0666GiB"),  # another script's digit
-        ("select.need", 6.0),
-        ("select.need", True),
-        pytest.param("select.need", "9" * 10000 + "GiB", id="endless-digits"),
-        pytest.param("select.need", 10**5000, id="endless-number"),
-        ("memory.limit", "0%"),
-        ("memory.limit", "101%"),
-        ("memory.limit", 0.5),
-        ("memory.limit", True),
-        ("select.wait", -30),
-        ("select.wait", float("nan")),
-        pytest.param("select.wait", 10**5000, id="longest-number"),
-        ("select.wait", "366d"),
-        ("select.wait", "-1m"),
-        ("select.wait", ""),
-        ("select.wait", "30m1h"),
-        ("select.wait", "1 month"),
-        ("select.wait", False),
-        *((key.dotted, {"run": "code"}) for key in KEYS),
+        pytest.param(key.dotted, value, id=f"{key.dotted}-{brief(value)[:20]}")
+        for key in KEYS
+        for value in (*REFUSED.get(key.dotted, ()), {"run": "code"})
     ],
 )
 def test_what_has_no_sensible_meaning_is_refused(dotted, value):

@@ -101,7 +101,14 @@ def test_autogpu_0_switches_off_and_stands_above_every_layer_and_lock(workplace,
     assert str(resolved.settings["enabled"].origin) == "AUTOGPU"
 
 
+ASKS_2 = {"AUTOGPU_COUNT": "2"}
+OFF_LOCKED = {"system": 'enabled = false\nlocked = ["enabled"]\n'}
+OFF = "AUTOGPU: enabled is locked by SYSTEM:2; false from SYSTEM:1 is used"
+TWO_LOCKED = {"system": 'locked = ["select.count"]\n[select]\ncount = 2\n'}
+LOCKED_ELSEWHERE = {"autogpu_toml": 'locked = ["select.count"]\n'}
 ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
+NOT_HERE = f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; the setting is ignored"
+COPIED = {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[limits]\nper_user = 0\n"}
 
 
 @pytest.mark.parametrize(
@@ -109,11 +116,7 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
     [
         pytest.param({"user": "enabled = false\n"}, {"AUTOGPU": "1"}, {}, [], id="AUTOGPU=1-switches-on"),
         pytest.param(
-            {"system": 'enabled = false\nlocked = ["enabled"]\n'},
-            {"AUTOGPU": "1"},
-            {"enabled": False, "locked": {"enabled"}},
-            ["AUTOGPU: enabled is locked by SYSTEM:2; false from SYSTEM:1 is used"],
-            id="AUTOGPU=1-opens-no-lock",
+            OFF_LOCKED, {"AUTOGPU": "1"}, {"enabled": False, "locked": {"enabled"}}, [OFF], id="AUTOGPU=1-opens-no-lock"
         ),
         pytest.param(
             {
@@ -130,36 +133,10 @@ ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
             id="locked-keys-hold-and-each-attempt-is-told",
         ),
         pytest.param(
-            {"system": 'locked = ["select.count"]\n[select]\ncount = 2\n'},
-            {"AUTOGPU_COUNT": "2"},
-            {"count": 2, "locked": {"select.count"}},
-            [],
-            id="saying-what-is-locked-anyway-is-no-offence",
+            TWO_LOCKED, ASKS_2, {"count": 2, "locked": {"select.count"}}, [], id="what-is-locked-anyway-is-no-offence"
         ),
-        pytest.param(
-            {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "[limits]\nper_user = 9\n"},
-            {"AUTOGPU_PER_USER": "9"},
-            {"per_user": 3},
-            [
-                f"~/proj/autogpu.toml:2: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
-                f"AUTOGPU_PER_USER: limits.per_user {ELSEWHERE}; 3 from SYSTEM:2 is used",
-            ],
-            id="per_user-elsewhere-is-left-out",
-        ),
-        pytest.param(
-            {"autogpu_toml": 'locked = ["select.count"]\n'},
-            {"AUTOGPU_COUNT": "2"},
-            {"count": 2},
-            [f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; the setting is ignored"],
-            id="locked-elsewhere-locks-nothing",
-        ),
-        pytest.param(
-            {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[limits]\nper_user = 0\n"},
-            {},
-            {"per_user": 3},
-            [],
-            id="a-copy-of-the-defaults-of-system-keys-is-no-offence",
-        ),
+        pytest.param(LOCKED_ELSEWHERE, ASKS_2, {"count": 2}, [NOT_HERE], id="locked-elsewhere-locks-nothing"),
+        pytest.param(COPIED, {}, {"per_user": 3}, [], id="a-copy-of-the-defaults-of-system-keys-is-no-offence"),
     ],
 )
 def test_what_is_locked_holds(workplace, files, environ, policy, problems):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.policy import sources
+from tests.support.processes import in_a_fork
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -112,22 +113,32 @@ def test_that_a_pyproject_toml_has_no_table_of_ours_is_told(workplace, content, 
     assert workplace.problems({"AUTOGPU_POLICY": named}) == [problem]
 
 
-@pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
-def test_a_broken_file_leaves_its_place_to_the_next(workplace, name):
+def broken(file):
+    file.write_text("[project\n[tool.autogpu.select]\ncount = 2\n")
+
+
+def refused_for_its_mode(file):
+    file.write_text(COUNT_2)
+    file.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        pytest.param(broken, ["autogpu.toml"], id="broken"),
+        pytest.param(broken, ["pyproject.toml"], id="a-broken-pyproject"),
+        pytest.param(refused_for_its_mode, ["autogpu.toml"], id="refused"),
+        pytest.param(os.mkdir, ["autogpu.toml", "pyproject.toml"], id="folders"),
+        pytest.param(os.mkfifo, ["autogpu.toml", "pyproject.toml"], id="pipes-that-block-nothing"),
+    ],
+)
+def test_what_does_not_count_is_told_and_hides_no_file_further_up(workplace, make, names):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
-    workplace.write(workplace.project / name, "[project\n[tool.autogpu.select]\ncount = 2\n")
+    for name in names:
+        make(workplace.project / name)
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.files) == (3, (above,))
-    assert [str(problem).partition(":1 is not valid TOML")[0] for problem in resolved.problems] == [f"~/proj/{name}"]
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_hides_no_file_further_up_and_blocks_nothing(workplace, make):
-    for name in ("autogpu.toml", "pyproject.toml"):
-        make(str(workplace.project / name))
-    workplace.write(workplace.home / "autogpu.toml", COUNT_3)
-    resolved = workplace.resolve()
-    assert (resolved.policy.count, len(resolved.problems)) == (3, 1)
+    assert [f"~/proj/{names[0]}" in str(problem) for problem in resolved.problems] == [True]
 
 
 def answered(ask):
@@ -216,9 +227,7 @@ def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode
     assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
 
 
-LOOKS = "import sys; from pathlib import Path; from autogpu.policy.sources import *; " + (
-    "print(read_file(Path(sys.argv[1]), judge=True)[1])"
-)
+LOOKS = "import sys; from autogpu.policy.sources import *; print(read_file(Path(sys.argv[1]), judge=True)[1])"
 
 
 @as_root
@@ -240,13 +249,6 @@ def test_a_refused_file_counts_once_it_is_named(workplace):
     assert (resolved.policy.count, resolved.problems) == (2, ())
 
 
-def test_a_refused_file_hides_no_file_further_up(workplace):
-    workplace.autogpu_toml(COUNT_2).chmod(0o666)
-    above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
-    resolved = workplace.resolve()
-    assert (resolved.policy.count, resolved.files, len(resolved.problems)) == (3, (above,), 1)
-
-
 def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
     workplace.pyproject("[project]\ndependencies = ['autogpu']\n").chmod(0o666)
     assert workplace.problems() == []
@@ -255,21 +257,15 @@ def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
 @as_root
 def test_root_s_file_counts_for_everyone(workplace):
     workplace.autogpu_toml(COUNT_2)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            for folder in (workplace.project, *workplace.project.parents):
-                if not folder.stat().st_mode & 0o001:
-                    folder.chmod(folder.stat().st_mode | 0o011)
-            os.setuid(STRANGER)
-            os.write(writing, repr(workplace.resolve().policy.count).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    assert os.read(reading, 100) == b"2"
-    os.close(reading)
+    for folder in (workplace.project, *workplace.project.parents):
+        if not folder.stat().st_mode & 0o001:
+            folder.chmod(folder.stat().st_mode | 0o011)
+
+    def as_a_stranger():
+        os.setuid(STRANGER)
+        return workplace.resolve().policy.count
+
+    assert in_a_fork(as_a_stranger) == 2
 
 
 def own_group_is_private() -> bool:
@@ -345,3 +341,30 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     assert workplace.problems() == [
         f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        pytest.param("[select]\n\ncount = 2\n", "count", 3, id="below-a-header"),
+        pytest.param("# count = 1\n[select] # [memory]\ncount=2 # count = 1", "count", 3, id="comments"),
+        pytest.param("select.count = 2", "count", 1, id="dotted"),
+        pytest.param("x = 1\nselect = { need = '', count = 2 }", "count", 2, id="inline-table"),
+        pytest.param("[ 'select' ]\n\"count\" = 2", "count", 2, id="quoted"),
+        pytest.param('a = """\n[select]\ncount = 1\n"""\n[select]\ncount = 2', "count", None, id="text-like-it"),
+        pytest.param("a = '''\ncount = 1'''''\ncount = 2", "count", None, id="text-ends-in-five-quotes"),
+        pytest.param('a = """\\"""\ncount = 1"""\ncount = 2', "count", None, id="escaped-quotes"),
+        pytest.param("a = [\n  '[select]', # ]\n  1,\n]\ncount = 2", "count", 5, id="array-over-lines"),
+        pytest.param("[select]\r\ncount = 2\r\n", "count", 2, id="windows"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", "count", 2, id="pyproject"),
+        pytest.param("[select]\n[memory]\ncount = 2", "memory", 2, id="header-itself"),
+        pytest.param("[select]\ncount = 2", "need", None, id="absent"),
+        pytest.param('[select]\n"co\\u0075nt" = 2\nneed = ""', "count", None, id="escape"),
+        pytest.param("[select]\nlimit = 1\n[memory]\nlimit = 1", "limit", None, id="in-two-tables"),
+        pytest.param("[select]\ncounts = 2\nmy_count = 2\nmy-count = 2\ncount = 2", "count", 5, id="part-of-a-name"),
+        pytest.param("[[select]]\n[[select]]", "select", None, id="array-of-tables"),
+        pytest.param('locked = ["limit", "count"]\n[select]\ncount = 2', "count", 3, id="value-like-it"),
+    ],
+)
+def test_line_of_a_key_is_right_or_unknown(text, name, line):
+    assert sources.line_of(text, name) == line

@@ -7,7 +7,7 @@ import pytest
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
-from autogpu.selection.explain import BEST_EFFORT, BEST_EFFORT_OF_SIZE
+from autogpu.selection.explain import BEST_EFFORT
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings, within_context
 from autogpu.selection.model import MemoryDemand, Verdict, VisibleSpec
@@ -27,6 +27,7 @@ LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
 
+CAPPED = {"claims": {OTHER: 0}, "caps": {OTHER: within_context(8 * GIB)}, "why_capped": BEST_EFFORT}
 FOUR = [gpu(0, pids=[7], used_gib=9), *map(gpu, (1, 2, 3))]
 ALL_BUT_THE_FIRST = {device.uuid: 24 * GIB * (device.index > 0) for device in FOUR}
 TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BUT_THE_FIRST, "count": 2}
@@ -37,36 +38,16 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
     [
         case("none", ONE, NONE, verdict=CPU, why="Slurm granted no GPU here; ask for one"),
         case("none-is-no-error", ONE, {**NONE, "busy": "error"}, verdict=CPU),
-        case("none-is-not-waited-for", ONE, {**NONE, "busy": "wait"}, verdict=CPU),
-        case("none-is-none-of-the-scripts-choice", ONE, {**NONE, "chosen": (0,)}, verdict=CPU),
         case("the-scripts-own-list", ONE, {**NONE, "visible_spec": VisibleSpec("0", is_scripts=True)}, verdict=TAKE),
         case("a-task-that-coordinates", ONE, CHIEF, verdict=CPU, why="a chief; AUTOGPU_COUNT=1"),
         case("a-coordinator-by-the-users-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),
         case("a-coordinator-that-has-chosen", ONE, {**CHIEF, "chosen": (0,)}, verdict=Verdict.NOT_OUR_CHOICE),
         case("the-idlest-of-a-ranks-own", [gpu(0, pids=[7], used_gib=9), gpu(1)], LISTED, ordinals=(1,), caps={}),
-        case("all-of-a-ranks-own", TWO, {**LISTED, "count": "all"}, ordinals=(0, 1), caps={}),
-        case("all-memory-of-a-ranks-own", ONE, LISTED, claims={ZERO: 24 * GIB}),
-        case(
-            "a-rank-beside",
-            [gpu(0), BUSY],
-            PLACED,
-            claims={OTHER: 0},
-            caps={OTHER: within_context(8 * GIB)},
-            why_capped=BEST_EFFORT,
-        ),
+        case("a-rank-beside", [gpu(0), BUSY], PLACED, **CAPPED),
         # Also where the one that is used stands first.
         case("two-for-each-rank", FOUR, TWO_EACH, ordinals=(3, 0), of_ranks=(gpu(1).uuid, gpu(3).uuid)),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, caps={ZERO: 6 * GIB - CONTEXT_BYTES}),
-        case("half", ONE, HALF, claims={ZERO: 12 * GIB}, caps={ZERO: PART}),
         case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, caps={ZERO: PART}),
-        case(
-            "a-used-half",
-            [BUSY],
-            HALF,
-            claims={OTHER: 0},
-            caps={OTHER: within_context(8 * GIB)},
-            why_capped=BEST_EFFORT_OF_SIZE,
-        ),
         case("without-a-wait", ONE, {**HALF, "held": {0: claim(24)}}, verdict=TAKE, claims={ZERO: 0}),
         case(
             "no-other-gpu-is-recommended-and-lists-of-the-policy-have-no-effect",
@@ -85,12 +66,8 @@ def test_what_a_process_takes_of_a_grant(gpus, asked, expected):
     ("policy", "claim_bytes", "cap_bytes", "cause"),
     [
         pytest.param({}, 12 * GIB, PART, "grant Ray", id="nothing-said"),
-        pytest.param(
-            {"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, "limit", id="smaller-limit"
-        ),
-        pytest.param(
-            {"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, "grant Ray", id="larger-limit"
-        ),
+        pytest.param({"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, 4 * GIB, "limit", id="smaller"),
+        pytest.param({"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, PART, "grant Ray", id="larger"),
         pytest.param({"need_bytes": 4 * GIB}, 4 * GIB, PART, "grant Ray", id="need"),
     ],
 )
@@ -101,8 +78,7 @@ def test_the_policys_own_numbers_are_claimed_and_never_lift_the_cap(policy, clai
     assert decision.why == "the only one granted by Ray, 50 % of it"
 
 
-@pytest.mark.parametrize("granted", [HALF, SHARING], ids=["alone", "a-rank"])
 @pytest.mark.parametrize("said_gib", [2, 20])  # it may say more later
-def test_what_the_script_allows_itself_is_cut_to_the_part(granted, said_gib):
-    asked = request(gpu(0), script_demand=MemoryDemand(bytes=said_gib * GIB, or_best_effort=True), **granted)
+def test_what_the_script_of_a_rank_allows_itself_is_cut_to_the_part(said_gib):
+    asked = request(gpu(0), script_demand=MemoryDemand(bytes=said_gib * GIB, or_best_effort=True), **SHARING)
     assert ceilings(decide(asked), asked) == {0: PART}

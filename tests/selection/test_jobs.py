@@ -45,7 +45,6 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
         pytest.param([holder(is_mine=True)], [], id="my-own-lease-is-no-other-job"),
         pytest.param([holder(name="elsewhere")], [claim(6, pids=())], id="in-another-container-without-a-pid"),
         pytest.param([holder(since_s=500.0)], [claim(6, age_s=60.0)], id="from-the-future-has-run-for-a-minute"),
-        pytest.param([holder(since_s=103.0)], [claim(6, age_s=0.0)], id="but-a-clock-may-be-some-seconds-ahead"),
     ],
 )
 def test_a_job_counts_with(holders, expected):
@@ -64,11 +63,6 @@ def test_a_job_has_the_oldest_of_its_processes_and_all_of_their_claims():
     assert (job.pid, job.pids_here, job.age_s, len(job.members)) == (7, (7, 11), 10.0, 2)
     assert told(job, "bytes") == {UUID: 6 * GIB, other: GIB}
     assert told(job, "age_s") == {UUID: 10.0, other: 5.0}
-
-
-@pytest.mark.parametrize(("pids", "pid"), [({}, 7), ({"a": (9, 11)}, 9)], ids=["elsewhere", "the-holder-has-ended"])
-def test_a_job_is_shown_by_a_process_that_is_alive(pids, pid):
-    assert [job.pid for job in jobs([holder()], **pids)] == [pid]
 
 
 def test_a_claim_on_a_gpu_that_cannot_be_read_counts_as_held():
@@ -93,19 +87,15 @@ HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
     ("devices", "claims", "expected"),
     [
         pytest.param(used(), {0: 24}, {0: 24}, id="not-used-yet"),
-        pytest.param(used(gpu0=1), {0: 24}, {0: 24}, id="used"),
-        pytest.param(used(gpu1=1), {0: 24}, {1: 24}, id="another-one-is-used"),
         pytest.param(used(gpu0=1, gpu1=5), {0: 24}, {0: 24, 1: 0}, id="one-more-is-used"),
         pytest.param(used(gpu0=1, gpu2=2), {0: 24, 1: 6}, {0: 24, 2: 6}, id="one-of-two-is-another"),
         pytest.param(used(gpu1=1, gpu2=5, gpu3=2), {0: 6}, {1: 0, 2: 6, 3: 0}, id="the-most-used-was-meant"),
-        pytest.param(used(gpu2=1), {0: 24, 1: 24}, {1: 24, 2: 24}, id="two-were-asked-for"),
         pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="a-best-effort-job"),
         pytest.param([*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="a-bare-context-is-no-use"),
         pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="nor-before-all-are-used"),
         pytest.param([*used(gpu0=9)[:2], BARE], {2: 24}, {2: 24, 0: 0}, id="but-it-keeps-the-claim-there"),
         pytest.param([gpu(0), gpu(1, total_gib=11, pids=[7])], {0: 24}, {1: 11}, id="no-more-than-it-has"),
         pytest.param(HIDDEN, {0: 24}, {0: 24, 1: 0}, id="whether-it-is-used-the-driver-does-not-tell"),
-        pytest.param([gpu(0, pids=[99]), gpu(1, pids=[99])], {0: 24}, {0: 24}, id="anothers-processes"),
         pytest.param([CARD, INSTANCE], {1: 24}, {1: 24}, id="a-card-lists-what-is-on-its-instances"),
     ],
 )
@@ -133,20 +123,19 @@ HELD = {UUID: (claim(1, uid=1001),)}
         pytest.param({}, {}, (UUID, False, 24), False, id="no-whole-gpu-that-is-not"),
         pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, False, 8), True, id="enough-on-one"),
         pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, 7), False, id="not-enough"),
+        pytest.param({"bytes_per_gpu": 8 * GIB}, {}, (UUID, True, None), True, id="one-whose-memory-is-unknown"),
         pytest.param({"uuids": ("GPU-else",)}, {}, (UUID, True, 24), False, id="another-one"),
+        pytest.param({"uuids": ("GPU-else", UUID)}, {}, (UUID, True, 24), True, id="one-of-two"),
         pytest.param({"per_user": 1}, HELD, ("GPU-else", True, 24), False, id="who-is-at-the-cap-awaits-none"),
         pytest.param({"per_user": 1}, HELD, (UUID, True, 24), True, id="but-what-it-has-already"),
-        pytest.param({"per_user": 2}, HELD, ("GPU-else", True, 24), True, id="who-is-below-it-does"),
-        pytest.param({"per_user": 1}, {}, ("GPU-else", True, 24), True, id="who-holds-none-does"),
         pytest.param({"per_user": 0}, HELD, ("GPU-else", True, 24), True, id="there-is-no-cap"),
     ],
 )
 def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     uuid, is_free, room_gib = asked
-    candidate = Candidate(
-        replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY, "", spare_bytes=room_gib * GIB
-    )
+    device, tier = replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY
+    candidate = Candidate(device, tier, "", spare_bytes=room_gib and room_gib * GIB)
     assert awaited([candidate], [waiter], claims_on) == ({uuid} if expected else set())
 
 
@@ -154,7 +143,6 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     ("demand", "age_s", "free_gib", "expected"),
     [
         pytest.param({"joins": True}, 60.0, 6, True, id="by-one-that-joins"),
-        pytest.param({"joins": True, "bytes_per_gpu": 6 * GIB}, 60.0, 6, True, id="by-one-that-fits"),
         pytest.param({"joins": True, "bytes_per_gpu": 7 * GIB}, 60.0, 6, False, id="by-none-that-does-not"),
         pytest.param({"joins": True, "uuids": ("GPU-else",)}, 60.0, 6, False, id="by-none-that-wants-another"),
         pytest.param({}, 60.0, 6, False, id="by-none-that-wants-it-whole"),

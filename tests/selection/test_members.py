@@ -20,7 +20,6 @@ PARENT = Holder("a", 1000, False, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uui
         pytest.param([gpu(0)], {}, False, id="it-has-only-asked"),
         pytest.param([gpu(0, pids=[7])], {"of_lease": {"a": (7,)}}, True, id="it-computes"),
         pytest.param([gpu(0), gpu(1, pids=[7])], {"of_lease": {"a": (7,)}}, True, id="on-another"),
-        pytest.param([gpu(0, pids=[8])], {"of_lease": {"a": (7, 8)}}, True, id="a-program-below-it-does"),
         pytest.param([gpu(0, pids=[9])], {}, False, id="another-job-is-there"),
     ],
 )

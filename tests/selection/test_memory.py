@@ -25,16 +25,13 @@ IN_USE = gpu(0, pids=[7], used_gib=4)
     ("policy", "caps_gib", "claims_gib"),
     [
         pytest.param({}, {}, 24, id="nothing-said"),
-        pytest.param({"need_bytes": 6 * GIB}, {}, 6, id="need"),
         pytest.param({"limit": FOUR}, {0: 4}, 4.5, id="limit"),
         pytest.param({"limit": QUARTER}, {0: 6}, 6.5, id="share-of-the-gpu"),
         pytest.param({"limit": FOUR, **PROCESS}, {0: 3.5}, 4, id="limit-of-the-process"),
         # A split GPU is claimed once for all its parts.
-        pytest.param({**SPLIT, "limit": FOUR}, {0: 4}, 8.5, id="split-limit"),
         pytest.param({**SPLIT, "limit": QUARTER}, {0: 6}, 12.5, id="split-share-of-the-gpu"),
         pytest.param({**SPLIT, "limit": FOUR, **PROCESS}, {0: 3.75}, 8, id="split-limit-of-the-process"),
         pytest.param({**SPLIT, "limit": MemoryLimit(bytes=20 * GIB)}, {0: 12}, STATED, id="split-more-than-it-has"),
-        pytest.param({**SPLIT, "limit": FOUR, "need_bytes": 6 * GIB}, {0: 4}, 6, id="split-need"),
         pytest.param(SPLIT, {0: int(23.5 * GIB * 0.9) // 2 / GIB}, 24, id="split-and-nothing-said"),
     ],
 )
@@ -48,11 +45,8 @@ def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
 @pytest.mark.parametrize(
     ("gpus", "asked", "reserves", "expected_mib"),
     [
-        pytest.param(
-            [IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="parts-of-a-best-effort-job"
-        ),
+        pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="parts-beside-others"),
         pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="a-limit-also-where-none-is-taken"),
-        pytest.param([IN_USE, gpu(1, pids=[8], used_gib=20)], {}, {}, {0: 19968}, id="what-is-free-where-it-is-shared"),
         pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="less-a-measured-context"),
     ],
 )
@@ -72,11 +66,8 @@ def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_lib
     ("demand", "expected_gib"),
     [
         (MemoryDemand(), 24),
-        (MemoryDemand(bytes=6 * GIB), 6),
-        (MemoryDemand(bytes=60 * GIB), 60),
         (MemoryDemand(bytes=24 * GIB), STATED),
         (MemoryDemand(bytes=60 * GIB, is_limit=True), STATED),
-        (MemoryDemand(percent=50), 12),
         (MemoryDemand(percent=50, context_bytes=GIB), 13),
         (MemoryDemand(percent=100, context_bytes=GIB, is_limit=True), STATED),
         (MemoryDemand(bytes=8 * GIB, context_bytes=GIB), 9),

@@ -30,7 +30,6 @@ def ranked(*devices, claims=(), demand=None, **policy):
 @pytest.mark.parametrize(
     ("devices", "expected"),
     [
-        pytest.param([gpu(0), gpu(1, pids=[7], used_gib=2)], [0, 1], id="a-process-makes-busy"),
         pytest.param([BIG_BUSY, gpu(1, total_gib=8)], [1, 0], id="an-idle-small-gpu-beats-a-busy-big-one"),
         pytest.param([gpu(0, total_gib=24), gpu(1, total_gib=11)], [0, 1], id="more-room-first"),
         pytest.param([gpu(0, busy=3), gpu(1, busy=0)], [1, 0], id="less-utilization-first"),
@@ -58,7 +57,6 @@ FOUR = [gpu(number) for number in range(4)]
         pytest.param(FOUR, ["0-1"], [1, 0, 3, 2], id="in-one-entry-as-without"),
         pytest.param(FOUR, ["2", "0-3"], [2, 3, 1, 0], id="by-the-first-entry-that-means-it"),
         pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1)], ["0"], [1, 0], id="not-before-a-better-tier"),
-        pytest.param([gpu(0, total_gib=11), gpu(1)], ["0"], [1, 0], id="not-before-more-room"),
         pytest.param([gpu(0, busy=30), gpu(1)], ["0"], [1, 0], id="not-before-an-idler-one"),
     ],
 )
@@ -96,7 +94,6 @@ def no(rule, cause, device, why, rules=None, claims=()):
         no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
         no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),
         no("beside-a-claim-of-all", IN_USE, gpu(pids=[7], used_gib=4), UNUSED, {"demand": JOINS}, SETTLED_WHOLE),
-        no("a-sum-that-does-not-fit", IN_USE, gpu(), ALL_CLAIMED, {"demand": EIGHT}, THREE_JOBS),
     ],
 )
 def test_rejected_with_the_reason(device, rules, claims, why, cause):
@@ -109,8 +106,6 @@ def test_rejected_with_the_reason(device, rules, claims, why, cause):
     [
         pytest.param(gpu(), {"bytes": 8 * GIB}, THREE_JOBS[:2], 8, False, id="a-sum-of-claims-that-fits"),
         pytest.param(gpu(used_gib=0.5), {**THIRTY, "is_limit": True}, [], STATED, False, id="a-limit-of-all"),
-        pytest.param(gpu(used_gib=0.5), {"percent": 100, "is_limit": True}, [], STATED, False, id="in-percent"),
-        pytest.param(gpu(), {}, [], 24, False, id="unknown-size"),
         pytest.param(gpu(), {}, [claim(24)], 0, True, id="unknown-size-beside-others"),
     ],
 )
@@ -130,7 +125,6 @@ def test_what_a_candidate_would_be_promised(device, demand, claims, claim_gib, i
         ("*titan*", [0, 1, 2, 10]),
         ("NVIDIA TITAN RTX", [0, 1, 2, 10]),
         ("TITAN", []),
-        ("*A100*", []),
         ("", []),
     ],
 )
@@ -147,33 +141,25 @@ def test_the_users_list_overrides_exclude_unless_that_is_locked():
 LOST = (UnreadableDevice(2, "lost"),)
 NONE = "none of the GPUs here; there are the indices 0 to 1: NVIDIA TITAN RTX"
 PART = 'none of the GPUs here; for a part of a name, write "*titan*"'
-SOME = f"select.devices = *A100*, 8-9 (AUTOGPU_DEVICES) matches {NONE}"
 
 
 @pytest.mark.parametrize(
-    ("devices", "exclude", "lost", "said"),
+    ("devices", "exclude", "lost", "entries", "why"),
     [
-        pytest.param(
-            "7,*A100*", "", (), [f"select.devices = 7, *A100* (AUTOGPU_DEVICES) matches {NONE}"], id="devices"
-        ),
-        pytest.param("", "7", (), [f"select.exclude = 7 (AUTOGPU_EXCLUDE) matches {NONE}"], id="exclude"),
-        pytest.param(
-            "titan", "", (), [f"select.devices = titan (AUTOGPU_DEVICES) matches {PART}"], id="part-of-a-name"
-        ),
-        pytest.param("*A100*,1,8-9", "", (), [SOME], id="some-entries"),
-        pytest.param("", "0,9", (), [f"select.exclude = 9 (AUTOGPU_EXCLUDE) matches {NONE}"], id="one-entry"),
-        pytest.param("0-1,*TITAN*", "0", (), [], id="all-match"),
-        pytest.param("1,2", "", LOST, [], id="one-may-be-a-gpu-that-is-lost"),
-        pytest.param(
-            "8,9", "", LOST, [f"select.devices = 8, 9 (AUTOGPU_DEVICES) matches {NONE}"], id="beside-a-lost-one"
-        ),
+        pytest.param("7,*A100*", "", (), "select.devices = 7, *A100* (AUTOGPU_DEVICES)", NONE, id="devices"),
+        pytest.param("", "0,9", (), "select.exclude = 9 (AUTOGPU_EXCLUDE)", NONE, id="one-entry-of-exclude"),
+        pytest.param("titan", "", (), "select.devices = titan (AUTOGPU_DEVICES)", PART, id="part-of-a-name"),
+        pytest.param("*A100*,1,8-9", "", (), "select.devices = *A100*, 8-9 (AUTOGPU_DEVICES)", NONE, id="some-entries"),
+        pytest.param("0-1,*TITAN*", "0", (), "", "", id="all-match"),
+        pytest.param("1,2", "", LOST, "", "", id="one-may-be-a-gpu-that-is-lost"),
+        pytest.param("8,9", "", LOST, "select.devices = 8, 9 (AUTOGPU_DEVICES)", NONE, id="beside-a-lost-one"),
     ],
 )
-def test_what_matches_none_is_named_with_what_there_is(tmp_path, devices, exclude, lost, said):
+def test_what_matches_none_is_named_with_what_there_is(tmp_path, devices, exclude, lost, entries, why):
     def found(*gpus):
         return list(unmatched_lists(resolved, inventory(*gpus, unreadable=lost), UNSET))
 
     environ = {"AUTOGPU_DEVICES": devices, "AUTOGPU_EXCLUDE": exclude}
     resolved = policy.resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
-    assert found(gpu(0), gpu(1)) == said
+    assert found(gpu(0), gpu(1)) == ([f"{entries} matches {why}"] if why else [])
     assert found() == [], "there is nothing to match"
