@@ -1,7 +1,5 @@
 """How a process acquires GPUs, and what it tells the others then."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

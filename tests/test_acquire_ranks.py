@@ -1,7 +1,5 @@
 """How the ranks of one job acquire their GPUs: together, or each by itself."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """How a process that waits for a GPU reads the driver, and what it is told."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

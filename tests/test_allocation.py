@@ -1,7 +1,5 @@
 """A process on its way to its GPUs, state by state: the driver and the framework are fakes, the leases are real."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """What a process does while a framework is imported: it lists its GPUs, and claims where that can't wait."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu import activation

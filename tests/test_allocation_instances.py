@@ -1,7 +1,5 @@
 """A process on a server with MIG instances: what it claims before CUDA starts, and what CUDA is shown."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """Frameworks that take the GPUs which CUDA counts first, and several frameworks in one process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

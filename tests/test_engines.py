@@ -1,7 +1,5 @@
 """What is read of engines and launchers beside the variables: files, and other processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

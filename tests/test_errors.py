@@ -1,7 +1,5 @@
 """Whose an error is that comes out of our own steps: ours to report, or the script's, which must have it."""
 
-from __future__ import annotations
-
 import bdb
 import enum
 import re

@@ -1,7 +1,5 @@
 """What is kept of a user's runs, and what follows for the next one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

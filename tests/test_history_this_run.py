@@ -1,7 +1,5 @@
 """What a process learns from the last runs of its script, and which runs are kept; the framework is a fake."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

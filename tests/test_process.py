@@ -1,7 +1,5 @@
 """What a process knows of its threads."""
 
-from __future__ import annotations
-
 import os
 import threading
 import types

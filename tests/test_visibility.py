@@ -1,7 +1,5 @@
 """The pool in the environment of a process, and what the script writes there."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.policy import Policy

@@ -4,8 +4,6 @@
 ``test_lab_day_live.py`` with a JSON object as argument. A job that comes to its cap, or finds no room, ends itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

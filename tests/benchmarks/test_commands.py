@@ -1,7 +1,5 @@
 """The smallest run of each benchmark that needs no framework ends well: they use what is inside of autogpu."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

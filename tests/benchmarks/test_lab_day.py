@@ -1,7 +1,5 @@
 """The replay of ``benchmarks/lab_day.py``: what it samples, what its server does, and whose rules decide."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 from xml.etree import ElementTree

@@ -7,8 +7,6 @@ little of a GPU, so that none slows another down, and take their memory in whole
 agrees: who starts when, in which order, on which GPU and under which cap, and what dies.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import os

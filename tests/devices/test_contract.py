@@ -1,7 +1,5 @@
 """What every reader of GPUs does: NVML on the simulated server, NVML on real hardware, and the fake of other tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

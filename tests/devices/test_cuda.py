@@ -1,7 +1,5 @@
 """What a process may ask of the CUDA driver before anything in it has started CUDA."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """Which GPUs a value of CUDA_VISIBLE_DEVICES names."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.enumeration import named_uuids

@@ -1,7 +1,5 @@
 """What one reading of all GPUs tells of a process that is on several of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import Inventory

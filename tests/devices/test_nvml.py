@@ -1,7 +1,5 @@
 """What NVML says becomes plain values, with every pynvml that a user may have."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

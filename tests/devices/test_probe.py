@@ -1,7 +1,5 @@
 """The driver is read from outside the process, and nothing that it does hurts the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

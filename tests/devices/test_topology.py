@@ -1,7 +1,5 @@
 """What connects the GPUs is read once, with the first reading, and by no more calls of NVML than that takes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

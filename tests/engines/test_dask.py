@@ -1,7 +1,5 @@
 """Real Dask clusters on one simulated server: each worker has another GPU, judged by the driver's log."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.engines.engine_jobs import JOBS, Script, end_all, gpus_of, python_with, taken_by

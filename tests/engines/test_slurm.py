@@ -1,7 +1,5 @@
 """Jobs in a real Slurm, judged by what they asked the driver."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import ExitStack

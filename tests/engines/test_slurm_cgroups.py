@@ -1,7 +1,5 @@
 """Jobs in a real Slurm that keeps them from the GPUs of others by cgroups."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Another framework is one class and two entries: it gets the GPU, the claim and the line, as TensorFlow does."""
 
-from __future__ import annotations
-
 import ast
 import json
 

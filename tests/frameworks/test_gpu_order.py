@@ -3,8 +3,6 @@
 Among equally idle GPUs what connects them decides.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """Keras 3 on each of its backends, also where it loads a second framework: one claim, and contexts on its GPU alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.framework_jobs import FRAMEWORKS, HOLD, READY, held

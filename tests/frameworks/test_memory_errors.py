@@ -1,7 +1,5 @@
 """Each framework's own error is told from others, by class and text, and what it says is read."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.frameworks import FRAMEWORKS, load

@@ -1,7 +1,5 @@
 """The promises that depend on what PyTorch or JAX has to hook into, on older versions and with another plugin."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import framework_environments

@@ -1,7 +1,5 @@
 """Which processes are one job: ranks started by hand or below a hold, children. Judged by driver and leases."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

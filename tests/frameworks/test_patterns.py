@@ -2,8 +2,6 @@
 autogpu.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.frameworks.jax import cases as jax

@@ -1,7 +1,5 @@
 """What a script took, as its own framework counted it on the simulated server, and what its next start says of it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

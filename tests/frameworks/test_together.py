@@ -1,7 +1,5 @@
 """Jobs of different frameworks on one machine, several frameworks in one process, and what the lease says meanwhile."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.framework_jobs import ALLOWED, AT_ONCE, FRAMEWORKS, READY

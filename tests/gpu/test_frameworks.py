@@ -1,7 +1,5 @@
 """PyTorch and JAX with autogpu on a real driver: judged by the memory that NVML shows, and by the leases."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

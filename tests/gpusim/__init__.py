@@ -3,8 +3,6 @@
 ``gpusim.h`` says what is simulated and what it can't tell. From a shell: ``python -m tests.gpusim --help``.
 """
 
-from __future__ import annotations
-
 from tests.gpusim.build import BuildError
 from tests.gpusim.fleet import Fleet, FleetError, Gpu, Instance, read_fleet
 from tests.gpusim.server import Call, Server

@@ -1,7 +1,5 @@
 """Simulated servers whose GPUs are not like others, and what runs there."""
 
-from __future__ import annotations
-
 from tests.failure_modes import conftest as failure_modes
 from tests.frameworks import conftest as frameworks
 from tests.frameworks.tensorflow import conftest as jobs

@@ -1,7 +1,5 @@
 """GPUs that are not well: what a job gets on such a server, and what people are told."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -4,8 +4,6 @@ GPUs without a reading of their memory, in exclusive mode, denied or without a m
 is lost, are among the failure modes (``tests/failure_modes/test_hardware.py``).
 """
 
-from __future__ import annotations
-
 import json
 import re
 

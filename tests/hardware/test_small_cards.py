@@ -1,7 +1,5 @@
 """A small card for the display beside those for computing: TensorFlow leaves it out, and so does every choice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a job takes of the GPUs of a test, by the claims and the queue that it is shown."""
 
-from __future__ import annotations
-
 
 def promised(holders):
     """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""

@@ -1,7 +1,5 @@
 """Lease folders that other users can reach, and processes in them that are really killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

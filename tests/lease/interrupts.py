@@ -1,7 +1,5 @@
 """Ctrl-C at any line of the lease package."""
 
-from __future__ import annotations
-
 import ast
 from functools import lru_cache
 from pathlib import Path

@@ -4,8 +4,6 @@ Started as a program, for as many kills as it is told, and as any user where the
 object: what the processes did as they were killed, and what did not hold after a kill.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

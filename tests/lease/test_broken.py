@@ -1,7 +1,5 @@
 """Broken and hostile folders: at worst one claims alone, never does one hang or crash."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Claims of real processes: seen while they live, gone when they end, in whichever way."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A process may die, or be interrupted, at every line of ours."""
 
-from __future__ import annotations
-
 import os
 import sys
 

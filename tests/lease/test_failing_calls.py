@@ -1,7 +1,5 @@
 """Whatever call the system refuses, of a claim, a wait or a look: one error of ours, and nothing is left behind."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import functools

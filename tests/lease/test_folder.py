@@ -1,7 +1,5 @@
 """Which folder is the host's, and which is not to be trusted."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import stat

@@ -1,7 +1,5 @@
 """What other users plant, lock or flood costs their own claims; what can't be told from here is alive."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import resource

@@ -1,7 +1,5 @@
 """Children of a process that holds a lease are members of it, and no other process is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What leases promise, from plain values."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Whose job a process is: by its parents, or by the lease that it keeps alive."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Waiting in line: in order, and never behind a dead process."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A lease's text as an enemy would write it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

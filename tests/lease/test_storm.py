@@ -1,7 +1,5 @@
 """Processes of two users that are killed at random, by the hundred: what must hold after each, and at any moment."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

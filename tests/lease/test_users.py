@@ -1,7 +1,5 @@
 """Two real users, who may not touch each other's files, in one sticky folder."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

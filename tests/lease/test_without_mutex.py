@@ -1,7 +1,5 @@
 """Promises hold, and the queue is served in its order, where the mutex can't be had."""
 
-from __future__ import annotations
-
 import re
 import time
 

@@ -4,8 +4,6 @@ Started as a program, by any supported Python and, where the tests are root, as 
 imported before the user changes, who may not be able to read this checkout.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import gc

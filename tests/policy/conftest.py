@@ -1,7 +1,5 @@
 """A place of its own for each test: a home, a project, a system file, and one call that resolves them."""
 
-from __future__ import annotations
-
 import os
 import textwrap
 

@@ -3,8 +3,6 @@
 ``make test-fuzz`` tries 100,000 and prints its seed; with FUZZ_SEED it tries the same ones again. Other runs try some.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

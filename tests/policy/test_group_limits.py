@@ -1,7 +1,5 @@
 """``limits.per_user`` as a table by Unix group: each process has the number of its groups."""
 
-from __future__ import annotations
-
 import grp
 import os
 

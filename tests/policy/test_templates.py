@@ -1,7 +1,5 @@
 """The example file and the schema are what the model says."""
 
-from __future__ import annotations
-
 import json
 import sys
 

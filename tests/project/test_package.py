@@ -1,7 +1,5 @@
 """What a package index gets: the page made of README.md, the licence, and an archive that has all of the project."""
 
-from __future__ import annotations
-
 import email
 import re
 import shutil

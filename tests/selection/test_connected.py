@@ -1,7 +1,5 @@
 """Among equally idle GPUs the best connected ones are taken, and one alone is taken where it parts no pair."""
 
-from __future__ import annotations
-
 import random
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Which GPUs a process takes, and the reason it is given."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import NO_READING

@@ -1,7 +1,5 @@
 """Decisions inside what an engine granted."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.policy import MemoryLimit, Policy

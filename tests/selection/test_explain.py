@@ -1,7 +1,5 @@
 """The sentences of a decision."""
 
-from __future__ import annotations
-
 from autogpu.selection.explain import after_wait, idle_alternative, occupancy, taken
 from autogpu.selection.model import Candidate, Decision, Ranking, Tier, Verdict
 from tests.support.selections import claim, request

@@ -1,7 +1,5 @@
 """What an engine granted: a table of environments, as the engines set them."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled

@@ -1,7 +1,5 @@
 """A GPU that is not well: when it is chosen all the same, and what is said of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.policy import Policy

@@ -1,7 +1,5 @@
 """MIG instances: which of them a process gets, what a list of them means, and what is written."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.enumeration import named_by_nvml, named_uuids, shows_several, takeable

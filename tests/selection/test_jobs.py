@@ -1,7 +1,5 @@
 """What the leases of a host mean for a process that chooses."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import Process

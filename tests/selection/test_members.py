@@ -1,7 +1,5 @@
 """Whether the job that started a process uses the GPUs that it holds, as the driver tells."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.frozen import replace

@@ -1,7 +1,5 @@
 """What a process is promised, and what it is held to."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.frozen import replace

@@ -1,7 +1,5 @@
 """Whether a GPU is free, and how much room is on it."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import Process

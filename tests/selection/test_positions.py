@@ -1,7 +1,5 @@
 """What a script that names GPUs by number gets, where the order is autogpu's."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.policy import MemoryLimit

@@ -1,7 +1,5 @@
 """Which GPU is best, and why not the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu import policy

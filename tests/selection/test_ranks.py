@@ -1,7 +1,5 @@
 """Which rank this process is, and which GPUs are its own."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Who set CUDA_VISIBLE_DEVICES, and what is written there."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import UnreadableDevice

@@ -1,7 +1,5 @@
 """How a process comes to CUDA on the simulated GPUs: initialisation, forks, compute modes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """Which machines can be described, in a file and by values."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

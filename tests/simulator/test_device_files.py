@@ -1,7 +1,5 @@
 """GPUs whose device file a process can't open: in containers, and in jobs with a device cgroup."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """Simulated GPUs and drivers that fail as real ones do."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """Servers as they are sold."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The tests for a real GPU, run on the simulated server, so that they are known to work before there is one."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulated GPU server under unmodified JAX. Numbers are garbage there: nothing looks at a loss."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.simulator.conftest import arenas, each_release

@@ -1,7 +1,5 @@
 """Memory on the simulated GPUs: who gets how much, and when it is free again."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

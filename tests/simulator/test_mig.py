@@ -1,7 +1,5 @@
 """Cards in MIG mode: what NVML and CUDA show of their instances."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """What NVML and the tools that people use say of the simulated GPUs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

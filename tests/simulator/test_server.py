@@ -1,7 +1,5 @@
 """The simulated server itself: what it starts and what it leaves."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from pathlib import Path

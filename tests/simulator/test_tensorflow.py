@@ -1,7 +1,5 @@
 """The simulated GPU server under unmodified TensorFlow. Numbers are garbage there: nothing looks at a loss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

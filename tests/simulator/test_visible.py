@@ -1,7 +1,5 @@
 """Which simulated GPUs CUDA shows to a process, and in which order."""
 
-from __future__ import annotations
-
 import time
 
 from tests.gpusim import Gpu

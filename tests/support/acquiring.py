@@ -1,7 +1,5 @@
 """Processes that acquire GPUs by plain readings and real leases, for tests."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -4,8 +4,6 @@ They stand where the real ones do: ``FakeDriver`` implements :class:`autogpu.dev
 :class:`autogpu.devices.model.CudaDriver` and ``FakeFramework`` :class:`autogpu.frameworks.base.HookedFramework`.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import contextmanager
 

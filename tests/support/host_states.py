@@ -1,7 +1,5 @@
 """Hosts at one moment, on plain values."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter

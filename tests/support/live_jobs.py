@@ -1,7 +1,5 @@
 """Jobs of real TensorFlow that run side by side on one simulated server, and what the lease folder says of them."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A process on its way to GPUs, with a driver and a framework on plain values."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

@@ -1,7 +1,5 @@
 """Decisions on plain values, for tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.devices.model import Process

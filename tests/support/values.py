@@ -1,7 +1,5 @@
 """Plain values for tests of decisions."""
 
-from __future__ import annotations
-
 from autogpu.devices.model import Device, Inventory, Process
 from autogpu.reporting.text import GIB
 

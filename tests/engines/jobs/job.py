@@ -4,8 +4,6 @@
 of that rank runs out of memory then.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -5,8 +5,6 @@ worker with the number 0 uses that framework. A launcher's variables are set in 
 framework, as a library does that trains there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 Horovod's own launcher, without what ``horovodrun`` asks of its extension, which it would have to build.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -6,8 +6,6 @@ imported a framework, or computed with it, before it starts Ray with all GPUs, w
 ``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

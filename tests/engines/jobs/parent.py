@@ -1,7 +1,5 @@
 """Takes a little on its GPUs, and then runs a command to its end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

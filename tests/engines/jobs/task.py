@@ -3,8 +3,6 @@
 ``task.py toyflow``, or with TensorFlow ``task.py all_reduce`` and ``task.py parameter_server``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

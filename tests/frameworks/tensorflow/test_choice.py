@@ -1,7 +1,5 @@
 """Unmodified scripts on unmodified TensorFlow, judged by what the driver was asked."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """A TensorFlow that is not as expected works as without autogpu, and one line says what is not in force."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.tensorflow_runner import GIB, MIB

@@ -1,7 +1,5 @@
 """Jobs of real TensorFlow that meet on one host, judged by the driver's log and the lease folder."""
 
-from __future__ import annotations
-
 import re
 import signal
 

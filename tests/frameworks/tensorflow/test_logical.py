@@ -1,7 +1,5 @@
 """Logical GPUs for the names of a script, and the memory of each."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.frameworks.model import Assignment

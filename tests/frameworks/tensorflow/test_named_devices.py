@@ -1,7 +1,5 @@
 """Devices that a script names while the process has fewer GPUs: replicas, readings, hard placement."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

@@ -1,7 +1,5 @@
 """The GPUs that a script names, as strings and objects; anything may come from a script."""
 
-from __future__ import annotations
-
 import pytest
 
 from autogpu.frameworks.tensorflow.placement import NamedGpus, named_gpu

@@ -1,7 +1,5 @@
 """A notebook's kernel: its cells run twice, its user reads the line in the cell, its end gives the GPU back."""
 
-from __future__ import annotations
-
 import json
 import re
 

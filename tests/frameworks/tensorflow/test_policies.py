@@ -1,7 +1,5 @@
 """Each memory policy on real TensorFlow, judged by the driver's log and the lease folder."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

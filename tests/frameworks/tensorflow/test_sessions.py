@@ -1,7 +1,5 @@
 """Every way to a GPU with a ConfigProto of the script's own, judged by the driver's log and the lease folder."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -1,7 +1,5 @@
 """What a script sets for its GPUs and what it is assigned, merged."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

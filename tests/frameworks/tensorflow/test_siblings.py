@@ -1,7 +1,5 @@
 """Jobs of one person, each of which names a GPU by number, and what others leave to them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A pynvml that can't be used costs a job its choice among the GPUs and one line; the rest of the policy is applied."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Server

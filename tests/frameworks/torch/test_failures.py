@@ -1,7 +1,5 @@
 """PyTorch in processes and on machines in which something is amiss."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu, Server

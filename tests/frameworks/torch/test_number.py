@@ -1,7 +1,5 @@
 """The number under which a program is about to use its GPU, by the calls that start CUDA and by its command line."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

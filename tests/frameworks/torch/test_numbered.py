@@ -1,7 +1,5 @@
 """PyTorch scripts that are told which GPU to use, by its number: that is a place, and the idlest GPU comes there."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu

@@ -1,7 +1,5 @@
 """What is asked of a program: whether it starts the ranks of a job, and which variables it has at CUDA's start."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 

@@ -1,7 +1,5 @@
 """PyTorch programs whose workers take the GPUs, one each, and that do no more than start them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpusim import Gpu

@@ -1,7 +1,5 @@
 """What a script says is in force, what it leaves unset is the policy's: every way to say it against every policy."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

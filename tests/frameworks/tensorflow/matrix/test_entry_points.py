@@ -3,8 +3,6 @@
 Judged by what was asked of the driver, and the limits that TensorFlow's devices report.
 """
 
-from __future__ import annotations
-
 import ast
 
 import pytest

@@ -2,8 +2,6 @@
 without and with autogpu.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.frameworks.tensorflow.cases import CASES, Laboratory, each_case, run_both_ways

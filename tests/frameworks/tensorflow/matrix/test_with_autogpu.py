@@ -1,7 +1,5 @@
 """What autogpu promises first, on every version of TensorFlow. Judged by what was asked of the driver."""
 
-from __future__ import annotations
-
 from tests.support.tensorflow_runner import GIB, MIB, script
 
 IDLEST = 3
