@@ -125,7 +125,7 @@ def setup(host: Host) -> list[str]:
         raise InstallError(what, remedy=host_setup_command("sudo "))
     boot, folder, policy = host.parts()
     if folder.problem and not folder.will_be_made:
-        remedy = f"correct that or move it away, and run {host_setup_command(sudo())}"
+        remedy = f"make it one (chown root, chmod 1777) or move it away, and run {host_setup_command(sudo())}"
         raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
     done = []
     if boot.will_be_made:

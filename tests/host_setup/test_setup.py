@@ -92,7 +92,7 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image, make, sa
     with pytest.raises(InstallError) as refused:
         image.setup()
     assert str(refused.value).startswith(f"{image.folder} {said}")
-    assert refused.value.remedy.startswith("correct that or move it away, and run ")
+    assert refused.value.remedy.startswith("make it one (chown root, chmod 1777) or move it away, and run ")
     assert image.problems()[image.folder].startswith(said)
     assert image.tree() == before
 
