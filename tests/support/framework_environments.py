@@ -32,7 +32,8 @@ class Release:
 
 # The newest first.
 TORCHES = (Release("2.15.0", "3.12"), Release("2.6.0", "3.11"))
-JAXES = (Release("0.12.0.1", "3.12"), Release("0.10.2", "3.12", cuda=13), Release("0.4.30", "3.10"))
+NEWEST_PYTHON = "3.14" if interpreter("3.14") else "3.12"
+JAXES = (Release("0.12.0.1", "3.12"), Release("0.10.2", NEWEST_PYTHON, cuda=13), Release("0.4.30", "3.10"))
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
 # What they import, since the installer has to leave out all that the wheels ask for: that has the nvidia-* wheels.
