@@ -6,6 +6,7 @@ the largest number of bytes that the frameworks counted on one GPU; 0 if it ran 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -56,9 +57,9 @@ def key_of(kept: str, *job: object) -> str:
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
 
 
-def runs_of(kept: str, key: str = "[0-9a-f]{16}") -> list[str]:
-    """The lines of the last 90 days, oldest first."""
-    oldest_s = unix_s() - _DAYS * 86400
+def runs_of(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[str]:
+    """The lines of the last ``days``, oldest first."""
+    oldest_s = unix_s() - days * 86400
     found = re.findall(rf"^([0-9]{{1,12}})( {key} [0-9]{{1,16}})$", kept, re.MULTILINE)
     return [ended_s + rest for ended_s, rest in found if int(ended_s) >= oldest_s]
 
@@ -93,8 +94,8 @@ class History:
         # After a line that a full disk has cut.
         begin = "" if kept.endswith("\n") else "\n"
         run, runs = f"{begin}{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n", runs_of(kept)
-        lines = kept.count("\n") - 1
-        if len(runs) < lines or lines >= _MOST_RUNS:
+        # Another process may have written half of its line so far, and what is replaced loses what others append.
+        if len(runs) < len(runs_of(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
             left = "".join(line + "\n" for line in runs[-_MOST_RUNS // 2 :])
             write_file(file, (kept[: kept.index("\n") + 1] + left + run).encode(), 0o600)
             return
