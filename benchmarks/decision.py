@@ -178,7 +178,8 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_"))]:
+    # PYTHONDONTWRITEBYTECODE would have each process compile autogpu, and not what it is compared with.
+    for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_", "PYTHON"))]:
         del os.environ[name]
     try:
         main()
