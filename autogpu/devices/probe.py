@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import DeviceReader, Inventory, Reading
 
-# Without persistence mode NVML's start takes seconds: how long a command waits, and who is about to make a context.
-_PATIENCE_S, CONTEXT_DEADLINE_S = 15.0, 10.0
+# Without persistence mode NVML's start takes seconds; who is about to make a context waits less than a command.
+_PATIENCE_S = 15.0
+CONTEXT_DEADLINE_S = 10.0
 
 # A process that has printed all that it had to ends within a ms, unless the driver holds it.
 _END_DEADLINE_S = 0.2

@@ -301,9 +301,7 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
         _why_taken(pool, taken, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
-        claims={
-            c.device.uuid: min(c.claim_bytes * sharers, c.device.memory_total_bytes or c.claim_bytes) for c in taken
-        },
+        claims={each.device.uuid: _claim_of_all(each, sharers) for each in taken},
         caps=memory.best_effort_caps(beside, request.own_pid),
         why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
         remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
@@ -325,6 +323,12 @@ def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) 
     why += explain.shortfall(request, len(taken), pool.quota, is_instance=is_instance)
     why += explain.instances_left(pool.ranking, taken) if request.wanted_count > 1 else ""
     return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
+
+
+def _claim_of_all(candidate: Candidate, sharers: int) -> int:
+    """What the ranks that share a GPU claim together: never more than it has."""
+    claim_bytes = candidate.claim_bytes
+    return min(claim_bytes * sharers, candidate.device.memory_total_bytes or claim_bytes)
 
 
 def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits: bool = False) -> Decision:
