@@ -11,7 +11,14 @@ import sys
 
 from autogpu import frameworks, process
 from autogpu.devices import probe
-from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, NoEligibleDevice, WaitTimeout, is_scripts, where_raised
+from autogpu.errors import (
+    EXIT_TRY_AGAIN,
+    AutoGpuError,
+    NoEligibleDevice,
+    WaitTimeout,
+    raise_if_from_script,
+    where_raised,
+)
 from autogpu.reporting.stderr import say
 
 TYPE_CHECKING = False
@@ -58,8 +65,9 @@ class guard:
             if threading.current_thread() is not threading.main_thread():
                 return False  # SystemExit would end the thread without a word, and the script might go on to status 0
             raise SystemExit(EXIT_TRY_AGAIN) from None
-        if not isinstance(error, Exception) or is_scripts(error):
+        if not isinstance(error, Exception):
             return False
+        raise_if_from_script(error)
         if isinstance(error, AutoGpuError):  # a disk that is full, a folder that has gone: known, and no bug
             say(f"{error.what}; {error.remedy}")
         elif not isinstance(error, _SwitchedOff):  # the one place: anything may break in a process that is not ours
@@ -137,8 +145,8 @@ def _report(error: Exception) -> None:
             f"internal error ({type(error).__name__} at {where_raised(error)}: {printable(str(error))}); "
             "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"
         )
-    except Exception:  # what broke in the script's process may break this as well
-        pass
+    except Exception as broken:  # what broke in the script's process may break this as well
+        raise_if_from_script(broken)
 
 
 def _script() -> Path | None:

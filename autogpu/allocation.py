@@ -391,6 +391,8 @@ class Allocation:
         self.tell_children()
         if self.taken.problem:
             self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
+        elif self.lease is not None and self.lease.folder.is_on_fuse():
+            self.say(["; ".join(messages.folder_on_fuse(str(self.lease.folder.path)))])
         return self.taken.decision
 
     def keep_decision(self, decision: Decision) -> Decision:

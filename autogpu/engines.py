@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
@@ -70,7 +71,8 @@ def _text(path: str | Path) -> str:
     try:
         with open(path, errors="replace", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
-    except (OSError, ValueError):  # a process that has ended since; a NUL in the name
+    except (OSError, ValueError) as error:  # a process that has ended since; a NUL in the name
+        raise_if_from_script(error)
         return ""
 
 
@@ -86,7 +88,8 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
         title = _text("/proc/self/cmdline").partition("\0")[0].partition("ray::")[2]
         name = str(context.get_actor_name() or context.get_task_name() or title)
         return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")), printable(name, _LONGEST_NAME))
-    except Exception:  # not connected yet, or a Ray that has none of this: the variables are all there is
+    except Exception as error:  # not connected yet, or a Ray that has none of this: the variables are all there is
+        raise_if_from_script(error)
         return None
 
 
@@ -96,7 +99,8 @@ def _dask_worker(environ: Mapping[str, str]) -> str:
     distributed: Any = sys.modules.get("distributed")
     try:
         return printable(f"Dask worker {distributed.get_worker().name}", _LONGEST_NAME)
-    except Exception:  # outside of a task
+    except Exception as error:  # outside of a task
+        raise_if_from_script(error)
         return ""
 
 
@@ -151,7 +155,8 @@ def _is_shell_of_one_rank(pid: int, group: int) -> bool:
     try:
         children = " ".join(_text(thread / "children") for thread in Path(f"/proc/{pid}/task").iterdir())
         return os.getpgid(pid) == group and len(children.split()) == 1
-    except OSError:  # it has ended
+    except OSError as error:  # it has ended
+        raise_if_from_script(error)
         return False
 
 

@@ -1,4 +1,4 @@
-"""Errors that autogpu raises on purpose, named by what the reader can do about them; and whose another one is."""
+"""The exceptions that autogpu raises on purpose, and the way for those of the user's script through our handlers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h; schedulers know it.
 EXIT_TRY_AGAIN = 75
+
+# One may be its own cause.
+_MOST_REPLACED = 20
+
+# CO_VARARGS of CPython: the function has *arguments.
+_TAKES_ANY_NUMBER = 4
 
 
 class AutoGpuError(Exception):
@@ -42,36 +48,111 @@ class InstallError(AutoGpuError):
     """Fix the environment: the start-up files can't be written or don't run in it."""
 
 
-def is_scripts(error: BaseException) -> bool:
-    """It came in between and is for the script alone: from a handler of a signal, a debugger, or another thread."""
+class ignoring:
+    """Skip the rest of a block at one of these exceptions, as ``contextlib.suppress``; not at one of the script's."""
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        """Nothing needs to be prepared."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, self._kinds):
+            return False
+        raise_if_from_script(error)
+        return True
+
+
+def raise_if_from_script(error: BaseException) -> None:
+    """Raise the exception of the script that came in between; every handler of ours begins with this.
+
+    A signal handler of the script runs between any two lines of ours, and what it raises is for the script alone.
+    """
+    found = script_error_in(error)
+    if found is not None:
+        raise found
+
+
+def script_error_in(error: BaseException) -> BaseException | None:
+    """Return ``error``, or what was replaced by it on its way here, if it belongs to the script; else ``None``.
+
+    It does if a signal handler, a debugger or another thread of the script raised it.
+    """
     try:
-        return _is_of_a_signal(error) or _is_injected(error)
-    except Exception:  # what broke in the script's process may break this as well
-        return False
+        return next(filter(_belongs_to_script, _with_replaced(error)), None)
+    except Exception as broken:  # what broke in the script's process may break this as well
+        if _interrupted_a_frame(broken):
+            raise
+        return None
 
 
-def _is_of_a_signal(error: BaseException) -> bool:
-    import signal
+def _with_replaced(error: BaseException) -> Iterator[BaseException]:
+    """Yield ``error``, then the exception during whose handling it was raised, and so on.
 
-    # The two that are none, to ignore and the default, are of an Enum: that has a function for calls of its class.
-    handlers = [each for each in map(signal.getsignal, range(1, signal.NSIG)) if callable(each)]
-    functions = [getattr(handler, "func", handler) for handler in handlers]  # of a functools.partial
-    functions += [getattr(type(handler), "__call__", None) for handler in handlers]  # noqa: B004  (of a class)
-    codes = [getattr(getattr(each, "__func__", each), "__code__", None) for each in functions]
-    return any(frame.f_code in codes for frame, _ in _frames(error))
+    Only those raised in the calls that ``error`` came through: a script may use a framework while it handles an older
+    exception of its own.
+    """
+    frames = [frame for frame, _ in _frames(error)]
+    for _ in range(_MOST_REPLACED):
+        yield error
+        replaced = error.__context__
+        if replaced is None or replaced.__traceback__ is None or replaced.__traceback__.tb_frame not in frames:
+            return
+        error = replaced
+        frames += [frame for frame, _ in _frames(error)]
+
+
+def _belongs_to_script(error: BaseException) -> bool:
+    return isinstance(error, KeyboardInterrupt) or _interrupted_a_frame(error) or _is_injected(error)
+
+
+def _interrupted_a_frame(error: BaseException) -> bool:
+    """True if Python itself called the function that raised this: it passes the frame that it interrupts.
+
+    Signal handlers and trace functions are called like this.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        if any(argument is interrupted for argument in _arguments(trace.tb_frame)):
+            return True
+    return False
+
+
+def _arguments(frame: FrameType) -> Iterator[object]:
+    """Yield the arguments of a call, each of ``*arguments`` as well."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    for name in code.co_varnames[:count]:
+        yield values.get(name)
+    if code.co_flags & _TAKES_ANY_NUMBER:
+        yield from values.get(code.co_varnames[count], ())
 
 
 def _is_injected(error: BaseException) -> bool:
-    """Its class is the script's, a debugger's, or of a package none of whose code ran where it was raised."""
-    name = type(error).__module__.partition(".")[0]
-    if name == "bdb":
-        return True
-    ran = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in _frames(error)}
-    file = getattr(sys.modules.get(type(error).__module__), "__file__", None) or os.__file__
-    library = os.path.dirname(os.__file__)  # noqa: PTH120  (as below)
-    is_pythons = name != "__main__" and file.startswith(library) and "-packages" not in file
-    # What another thread injects is a class, of which Python makes an error without arguments.
-    return not error.args and name not in ran and name != __package__ and not is_pythons
+    """True if a debugger or another thread raised this here.
+
+    What another thread injects is a class, of which Python makes an exception without arguments.
+    """
+    own = str(type(error).__module__)
+    if own == "bdb" or error.args:
+        return own == "bdb"
+    ran = [str(frame.f_globals.get("__name__")) for frame, _ in _frames(error)]
+    if isinstance(error, OSError) and (_package(ran[-1]) == __package__ or _is_pythons(ran[-1])):
+        return True  # the system gives each of its errors a number
+    return _package(own) not in (__package__, *map(_package, ran)) and not _is_pythons(own)
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_pythons(module: str) -> bool:
+    """True if the module is a part of Python, or is not known."""
+    file = str(getattr(sys.modules.get(module), "__file__", None) or os.__file__)
+    library = os.path.dirname(os.__file__)  # noqa: PTH120  (pathlib may be what broke)
+    return module != "__main__" and file.startswith(library) and "-packages" not in file
 
 
 def where_raised(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import os
 import re
 import stat
 import sys
-from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Mapping, Sequence
 from autogpu import uncaught
 from autogpu.atomic_file import write_file
 from autogpu.devices.model import Device, Inventory
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
 from autogpu.reporting.text import GIB, size
@@ -76,7 +76,8 @@ class History:
         """The file's text, for the functions above; ``""`` where nothing is kept."""
         try:
             return _read(self._file())
-        except OSError:
+        except OSError as error:
+            raise_if_from_script(error)
             return ""
 
     def keep(self, job: Sequence[object], peak_bytes: int) -> None:
@@ -88,7 +89,8 @@ class History:
         file = self._file(make=True)
         try:
             kept = _read(file)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            raise_if_from_script(error)
             kept = os.urandom(16).hex() + "\n"
             write_file(file, kept.encode(), 0o600)
         # After a line that a full disk has cut.
@@ -107,7 +109,7 @@ class History:
 
     def _file(self, *, make: bool = False) -> Path:
         if self.folder is None or not hasattr(os, "geteuid"):
-            raise FileNotFoundError
+            raise FileNotFoundError("there is no home folder")
         # As with sudo: links in there may lead anywhere.
         if next(each for each in (self._home, *self._home.parents) if each.is_dir()).stat().st_uid != os.geteuid():
             raise PermissionError("the home folder of another user")
@@ -201,7 +203,7 @@ class ThisRun:
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():
             return
-        with suppress(BaseException):  # a full disk, or what a script has broken
+        with ignoring(BaseException):  # a full disk, or what a script has broken
             if any(used.out_of_memory(each) for each in uncaught.chain(error) for used in self._frameworks):
                 self._history.keep(self._job, 0)
             # An error or Ctrl-C may have come before the memory was needed, and a limit hides what would have been

@@ -12,6 +12,8 @@ import select
 import sys
 import time
 
+from autogpu.errors import raise_if_from_script
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
@@ -81,7 +83,8 @@ def pid_namespace() -> str | None:
     """The name of this process's pid namespace, ``None`` where the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return None
 
 
@@ -106,7 +109,8 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
         # One that has ended is there until its parent asks for its status; so is a first thread that left others.
         has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
         return None if has_ended else (int(fields[1]), int(fields[19]))
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        raise_if_from_script(error)
         return None
 
 
@@ -114,7 +118,8 @@ def running() -> Iterator[tuple[int, int, int]]:
     """Each process that can be seen from here: its pid, its parent's, and its start as in :func:`start_time`."""
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return
     for pid in pids:
         found = parent_and_start(pid)
@@ -130,16 +135,16 @@ def with_descendants(pids: Iterable[int]) -> list[int]:
     return whole
 
 
-def is_of(uid: int, pid: int) -> bool:
-    """The process may be this user's: the kernel shows one that may not be dumped as root's."""
-    return owner(pid) in (uid, 0)
-
-
 def owner(pid: int) -> int | None:
-    """The user of a process, as far as the kernel shows it; ``None`` where there is none."""
+    """Return the effective user of a process, ``None`` if there is no such process.
+
+    Of all that is in ``/proc/<pid>``, the folder itself belongs to that user even if the process may not be dumped.
+    Source: ``task_dump_owner()`` of ``fs/proc/base.c``.
+    """
     try:
         return user_of(os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return None
 
 
@@ -163,7 +168,8 @@ def _uid_of(name: str, unknown: int) -> int:
 
     try:
         return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-    except KeyError:
+    except KeyError as error:
+        raise_if_from_script(error)
         return unknown
 
 
@@ -173,7 +179,8 @@ def _read_subordinate_ids() -> list[tuple[str, int, int]]:
     try:
         with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
             lines = re.findall(r"^\s*([^:\n]*):([0-9]+):([0-9]+)\s*$", file.read(), re.MULTILINE)
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return []
     return [(name, int(first), int(count)) for name, first, count in lines]
 
@@ -200,14 +207,17 @@ def ask(
             timeout=deadline_s,
             check=False,
         )
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as error:
+        raise_if_from_script(error)
         return None, f"{TIMED_OUT} after {deadline_s:.0f} s", ""
     except OSError as error:
+        raise_if_from_script(error)
         return None, f"it does not start: {error.strerror}", ""
     stderr = done.stderr.decode(errors="replace").strip()
     try:
         return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), "", stderr
-    except (ValueError, IndexError):
+    except (ValueError, IndexError) as error:
+        raise_if_from_script(error)
         if done.returncode < 0:
             return None, f"it ended by signal {-done.returncode}", ""
         return None, stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}", ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from contextlib import suppress
 from typing import Any, Callable, Iterator
 
+from autogpu.errors import ignoring
 from autogpu.process import is_worker
 
 
@@ -61,7 +61,7 @@ def watch(report: Callable[[BaseException], None]) -> None:
         if error is None or id(error) == told or os.getpid() != pid:
             return
         told = id(error)
-        with suppress(BaseException):  # it would be printed below the script's own error
+        with ignoring(BaseException):  # it would be printed below the script's own error
             report(error)
 
     def look(result: Any) -> None:

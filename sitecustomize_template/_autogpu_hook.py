@@ -48,7 +48,13 @@ def find_spec(fullname, path=None, target=None):
             __path__ = [sys.modules["os"].path.dirname(__file__)]
             sys.modules[__name__] = this
             from _autogpu_hook._autogpu_steps import find
-        except Exception:
+        except Exception as error:
+            trace = error.__traceback__
+            while trace.tb_next is not None:
+                trace = trace.tb_next
+            if not trace.tb_frame.f_globals["__name__"].startswith((__name__, "importlib.")):
+                # A signal handler of the script has come in between.
+                raise
             # The file is missing or broken: imports go on as if this one were not here either.
             frameworks = ()
             return None

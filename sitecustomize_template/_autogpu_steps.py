@@ -25,9 +25,10 @@ def find(fullname, path, target):
     try:
         # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
         return None if is_off() else find_later(fullname, path, target)
-    except Exception:
+    except Exception as error:
         # An old finder without find_spec, or one that forbids the import: Python asks it itself right
         # after us, and what it raises then has a traceback without us.
+        raise_if_from_script(error)
         return None
 
 
@@ -41,12 +42,12 @@ def notice_bypass(framework):
     if ("before_import", framework) in done:
         return
     try:
-        spec = sys.modules[framework].__spec__
+        spec = getattr(sys.modules.get(framework), "__spec__", None)
         # Neither a stub that a test has put there, nor a folder that happens to have that name.
-        if spec.origin and not is_off():
+        if getattr(spec, "origin", None) and not is_off():
             give_up(framework, f"another import hook, {type(spec.loader).__module__}, has loaded it")
-    except Exception:
-        pass
+    except Exception as error:
+        raise_if_from_script(error)
 
 
 def find_later(fullname, path, target):
@@ -115,7 +116,12 @@ def import_package():
         from importlib.util import module_from_spec
 
         module = sys.modules["autogpu"] = module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            # The next import begins anew.
+            del sys.modules["autogpu"]
+            raise
     return None
 
 
@@ -132,15 +138,28 @@ def take_step(step, framework, value):
         from autogpu import activation
 
         getattr(activation, step)(framework, value)
-    except Exception as error:
+    except BaseException as error:
+        # Interrupted, or ended by sys.exit(): the next import begins anew.
+        done.remove((step, framework))
+        raise_if_from_script(error)
+        if not isinstance(error, Exception):
+            raise
         # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
         # behind imports as a namespace, which has no path either.
         is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path
         give_up(framework, "" if is_gone else repr(error))
-    except BaseException:
-        # Interrupted, or ended by sys.exit(): the next import begins anew.
-        done.remove((step, framework))
-        raise
+
+
+def raise_if_from_script(error):
+    """Raise what a signal handler of the script has raised in between; as in autogpu/errors.py."""
+    try:
+        if import_package() is not None:
+            return
+        from autogpu import errors
+    except Exception:
+        # The package is broken, and that is the error.
+        return
+    errors.raise_if_from_script(error)
 
 
 def give_up(framework, why):
@@ -150,9 +169,9 @@ def give_up(framework, why):
         try:
             if stderr_is_read():
                 sys.stderr.write(f"autogpu: not applied to {framework}: {why}; AUTOGPU=0 turns autogpu off\n")
-        except BaseException:
+        except BaseException as error:
             # A script's own stderr may even call sys.exit().
-            pass
+            raise_if_from_script(error)
 
 
 def stderr_is_read():
@@ -162,6 +181,7 @@ def stderr_is_read():
 
         poll = select.poll()
         poll.register(sys.stderr.fileno(), select.POLLOUT)
-    except Exception:
+    except Exception as error:
+        raise_if_from_script(error)
         return True
     return [event for _, event in poll.poll(1000)] == [select.POLLOUT]

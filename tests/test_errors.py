@@ -1,22 +1,30 @@
-"""Whose an error is that comes out of our own steps: ours to report, or the script's, which must have it."""
+"""Whose an exception is that a handler of ours catches: ours to report, or the script's, which must have it."""
 
 import bdb
+import ctypes
 import enum
+import functools
+import os
 import re
+import signal
+import subprocess
 import sys
 import threading
+import time
 import types
 
 import pytest
 
 from autogpu.activation import guard
-from autogpu.errors import WaitTimeout, is_scripts
+from autogpu.errors import WaitTimeout, ignoring, raise_if_from_script, script_error_in
+from tests.conftest import each_python
+from tests.support import environments
 
 
 def raised(step):
     try:
         step()
-    except Exception as error:
+    except BaseException as error:
         return error
     raise AssertionError("nothing was raised")
 
@@ -31,30 +39,191 @@ def raises(error):
     raise error
 
 
+def class_of(module):
+    return type("Odd", (Exception,), {"__module__": module})
+
+
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
         pytest.param(lambda: 1 / 0, False, id="python"),
-        pytest.param(lambda: re.compile("("), False, id="its-library"),
-        # To call the class runs a function of Enum's, of which the two signal handlers are that are none.
-        pytest.param(lambda: enum.Enum("Colour", "RED")(9), False, id="an-enum"),
-        pytest.param(lambda: raises(bdb.BdbQuit()), True, id="a-debugger"),
-        pytest.param(lambda: raises(Injected()), True, id="another-thread"),
-        pytest.param(lambda: raises(type("Odd", (Exception,), {"__module__": None})()), False, id="of-nowhere"),
+        pytest.param(lambda: re.compile("("), False, id="standard-library"),
+        pytest.param(lambda: enum.Enum("Colour", "RED")(9), False, id="enum"),
+        pytest.param(lambda: os.getpgid(2**30), False, id="system-call"),
+        pytest.param(lambda: raises(bdb.BdbQuit()), True, id="debugger"),
+        pytest.param(lambda: raises(KeyboardInterrupt()), True, id="ctrl-c"),
+        pytest.param(lambda: raises(Injected()), True, id="class-of-another-package"),
+        pytest.param(lambda: raises(class_of(None)()), False, id="class-without-module"),
         # As those of a framework's own C++ code, which our steps call.
         pytest.param(lambda: raises(Injected("can't parse")), False, id="c-code"),
-        pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": "__main__"})()), True, id="the-script"),
+        pytest.param(lambda: raises(class_of("__main__")()), True, id="class-of-script"),
         # Raised by what the script has put in the place of a function that we call.
-        pytest.param(lambda: raises(type("Own", (Exception,), {"__module__": __name__})()), False, id="by-its-code"),
+        pytest.param(lambda: raises(class_of(__name__)()), False, id="code-of-script"),
     ],
 )
-def test_whose_an_error_is(step, expected, monkeypatch):
+def test_exception_belongs_to_the_script_by_where_it_was_raised(step, expected, monkeypatch):
     monkeypatch.setitem(sys.modules, "timeouts.of_threads", types.ModuleType("timeouts.of_threads"))
     sys.modules["timeouts.of_threads"].__file__ = "/opt/env/site-packages/timeouts/of_threads.py"
-    assert is_scripts(raised(step)) is expected
+    assert (script_error_in(raised(step)) is not None) is expected
 
 
-def test_a_wait_that_is_over_ends_the_script_and_in_a_thread_that_with_an_error(capfd):
+STOP = TimeoutError("too slow")
+
+
+def plain(number, frame):
+    raise STOP
+
+
+class Owner:
+    def method(self, number, frame):
+        raise STOP
+
+    def __call__(self, *arguments):
+        raise STOP
+
+
+def ignores_further_signals(number, frame):
+    signal.signal(number, signal.SIG_IGN)
+    raise STOP
+
+
+def calls_another(number, frame):
+    plain(number, frame)
+
+
+HANDLERS = {
+    "function": plain,
+    "any-arguments": lambda *_: raises(STOP),
+    "method": Owner().method,
+    "object": Owner(),
+    "partial": functools.partial(lambda error, number, frame: raises(error), STOP),
+    "wrapped": functools.wraps(plain)(lambda *arguments: plain(*arguments)),
+    "replaces-itself": ignores_further_signals,
+    "calls-another": calls_another,
+}
+
+
+@pytest.fixture(params=HANDLERS)
+def alarm(request):
+    """Let a handler of the script raise, wherever the process is, as soon as this is called."""
+    before = signal.signal(signal.SIGALRM, HANDLERS[request.param])
+    yield lambda: os.kill(os.getpid(), signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def loops(alarm):
+    alarm()
+    while True:
+        pass
+
+
+def test_exception_of_a_signal_handler_passes_our_handlers(alarm):
+    with pytest.raises(TimeoutError) as caught, ignoring(OSError, Exception):
+        loops(alarm)
+    assert caught.value is STOP
+
+
+def test_exception_of_a_signal_handler_passes_when_another_took_its_place(alarm):
+    """As pynvml does with an error of the loader, and our own code with an error of pynvml."""
+
+    def translates():
+        try:
+            loops(alarm)
+        except OSError:
+            raise ValueError("no library") from None
+
+    with pytest.raises(TimeoutError) as caught, ignoring(ValueError):
+        translates()
+    assert caught.value is STOP
+
+
+def test_error_of_ours_while_the_script_handles_its_timeout_is_ours():
+    def handler(number, frame):
+        raise TimeoutError("too slow")
+
+    before = signal.signal(signal.SIGALRM, handler)
+
+    def ours():
+        with ignoring(ZeroDivisionError):
+            raises(ZeroDivisionError())
+
+    try:
+        loops(lambda: os.kill(os.getpid(), signal.SIGALRM))
+    except TimeoutError:
+        ours()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_exception_of_a_trace_function_passes_our_handlers():
+    def trace(frame, event, argument):
+        raise STOP
+
+    traced = sys.gettrace()
+    try:
+        with pytest.raises(TimeoutError), ignoring(Exception):
+            sys.settrace(trace)
+            raises(ValueError("not reached"))
+    finally:
+        sys.settrace(traced)
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, SystemExit, KeyboardInterrupt, Injected], ids=lambda it: it.__name__)
+def test_exception_that_another_thread_injects_passes_our_handlers(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timeouts.of_threads", types.ModuleType("timeouts.of_threads"))
+    sys.modules["timeouts.of_threads"].__file__ = "/opt/env/site-packages/timeouts/of_threads.py"
+    thread = ctypes.c_ulong(threading.get_ident())
+    inject = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(kind))
+    variables = {"__name__": "autogpu.any", "monotonic": time.monotonic, "until_s": time.monotonic() + 30}
+    with pytest.raises(kind), ignoring(Exception):
+        threading.Timer(0.05, inject).start()
+        exec("while monotonic() < until_s:\n    pass", variables)
+
+
+PROGRAM = """
+import os, signal
+from autogpu.errors import ignoring
+
+class Own(Exception):
+    pass
+
+def handler(number, frame):
+    raise error
+
+signal.signal(signal.SIGALRM, handler)
+for error in (TimeoutError("x"), Own(), SystemExit(3), ValueError("x"), OSError(5, "x")):
+    try:
+        with ignoring(BaseException):
+            os.kill(os.getpid(), signal.SIGALRM)
+            while True:
+                os.path.exists("/")
+    except BaseException as caught:
+        print(caught is error)
+with ignoring(OSError):
+    os.stat("/no/such/file")
+"""
+
+
+@pytest.mark.parametrize("version", each_python())
+def test_each_python_tells_exceptions_of_signal_handlers(version):
+    python, environ = environments.interpreter(version), {"PYTHONPATH": str(environments.ROOT)}
+    done = subprocess.run([python, "-c", PROGRAM], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["True"] * 5, "")
+
+
+def test_what_the_script_has_broken_is_no_exception_of_ours(monkeypatch):
+    """It fails in the middle of the question whose an exception is."""
+
+    class Broken(Exception):
+        @property
+        def args(self):
+            raise RuntimeError("computed")
+
+    assert script_error_in(raised(lambda: raises(Broken()))) is None
+    raise_if_from_script(raised(lambda: raises(Broken())))
+
+
+def test_end_of_the_wait_ends_the_script_or_its_thread(capfd):
     ended = []
 
     def waits():

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes
+from autogpu.errors import raise_if_from_script
 from autogpu.process import ask
 
 _CUDA_SUCCESS = 0
@@ -124,7 +125,8 @@ def _loaded() -> tuple[Any, list[int] | None]:
     """The driver, and a handle for each of the process's GPUs; ``None`` for these while CUDA is not initialised."""
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except (OSError, AttributeError):  # AttributeError: Windows
+    except (OSError, AttributeError) as error:  # AttributeError: Windows
+        raise_if_from_script(error)
         return None, None
     # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
     count = _written_by(cuda.cuDeviceGetCount)

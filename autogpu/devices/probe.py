@@ -11,6 +11,7 @@ import sys
 import time
 
 from autogpu import process
+from autogpu.errors import raise_if_from_script
 from autogpu.process import copy_of, monotonic_s
 
 TYPE_CHECKING = False
@@ -37,8 +38,8 @@ def start(environ: Mapping[str, str]) -> Reading:
     if is_this_python(sys.executable) and not _reaps_children():
         try:
             return ProcessReading(environ)
-        except OSError:  # no more processes or files for this user: a thread may still do
-            pass
+        except OSError as error:  # no more processes or files for this user: a thread may still do
+            raise_if_from_script(error)
     return ThreadReading()
 
 
@@ -97,6 +98,7 @@ def _pynvml_problem() -> str:
         # In the calling thread: a fork must not find the import half done by another one.
         nvml.load_pynvml()
     except nvml.UnusableBinding as error:
+        raise_if_from_script(error)
         return str(error)
     return ""
 
@@ -111,7 +113,8 @@ def is_this_python(executable: str | None) -> bool:
         return False
     try:
         return os.path.samefile(executable, "/proc/self/exe")
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return False
 
 
@@ -145,6 +148,7 @@ class ThreadReading:
         try:
             self._thread.start()
         except RuntimeError as error:  # no more threads
+            raise_if_from_script(error)
             problem = f"neither a process nor a thread can be started to read NVML: {error}"
             self._inventory = last or Inventory(failure=problem, failure_cause="driver")
 
@@ -238,7 +242,8 @@ class ProcessReading:
         while True:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # the script has waited for it, or ignores SIGCHLD
+            except ChildProcessError as error:  # the script has waited for it, or ignores SIGCHLD
+                raise_if_from_script(error)
                 return 0
             if pid:
                 return status
@@ -275,7 +280,8 @@ def _inventory(printed: bytes, status: int) -> Inventory:
 
     try:
         return Inventory.from_reading(marshal.loads(printed))
-    except (EOFError, KeyError, TypeError, ValueError):  # it is not whole
+    except (EOFError, KeyError, TypeError, ValueError) as error:  # it is not whole
+        raise_if_from_script(error)
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
         return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
 

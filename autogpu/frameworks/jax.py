@@ -11,6 +11,7 @@ import pkgutil
 import sys
 from typing import Any, Iterable, Mapping, Sequence
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
@@ -184,7 +185,8 @@ class JAX(HookedFramework):
         flag = getattr(getattr(self._bridge, "CUDA_VISIBLE_DEVICES", None), "value", "all")
         try:
             return () if flag == "all" else tuple(int(each) for each in flag.split(","))
-        except ValueError:  # for JAX to complain about
+        except ValueError as error:  # for JAX to complain about
+            raise_if_from_script(error)
             return ()
 
 

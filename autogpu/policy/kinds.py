@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import Any, Callable, Collection, Mapping
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 
@@ -84,7 +85,8 @@ def group_number(name: str) -> int | None:
         import grp  # not on Windows
 
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
-    except (ImportError, KeyError, ValueError):
+    except (ImportError, KeyError, ValueError) as error:
+        raise_if_from_script(error)
         return None
 
 

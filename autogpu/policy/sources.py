@@ -6,11 +6,11 @@ import os
 import re
 import stat
 import sys
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy import model
 from autogpu.policy.kinds import quoted
@@ -162,9 +162,11 @@ def _parsed(content: bytes) -> tuple[Any, str]:
             import tomli as tomllib
         # The parser tells no line number for a mistake in a last line that has no line end.
         return tomllib.loads(text + "\n"), text
-    except ImportError:
+    except ImportError as error:
+        raise_if_from_script(error)
         raise UnreadableFile("can't be read: the package tomli is not installed") from None
     except (ValueError, RecursionError) as error:
+        raise_if_from_script(error)
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
         why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
         line = content.decode("utf-8-sig", "replace").split("\n")[at - 1] if at else ""
@@ -218,7 +220,8 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
     """
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        raise_if_from_script(error)
         # Also a folder that may not be entered, as with a foreign HOME kept by sudo: no file is known there.
         return None
     try:
@@ -231,9 +234,11 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
                 raise UnreadableFile("is not a regular file")
             distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else ""
             content = file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        raise_if_from_script(error)
         return None
     except OSError as error:
+        raise_if_from_script(error)
         raise UnreadableFile(f"can't be read ({printable(error.strerror or str(error))})") from None
     if len(content) > LARGEST_FILE_BYTES:
         raise UnreadableFile(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
@@ -281,7 +286,8 @@ def _is_private_group(found: os.stat_result) -> bool:
 
     try:
         owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
-    except KeyError:
+    except KeyError as error:
+        raise_if_from_script(error)
         return False
     is_own = group.gr_name == owner.pw_name and owner.pw_gid == found.st_gid
     return is_own and set(group.gr_mem) <= {owner.pw_name}
@@ -289,7 +295,7 @@ def _is_private_group(found: os.stat_result) -> bool:
 
 def _has_access_list(place: int | Path) -> bool:
     # With an access control list the group bits are its mask: they do not say who may write.
-    with suppress(AttributeError, OSError):  # only Linux has the function
+    with ignoring(AttributeError, OSError):  # only Linux has the function
         return bool(os.getxattr(place, "system.posix_acl_access"))
     return False
 
@@ -298,7 +304,8 @@ def working_directory() -> Path:
     """The working directory; the root of the file system where it was removed."""
     try:
         return Path.cwd()
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return Path(os.sep)
 
 

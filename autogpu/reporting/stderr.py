@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 
+from autogpu.errors import ignoring, raise_if_from_script
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -38,15 +40,13 @@ def forget() -> None:
 
 
 def _write(stderr: Any, line: str) -> None:
-    try:
+    with ignoring(Exception):  # closed, or any object that a script has put there
         # One write: two jobs in one terminal must not tear each other's lines.
         for begin in range(0, len(line) + 1, _MOST_AT_ONCE):
             if not _is_read(stderr):
                 return
             stderr.write((line + "\n")[begin : begin + _MOST_AT_ONCE])
             stderr.flush()
-    except Exception:  # closed, or any object that a script has put there
-        pass
 
 
 def _is_read(stderr: Any) -> bool:
@@ -57,7 +57,8 @@ def _is_read(stderr: Any) -> bool:
 
         poll = select.poll()
         poll.register(stderr.fileno(), select.POLLOUT)
-    except Exception:  # no file; or eventlet has taken poll away
+    except Exception as error:  # no file; or eventlet has taken poll away
+        raise_if_from_script(error)
         return True
     events = [event for _, event in poll.poll(_patience_s * 1000)]
     if not events:
@@ -73,15 +74,14 @@ def _said_beside(stderr: Any, line: str) -> bool:
     import threading
 
     def write() -> None:
-        try:
+        with ignoring(BaseException):  # sys.exit() in there ends no script
             _write(stderr, line)
-        except BaseException:  # sys.exit() in there ends no script
-            pass
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(write,), name="autogpu-say", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # no more threads, or the interpreter is ending
+    except RuntimeError as error:  # no more threads, or the interpreter is ending
+        raise_if_from_script(error)
         return False
     thread.join(_PATIENCE_S)
     if thread.is_alive():
@@ -94,5 +94,6 @@ def is_terminal() -> bool:
     """A person is looking at stderr as it is written."""
     try:
         return bool(sys.stderr.isatty())
-    except Exception:  # as above
+    except Exception as error:  # as above
+        raise_if_from_script(error)
         return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
+from autogpu.errors import raise_if_from_script
+
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -101,5 +103,6 @@ def user_name(uid: int) -> str:
         import pwd  # not on Windows
 
         return printable(pwd.getpwuid(uid).pw_name, 32)
-    except (ImportError, KeyError):
+    except (ImportError, KeyError) as error:
+        raise_if_from_script(error)
         return f"uid {uid}"

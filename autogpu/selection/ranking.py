@@ -10,6 +10,7 @@ from typing import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from autogpu.devices.enumeration import is_called
 from autogpu.devices.model import NVLINK, Device, Inventory
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.text import GIB, listed, printable
@@ -198,7 +199,8 @@ def _matches(device: Device, entry: str) -> bool:
     try:
         # Of an instance, what it is made of is a name as well: "1g.*".
         return device.label == entry or any(fnmatchcase(each, entry) for each in (name, name.rpartition(" mig ")[2]))
-    except re.error:  # "[z-a]", before Python 3.9
+    except re.error as error:  # "[z-a]", before Python 3.9
+        raise_if_from_script(error)
         return False
 
 

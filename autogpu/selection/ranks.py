@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Sequence
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKER
 
@@ -176,8 +177,8 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
             cluster, task = config["cluster"], config["task"]
             if all(isinstance(tasks, list) for tasks in cluster.values()):
                 return cluster, str(task["type"]), int(task["index"])
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            pass  # for its reader to complain about
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise_if_from_script(error)  # what is wrong with it is for its reader to complain about
     return {}, "", 0
 
 

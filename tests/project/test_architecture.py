@@ -11,10 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
-    {
-        *("errors", "frozen", "variables", "atomic_file", "process"),
-        *("reporting.text", "reporting.stderr"),
-    },
+    {"errors", "frozen", "variables", "atomic_file"},
+    {"process", "reporting.text", "reporting.stderr"},
     {"uncaught", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
     {"history", "frameworks.model"},

@@ -10,6 +10,7 @@ import re
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 
 # Options whose plain number is a GPU's. Others that only contain such a word are not:
@@ -93,7 +94,8 @@ def _attributes_of(value: object) -> Mapping[str, object]:
         found = (each.__dict__.get("__dict__") for each in type(value).__mro__)
         is_plain = type(next(filter(None, found), None)) in (GetSetDescriptorType, MemberDescriptorType)
         own = object.__getattribute__(value, "__dict__") if is_plain else None
-    except Exception:
+    except Exception as error:
+        raise_if_from_script(error)
         return {}
     return own if type(own) is dict else {}
 
