@@ -11,7 +11,7 @@ from typing import Callable, Mapping, Sequence
 
 from autogpu import lease
 from autogpu.devices.model import Inventory
-from autogpu.errors import NoEligibleDevice, WaitTimeout, is_scripts, where_raised
+from autogpu.errors import NoEligibleDevice, WaitTimeout, raise_if_from_script, where_raised
 from autogpu.frozen import Value, replace
 from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
 from autogpu.process import monotonic_s, unix_s
@@ -109,7 +109,8 @@ def acquire(
     except LeaseUnavailable as error:
         problem = error
     except Exception as error:
-        if isinstance(error, (NoEligibleDevice, WaitTimeout)) or is_scripts(error):
+        raise_if_from_script(error)
+        if isinstance(error, (NoEligibleDevice, WaitTimeout)):
             raise
         what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
         problem = LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
@@ -184,7 +185,7 @@ class _Process:
             leases = lease.LeaseSnapshot()
             if self._folder is not None:
                 with suppress(lease.LeaseUnavailable):
-                    leases = lease.snapshot(self._folder)
+                    leases = lease.snapshot(self._folder, is_partial=True)
             self._choose(leases.holders, leases.queue)
             waited_s = self._waited_s
             if self.decision.verdict is not Verdict.WAIT:

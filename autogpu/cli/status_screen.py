@@ -224,7 +224,15 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
 
 
 def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    folder = host.lease_folder
+    folder, unreadable = host.lease_folder, host.unreadable_leases
+    if folder and unreadable:
+        count, first = counted(len(unreadable), "file"), unreadable[0]
+        owner = f" of {printable(first.user)}" if first.user else ""
+        yield Text(
+            f"{count} in {printable(folder.path)} can't be read and counts for nothing: "
+            f"{printable(first.name)}{owner} ({printable(first.reason)})",
+            style=BAD,
+        )
     if host.lease_folder_problem:
         yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
     elif folder and folder.origin == "fallback" and host.gpus and not view.is_brief:

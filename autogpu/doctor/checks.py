@@ -19,7 +19,7 @@ from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.nvml import NO_ANSWER
-from autogpu.doctor.model import Facts, Finding, failed, not_applicable, passed
+from autogpu.doctor.model import WARNING, Facts, Finding, failed, not_applicable, passed
 from autogpu.frameworks.diagnosis import QUESTIONS, judge
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
@@ -27,6 +27,7 @@ from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
 from autogpu.process import ask
+from autogpu.reporting import messages
 from autogpu.reporting.text import counted, host_setup_command, listed, printable, sudo
 from autogpu.selection import explain
 from autogpu.selection.grants import settled
@@ -37,6 +38,9 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
 _PYTHON_DEADLINE_S = 20.0
+
+# Files in the lease folder that can't be read; there may be thousands.
+_MOST_UNREADABLE = 4
 
 _FRAMEWORK = """
 import importlib.util, json
@@ -78,6 +82,8 @@ def gather(environ: Mapping[str, str]) -> Facts:
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         folder_error=folder_error,
+        is_folder_on_fuse=folder is not None and folder.is_on_fuse(),
+        unreadable_files=unreadable_files(folder),
         is_in_container=_is_in_container(environ),
         resolved=resolve(environ, script=None, working_directory=working_directory()),
         grant=settled(engines.granted_here(environ), inventory),
@@ -115,7 +121,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUnavailable | None]:
-    """The folder of this user's jobs, and what keeps them from claiming there; makes none."""
+    """Return the folder of this user's jobs, and what keeps them from claiming there; makes no folder."""
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
@@ -131,6 +137,15 @@ def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUn
         return None, None
     except lease.LeaseUnavailable as error:
         return folder, error
+
+
+def unreadable_files(folder: Folder | None) -> list[str]:
+    """Return a sentence about each of the first files in the folder that can't be read."""
+    try:
+        found = lease.snapshot(folder, is_partial=True).unreadable if folder else ()
+    except lease.LeaseUnavailable:  # which try_folder tells
+        found = ()
+    return [messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:
@@ -265,6 +280,11 @@ def leases(facts: Facts) -> Finding:
         return failed(printable(facts.folder_error.what), printable(facts.folder_error.remedy))
     named = facts.environ.get(LEASE_DIR)
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
+    if facts.unreadable_files:
+        what = f"in {path}, {'; '.join(facts.unreadable_files)}: what its owner claims with it does not count"
+        return Finding(WARNING, what, "ask the owner to remove the file, or remove it as root")
+    if facts.is_folder_on_fuse:
+        return Finding(WARNING, *messages.folder_on_fuse(path))
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
@@ -49,6 +49,8 @@ class Facts:
         cuda_count: How many GPUs CUDA has in a fresh process that sees all; ``None`` where it does not start.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
         folder_error: Why this user's jobs can't coordinate.
+        is_folder_on_fuse: They may not see each other in it.
+        unreadable_files: Sentences about files in the folder that can't be read.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
     """
 
@@ -64,6 +66,8 @@ class Facts:
     folder_error: LeaseUnavailable | None
     is_in_container: bool
     resolved: Resolved
+    is_folder_on_fuse: bool = False
+    unreadable_files: Sequence[str] = ()
     grant: Grant = NO_ENGINE
     hook_is_current: bool = True
     has_pip: bool = True

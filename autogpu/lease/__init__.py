@@ -7,8 +7,8 @@ GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.lease.model import Demand, Holder, LeaseUnavailable, NoFolderYet, QueueState, Waiter
-from autogpu.lease.snapshot import LeaseSnapshot, Processes, processes_of, snapshot
+from autogpu.lease.snapshot import LeaseSnapshot, Processes, UnreadableFile, processes_of, snapshot
 
 __all__ = ["Demand", "Folder", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable", "NoFolderYet", "Processes"]
-__all__ += ["QueueState", "Waiter", "acquire_lease", "ancestor_lease", "find_folder"]
+__all__ += ["QueueState", "UnreadableFile", "Waiter", "acquire_lease", "ancestor_lease", "find_folder"]
 __all__ += ["has_parents_list", "processes_of", "snapshot"]

@@ -6,13 +6,15 @@ import errno
 import os
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, Mapping
 
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, NoFolderYet
+from autogpu.lease.mounts import mounts_of
 from autogpu.process import UNKNOWN_UID, monotonic_s
 from autogpu.variables import LEASE_DIR
 
@@ -65,10 +67,16 @@ class Folder(Value):
                 _refuse_untrusted(self.path, opened.status)
                 yield opened.number
         except OSError as error:
-            # What has no number is no answer of the system's: a signal's handler may raise a TimeoutError in the body.
-            if error.errno is None:
-                raise
+            raise_if_from_script(error)
             raise self.unusable(error) from error
+
+    def is_on_fuse(self) -> bool:
+        """True if locks in it may be visible only to processes that use it through the same FUSE mount."""
+        try:
+            with self.opened() as descriptor:
+                return mounts_of(descriptor).is_fuse
+        except LeaseUnavailable:
+            return False
 
     @contextmanager
     def locked(self) -> Iterator[tuple[int, LeaseUnavailable | None]]:
@@ -94,12 +102,15 @@ class Folder(Value):
                     # Without what it passed through, which is this as well: it would keep all of that alive.
                     problem = error.with_traceback(None)
                 except OSError as error:
-                    if error.errno is None:  # a signal's handler, as in opened()
-                        raise
+                    raise_if_from_script(error)
                     problem = self.unusable(error)
                 yield descriptor, problem
             finally:
-                mutex.let_go()
+                try:
+                    mutex.let_go()
+                except BaseException:  # a signal handler of the script came in between
+                    mutex.let_go()
+                    raise
 
     def unusable(self, error: OSError) -> LeaseUnavailable:
         remedies = {
@@ -148,6 +159,7 @@ def find_folder(
                 _make(path)
         status = path.lstat()
     except OSError as error:
+        raise_if_from_script(error)
         what, remedy = f"the lease folder {path} can't be used: {error.strerror}", _HOST_SETUP
         if not os.path.isdir(str(path.parent)):  # noqa: PTH112
             what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
@@ -183,7 +195,8 @@ def _make(path: Path) -> None:
             os.fchmod(opened.number, _FOLDER_MODE)
             hidden.rename(path)
         except OSError as error:
-            with suppress(OSError):
+            raise_if_from_script(error)
+            with ignoring(OSError):
                 os.rmdir(_CONTENT, dir_fd=opened.number)
                 hidden.rmdir()
             # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from contextlib import suppress
+import weakref
 from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import process
+from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
@@ -37,7 +38,7 @@ _FRESH_S = 0.1
 _MOST_COLLISIONS = 200
 
 
-class LockedFile(locks.Descriptor):
+class LockedFile:
     """A file of this process in the folder; it lives as long as a process has this open, at most as long as the object.
 
     It becomes visible locked and complete, and is never written again. So a visible one whose lock can be taken is what
@@ -51,10 +52,12 @@ class LockedFile(locks.Descriptor):
     """
 
     def __init__(self, folder: Folder) -> None:
-        super().__init__()
         self.name = ""
         self.folder = folder
         self._pid = os.getpid()
+        self._file = locks.Descriptor()
+        # An interpreter that ends leaves it to the kernel: the lease lasts as long as the process may use the GPU.
+        weakref.finalize(self, self._file.close_if_ours).atexit = False
 
     def put(self, descriptor: int, name: str, text: bytes) -> None:
         """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
@@ -64,15 +67,15 @@ class LockedFile(locks.Descriptor):
         hidden = f".{name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
             with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=descriptor) as made:
-                self.open_above_standard(made)
-            locks.own(self.number)
+                self._file.open_above_standard(made)
+            locks.own(self._file.number)
             # By another description, as others will ask: a file system may let such a lock pass, and know none.
             with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=descriptor) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             while text:
-                text = text[os.write(self.number, text) :]
-            locks.show_to_all(self.number, _MODE)
+                text = text[os.write(self._file.number, text) :]
+            locks.show_to_all(self._file.number, _MODE)
             placed[name] = os.getpid()
             os.rename(hidden, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         finally:
@@ -80,13 +83,13 @@ class LockedFile(locks.Descriptor):
 
     def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
-        return self.is_ours and locks.is_named(descriptor, self.name, self.status)
+        return self._file.is_ours and locks.is_named(descriptor, self.name, self._file.status)
 
     def beat(self) -> None:
         """Show the others that this process is running."""
-        if self.is_ours:
-            with suppress(OSError):
-                locks.beat(self.number)
+        if self._file.is_ours:
+            with ignoring(OSError):
+                locks.beat(self._file.number)
 
     def release(self) -> None:
         """Remove the file and let its lock go, now. Has no effect in a fork's child, nor the second time."""
@@ -100,7 +103,7 @@ class LockedFile(locks.Descriptor):
             pass
         finally:
             placed.pop(self.name, None)
-            self.close_if_ours()
+            self._file.close_if_ours()
 
 
 class Lease(LockedFile):
@@ -138,6 +141,10 @@ class Lease(LockedFile):
         text = model.encode_lease({**self.identity, "group": self.group or name}, claims, self._caps())
         self.claims = dict(claims)
         self.put(descriptor, name, text)
+
+    def leave_to_programs(self) -> None:
+        """Let every program that this process starts from now on keep the lease, also when this process has ended."""
+        self._file.leave_to_programs()
 
     def marker(self, environ: Mapping[str, str]) -> str:
         """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.

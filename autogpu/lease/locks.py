@@ -15,12 +15,10 @@ import os
 import re
 import stat
 import struct
-import sys
-import weakref
-from contextlib import suppress
 from typing import Callable
 
 from autogpu import process
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.process import unix_s
 
 try:
@@ -37,8 +35,7 @@ IS_AVAILABLE = fcntl is not None
 LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
-# Gone, a link, no plain file, or closed to us.
-_NOT_OURS = (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
+_CLOSED = -1
 
 # Programs use small numbers, and 200 as in flock(1), for themselves: `exec 200>lock` closes what they have inherited.
 _FIRST_INHERITED = 230
@@ -54,17 +51,20 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 class Descriptor:
-    """An open file of ours: closed by its owner, or at the latest when nothing refers to it any more.
+    """An open file of ours.
 
-    From the system's answer to this object, and from here to ``close(2)``, is one call of C. Between two lines of
-    Python a signal's handler may raise, and a plain number would stay open, unknown to all.
+    A signal handler of the script may raise between any two lines here. A file that is only read may then stay open.
+    Whoever locks one sees to it that it is closed.
 
     Attributes:
+        number: -1 if it is closed.
         status: Of the file, as it was opened.
     """
 
+    status: os.stat_result
+
     def __init__(self, call: Callable[..., int] | None = None, *arguments: object, **options: object) -> None:
-        self._numbers: list[int] = []
+        self.number = _CLOSED
         if call is not None:
             self.open(call, *arguments, **options)
 
@@ -72,7 +72,7 @@ class Descriptor:
         self.close_if_ours()
         vars(self).pop("status", None)
         try:
-            self._numbers.extend(itertools.starmap(functools.partial(call, *arguments, **options), [()]))
+            self.number = call(*arguments, **options)
             self.status = os.fstat(self.number)
         except BaseException:
             self.close()
@@ -88,64 +88,60 @@ class Descriptor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the end of the interpreter the kernel does it: a lease is kept as long as the process may use the GPU.
-        if getattr(self, "_numbers", None) and not is_finalizing():  # none where a signal came before the first line
-            self.close_if_ours()
-
-    @property
-    def number(self) -> int:
-        return self._numbers[0]
-
     @property
     def is_ours(self) -> bool:
         """It is open still: a daemon closes all descriptors when it starts, and its number may be another file's."""
+        if self.number == _CLOSED:
+            return False
         try:
-            if not self._numbers:
-                return False
             now = os.fstat(self.number)
-            return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
         except OSError as error:
+            raise_if_from_script(error)
             return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
+        return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
 
     def close(self) -> None:
-        if self._numbers:
-            with suppress(OSError):  # it is closed nevertheless, close(2)
-                any(map(os.close, map(list.pop, [self._numbers])))
+        number, self.number = self.number, _CLOSED
+        close_in_children.discard(self)
+        if number != _CLOSED:
+            with ignoring(OSError):  # it is closed nevertheless, close(2)
+                os.close(number)
 
     def close_if_ours(self) -> None:
         """Close it unless the number is another file's by now."""
         if self.is_ours:
             self.close()
-        self._numbers.clear()
+        self.number = _CLOSED
 
     def let_go(self) -> None:
         """Drop its ``flock`` for all who share the description, and close it. Not a lease: a child may use the GPU."""
         # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock
         # would stay until that child ends.
         try:
-            with suppress(OSError, IndexError):  # where nothing could be opened or locked, there was none either
-                fcntl.flock(self.number, fcntl.LOCK_UN)
+            if self.number != _CLOSED:
+                with ignoring(OSError):  # it may never have been locked
+                    fcntl.flock(self.number, fcntl.LOCK_UN)
         finally:
             self.close()
 
     def leave_to_programs(self) -> None:
         """Let every program that this process starts from now on keep it open, also when this process has ended."""
         for first in (_FIRST_INHERITED, 3):  # there may not be as many
-            with suppress(OSError):  # this process may open no more files, and keeps it alone
+            with ignoring(OSError):  # this process may open no more files, and keeps it alone
                 os.set_inheritable(fcntl.fcntl(self.number, fcntl.F_DUPFD, first), True)
                 return
 
 
 # What no fork's child may keep: it would keep the lock when this process is killed.
-close_in_children: weakref.WeakSet[Descriptor] = weakref.WeakSet()
+close_in_children: set[Descriptor] = set()
 
 
 def try_exclusive(descriptor: int) -> bool:
     """Take the lock if it is free at this moment; never waits, so Ctrl-C always gets through."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except BlockingIOError as error:
+        raise_if_from_script(error)
         return False
     return True
 
@@ -185,26 +181,26 @@ def last_beat(descriptor: int) -> float | None:
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         kind, _, start, _, _ = _FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else start / 1000
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return 0.0
 
 
-def opened(folder: int, name: str) -> Descriptor | None:
-    """Open a file of that name to look at it; ``None`` where it is gone, no plain file, or not ours to open.
+def open_for_reading(folder: int, name: str) -> Descriptor:
+    """Open a regular file to look at it.
 
     Raises:
-        OSError: The system can't tell, such as where too many files are open.
+        OSError: It is gone, it is something else, or the system refuses.
     """
-    try:
-        opened = Descriptor(os.open, name, LOOK, dir_fd=folder)
-    except OSError as error:
-        if error.errno in _NOT_OURS:
-            return None
-        raise  # no more files, no memory: that says nothing of who is alive
-    if stat.S_ISREG(opened.status.st_mode):
-        return opened
-    opened.close()
-    return None
+    opened = Descriptor(os.open, name, LOOK, dir_fd=folder)
+    refuse_special(opened.status)
+    return opened
+
+
+def refuse_special(status: os.stat_result) -> None:
+    """Raise OSError if this is a device, a pipe, a folder or a link."""
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.ENXIO, "it is not a regular file")
 
 
 def holder(descriptor: int) -> str | None:
@@ -218,7 +214,8 @@ def holder(descriptor: int) -> str | None:
         with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123  (in pieces)
             pieces = iter(functools.partial(file.read, 1 << 16), b"")
             text = b"".join(itertools.islice(pieces, _MOST_PIECES)).decode(errors="replace")
-    except OSError:
+    except OSError as error:
+        raise_if_from_script(error)
         return None
     inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     # A line with "->" before the kind is a process that waits.
@@ -241,15 +238,14 @@ def is_named(folder: int, name: str, status: os.stat_result) -> bool:
     """The file still has that name in the folder, also where the system can't tell."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
-    except FileNotFoundError:
-        return False
-    except OSError:  # a folder that is closed to us for a while is no reason to let a lease go
-        return True
+    except OSError as error:
+        raise_if_from_script(error)
+        return error.errno != errno.ENOENT  # a folder that is closed to us for a while is no reason to let a lease go
 
 
 def unlink(folder: int, name: str) -> None:
     """Remove a file if the system permits: in a sticky folder it may be another's."""
-    with suppress(OSError):
+    with ignoring(OSError):
         os.unlink(name, dir_fd=folder)
 
 

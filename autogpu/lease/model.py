@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Callable, Mapping
 
 from autogpu import process
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
@@ -79,7 +79,7 @@ class Holder(Value):
         if self.pid is None or self.pid_namespace is None or self.pid_namespace != process.pid_namespace():
             return None
         is_it = self.start_time is not None and process.start_time(self.pid) == self.start_time
-        return self.pid if is_it and process.is_of(self.uid, self.pid) else None
+        return self.pid if is_it and process.owner(self.pid) == self.uid else None
 
 
 class Demand(Value):
@@ -222,6 +222,7 @@ def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             raise MalformedRecord("may be nested too deeply")
         fields = json.loads(decoded)
     except (ValueError, RecursionError) as error:
+        raise_if_from_script(error)
         raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict) or whole(fields.get("v")) < 1:
         raise MalformedRecord("no record of any version")

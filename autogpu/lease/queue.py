@@ -71,7 +71,7 @@ def wait_for_lease(
             if waited_s >= timeout_s:
                 raise gave_up(timeout_s, state.position)
             pause_s = LOOK_S if len(place.ahead) <= _NEAR else _FAR_LOOK_S
-            pause_s = pause_s if place.is_ours else _NO_PLACE_S
+            pause_s = pause_s if place.is_taken else _NO_PLACE_S
             place.rest(min(begun_s + timeout_s, monotonic_s() + pause_s))
             if monotonic_s() >= read_s + READ_S:
                 before_look()
@@ -107,6 +107,11 @@ class _Place(LockedFile):
         self.reader = FolderReader()
         self._text = model.encode_ticket({**lease.identity, "group": lease.group}, demand)
 
+    @property
+    def is_taken(self) -> bool:
+        """True if others see the place."""
+        return self._file.is_ours
+
     def rest(self, until_s: float) -> None:
         """Wait, and show the others meanwhile that this process is running."""
         while monotonic_s() < until_s:
@@ -123,7 +128,7 @@ class _Place(LockedFile):
                 self.release()
                 self.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
-                locks.close_in_children.add(self)
+                locks.close_in_children.add(self._file)
         return wants
 
     def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:

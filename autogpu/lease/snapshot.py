@@ -5,19 +5,21 @@ Which processes are of whose job is told by ``/proc``: a holder's, those below i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import defaultdict
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence, Tuple
 
 from autogpu import process
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, Waiter
+from autogpu.lease.mounts import Mounts, mounts_of
 from autogpu.process import monotonic_s, unix_s
 
 _Key = Tuple[int, str, int]
@@ -43,16 +45,35 @@ _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 placed: dict[str, int] = {}
 
 
+# These errors concern the process that reads, and say nothing of the file that it wanted to open.
+_OWN_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class UnreadableFile(Value):
+    """A file in the folder with the name of a lease or ticket that can't be read, so that it counts for nothing.
+
+    Attributes:
+        uid: The file's owner; ``None`` if something is mounted on the file, so that even to ask could take forever.
+        error: Why it can't be read.
+    """
+
+    name: str
+    uid: int | None
+    error: OSError
+
+
 class LeaseSnapshot(Value):
     """The folder at one moment.
 
     Attributes:
         holders: In the order in which they claimed.
         waiters: In the order in which the kernel saw them come: no process can set the ctime of a file.
+        unreadable: Any user can make such files; each hides what it says and nothing else.
     """
 
     holders: tuple[Holder, ...] = ()
     waiters: tuple[Waiter, ...] = ()
+    unreadable: tuple[UnreadableFile, ...] = ()
 
     @property
     def queue(self) -> tuple[Waiter, ...]:
@@ -60,14 +81,17 @@ class LeaseSnapshot(Value):
         return tuple(waiter for waiter in self.waiters if not waiter.is_unresponsive)
 
 
-def snapshot(folder: Folder) -> LeaseSnapshot:
-    """Who holds and who waits, for showing; changes nothing and waits for no lock.
+def snapshot(folder: Folder, *, is_partial: bool = False) -> LeaseSnapshot:
+    """Read who holds and who waits; changes nothing and waits for no lock.
+
+    Args:
+        is_partial: As for :meth:`FolderReader.read`.
 
     Raises:
         LeaseUnavailable: The folder can't be read.
     """
     with folder.opened() as descriptor:
-        return FolderReader().read(descriptor)
+        return FolderReader().read(descriptor, is_partial=is_partial)
 
 
 class FolderReader:
@@ -75,28 +99,45 @@ class FolderReader:
 
     def __init__(self) -> None:
         self._known: Mapping[_Key, Holder] = {}
+        self._mounts = Mounts()
         self._read_s = float("-inf")
 
-    def read(self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0) -> LeaseSnapshot:
-        """Who holds and who waits at this moment.
+    def read(
+        self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0, is_partial: bool = False
+    ) -> LeaseSnapshot:
+        """Read who holds and who waits at this moment.
 
         Args:
-            remove_stale: Remove the files of processes that have ended, where the system permits.
+            remove_stale: Remove the files of this user's processes that have ended.
             fresh_s: What was seen alive by this reader not longer ago is taken as it was then.
+            is_partial: Return what can be read if this process may open no more files, instead of raising.
 
         Raises:
-            OSError: The folder can't be read.
+            OSError: The folder can't be read, or this process can't read any file.
         """
         is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, unix_s()
+        if not is_fresh:
+            self._mounts = mounts_of(descriptor)
         by_user = self._files_by_user(descriptor)
         bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
         left: dict[int, int] = defaultdict(lambda: bytes_of_each)
         found: dict[_Key, Holder] = {}
+        blocked = OSError(errno.EXDEV, "something is mounted on it")
+        unreadable = [UnreadableFile(name, None, blocked) for name in self._mounts.inside if _OURS.fullmatch(name)]
         for name, status in _fair_parts(by_user):
             key = status.st_ctime_ns, name, status.st_ino
             value = self._known.get(key)
             if value is None or not is_fresh:
-                value = _alive(descriptor, name, value, left, now_s, remove_stale=remove_stale)
+                try:
+                    value = _alive(descriptor, name, status, value, left, now_s, remove_stale=remove_stale)
+                except OSError as error:
+                    raise_if_from_script(error)
+                    # Any user can make a file that nobody can open. It must not cost the others their claims.
+                    if error.errno in _OWN_ERRORS and not is_partial:
+                        raise
+                    if error.errno != errno.ENOENT:
+                        owner = process.user_of(status.st_uid)
+                        unreadable.append(UnreadableFile(name, owner, error.with_traceback(None)))
             if value is not None:
                 found[key] = value
         # The text of one that can't be read may have been too much for this time.
@@ -107,6 +148,7 @@ class FolderReader:
         return LeaseSnapshot(
             tuple(each for each in in_order if not isinstance(each, Waiter)),
             tuple(each for each in in_order if isinstance(each, Waiter)),
+            tuple(unreadable),
         )
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
@@ -115,11 +157,12 @@ class FolderReader:
         seen = set()
         with os.scandir(descriptor) as entries:
             for entry in entries:
-                if not _OURS.fullmatch(entry.name):
+                if not _OURS.fullmatch(entry.name) or entry.name in self._mounts.inside:
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:  # gone meanwhile
+                except OSError as error:  # gone meanwhile
+                    raise_if_from_script(error)
                     continue
                 if status.st_ino in seen:
                     continue  # another user may have given it names, at its owner's expense
@@ -141,15 +184,21 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
 
 
 def _alive(
-    folder: int, name: str, known: Holder | None, left: dict[int, int], now_s: float, *, remove_stale: bool
+    folder: int,
+    name: str,
+    status: os.stat_result,
+    known: Holder | None,
+    left: dict[int, int],
+    now_s: float,
+    *,
+    remove_stale: bool,
 ) -> Holder | None:
     """The live lease or ticket of that name, as it is ``known`` or by its text, if its user has so many bytes left."""
-    opened = locks.opened(folder, name)
-    if opened is None:
-        return None
-    with opened:
+    locks.refuse_special(status)  # to open a device or a pipe may have effects
+    with locks.open_for_reading(folder, name) as opened:
         beat_s = locks.last_beat(opened.number)
-        if beat_s is None and remove_stale:
+        # Never another user's: a process that takes its locks through FUSE is alive, and from here it has none.
+        if beat_s is None and remove_stale and opened.status.st_uid == os.geteuid():
             locks.unlink(folder, name)
         if beat_s is None:
             return None
@@ -218,18 +267,14 @@ def _owner(
     """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
     for pid, start in above:
         named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
-        fitting = [each for each in named if _may_be_of(each.uid, pid, above[0][0])]
+        # A lease may name any process, such as root's sshd, which has started most others.
+        fitting = [each for each in named if each.uid in (0, process.owner(pid))]
         if fitting:
             # Another user may have written the same pid into a lease of his.
             uid = process.owner(pid)
             return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)
-
-
-def _may_be_of(uid: int, holder: int, pid: int) -> bool:
-    """The holder is its lease's word alone: else one that names root's sshd would have all that others compute."""
-    return process.is_of(uid, holder) and (uid == 0 or process.is_of(uid, pid))
 
 
 def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
@@ -257,10 +302,11 @@ def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
     try:
         own = f"job.{folder.stat().st_uid}."
         descriptors = os.listdir(folder / "fd")  # noqa: PTH208
-    except OSError:  # it has ended
+    except OSError as error:  # it has ended
+        raise_if_from_script(error)
         return ()
     for descriptor in descriptors:
-        with suppress(OSError):  # it has closed this one meanwhile
+        with ignoring(OSError):  # it has closed this one meanwhile
             name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
             # One that only reads it has no lock there.
             if name.startswith(own) and b"OFDLCK" in (folder / "fdinfo" / descriptor).read_bytes():

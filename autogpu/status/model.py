@@ -128,6 +128,19 @@ class LeaseFolder:
 
 
 @dataclass(frozen=True)
+class UnreadableLease:
+    """A file in the lease folder that can't be read: what its owner claims with it does not count.
+
+    Attributes:
+        user: Its owner; ``""`` if unknown.
+    """
+
+    name: str
+    user: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class HostStatus:
     """The host at one moment."""
 
@@ -146,6 +159,7 @@ class HostStatus:
     time_s: float | None = None
     engine: str = ""
     granted: tuple[str, ...] = ()
+    unreadable_leases: tuple[UnreadableLease, ...] = ()
 
     @property
     def takeable(self) -> tuple[GpuStatus, ...]:

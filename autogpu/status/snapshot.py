@@ -14,7 +14,7 @@ from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import Value
-from autogpu.lease import Folder, LeaseSnapshot, Processes, Waiter
+from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
@@ -143,7 +143,13 @@ def host_status(
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
         granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
+        unreadable_leases=tuple(_unreadable_lease(file, names) for file in leases.unreadable),
     )
+
+
+def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLease:
+    user = "" if file.uid is None else names.user(file.uid)
+    return model.UnreadableLease(printable(file.name), user, printable(str(file.error.strerror)))
 
 
 def _gpus(

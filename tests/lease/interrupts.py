@@ -1,6 +1,7 @@
 """Ctrl-C at any line of the lease package."""
 
 import ast
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,6 +12,15 @@ OURS = str(Path(leases.__file__).resolve().parent)
 
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def locked_files():
+    """Count the descriptors of this process that have a lock. One without a lock that stays open harms nobody."""
+    kept = 0
+    for file in Path("/proc/self/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            kept += "lock:" in file.read_text()
+    return kept
 
 
 def interrupt():

@@ -66,7 +66,7 @@ LONGEST_S = 100.0
 @pytest.mark.thorough
 @pytest.mark.timeout(LONGEST_S + 100)
 @pytest.mark.parametrize("version", ["3.8", sys.version_info[:2], "3.13"], ids=["3.8", "this", "3.13"])
-def test_interrupts_at_random_moments_leave_no_claim_no_descriptor_and_no_difference(start, version):
+def test_interrupts_at_random_moments_leave_no_claim_and_no_lock(start, version):
     python = environments.interpreter(version) if isinstance(version, str) else sys.executable
     if python is None:
         pytest.skip(f"no Python {version} on this machine")

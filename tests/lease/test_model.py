@@ -1,12 +1,16 @@
 """What leases promise, from plain values."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from autogpu import process
 from autogpu.frozen import replace
 from autogpu.lease import Holder, Waiter
+from tests.lease.conftest import ALICE, needs_root
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,24 @@ def test_a_pid_is_believed_only_with_namespace_start_and_owner():
     for changes in (*wrong, {"pid": None}, {"pid": 2**31 - 1}):
         assert replace(own, **changes).pid_here is None, changes
     assert process.start_time() == process.start_time(pid)
-    if uid == 0:
-        # Root's processes may be anyone's that can't be dumped.
-        assert replace(own, uid=12345).pid_here == pid
+    assert replace(own, uid=ALICE).pid_here is None
+
+
+PR_SET_DUMPABLE = 4
+UNDUMPABLE = f"""
+import ctypes, os, sys
+os.setuid({ALICE})
+ctypes.CDLL(None).prctl({PR_SET_DUMPABLE}, 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_owner_of_a_process_that_may_not_be_dumped_is_its_user():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", UNDUMPABLE], **pipes) as alices:
+        assert alices.stdout.readline()
+        assert Path(f"/proc/{alices.pid}/fd").stat().st_uid == 0
+        assert process.owner(alices.pid) == ALICE
+        alices.communicate(timeout=60)

@@ -109,14 +109,15 @@ def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job
 
 
 @needs_root
-@pytest.mark.parametrize(("uid", "is_of_job"), [(ALICE, True), (BOB, False), (0, True)], ids=["hers", "bobs", "roots"])
-def test_no_user_has_what_others_compute_by_naming_a_process_of_roots(folder, job, uid, is_of_job):
+@pytest.mark.parametrize(("uid", "is_of_job"), [(ALICE, False), (BOB, False), (0, True)], ids=["hers", "bobs", "roots"])
+def test_a_lease_that_names_a_process_of_root_belongs_to_that_process_only_if_it_is_roots(folder, job, uid, is_of_job):
     job()
     lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000", uid=uid)
     lease = replace(lease, pid=os.getpid(), start_time=start_time())
     alices = subprocess.Popen(["sleep", "600"], preexec_fn=lambda: os.setuid(ALICE))
     try:
-        assert (alices.pid in processes_of([lease], [alices.pid]).of(lease)) is is_of_job
+        found = processes_of([lease], [os.getpid(), alices.pid]).of(lease)
+        assert found == ((os.getpid(), alices.pid) if is_of_job else ())
     finally:
         alices.kill()
         alices.wait(60)

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -27,7 +28,7 @@ from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
-from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, open_files
+from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, locked_files
 
 # A test has no time for seconds.
 queue.LOOK_S, queue.READ_S = 0.1, 0.2
@@ -144,6 +145,10 @@ class Worker:
 
     def holders(self, command):
         return {"holders": [shown(holder) for holder in leases.snapshot(self.folder).holders]}
+
+    def unreadable(self, command):
+        found = leases.snapshot(self.folder).unreadable
+        return {"unreadable": [[file.name, file.uid, file.error.strerror] for file in found]}
 
     def marker(self, command):
         return {"marker": self.lease.marker(command["environ"])}
@@ -271,8 +276,11 @@ class Worker:
                     ended = self._traced(command["what"], lines + command.get("step", 1), interrupt)
                     os.write(writing, json.dumps([ended, self.lines, self.where]).encode())
                     signal.pause()
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(1)
+            os.close(writing)
             ended, lines, where = json.loads(os.read(reading, 1000).decode())
             # What was interrupted while it claimed holds nothing. In a __del__ Python drops what is raised.
             left = self._left_over(1 if ended else 0)
@@ -280,7 +288,6 @@ class Worker:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             os.close(reading)
-            os.close(writing)
             if not where:
                 return {"lines": lines, "problems": problems}
 
@@ -300,7 +307,7 @@ class Worker:
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         for act in (claim, wait, look):
             act()
-        before = open_files()
+        before = locked_files()
         while interrupted < command["count"] and time.monotonic() < end:
             act = random.choice((claim, claim, wait, look))
             try:
@@ -313,11 +320,11 @@ class Worker:
                 interrupted += 1
             found = leases.snapshot(self.folder)
             left = [each.name for each in (*found.holders, *found.waiters)]
-            left += ["descriptors"] * (open_files() - before)
+            left += ["locks"] * (locked_files() - before)
             if left:
                 problems.append([act.__name__, *left])
                 gc.collect()
-                before = open_files()
+                before = locked_files()
         return {"interrupted": interrupted, "problems": problems + self._left_over()}
 
     def _claim(self):
