@@ -17,6 +17,7 @@ from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 from autogpu import process, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
+from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.selection.jobs import own_memory_bytes
@@ -58,7 +59,8 @@ def part_of(fraction: Any) -> float:
     """The part of a GPU that a script has set, 0 to 1; 0 for what is no number, of which the framework complains."""
     try:
         return min(max(float(fraction), 0.0), 1.0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        raise_if_from_script(error)
         return 0.0
 
 
@@ -317,6 +319,18 @@ class HookedFramework(Framework):
         policy, decision = allocation.policy, allocation.decision
         if decision and decision.verdict is Verdict.TAKE and policy.level != "quiet":
             allocation.say(messages.few_replicas(strategy, replicas, decision, policy.per_user))
+
+    def on_late_name(self, number: int, taken: int) -> None:
+        """The script names the GPU of this ``number`` after the framework has started with ``taken`` GPUs."""
+        self._say_unless_quiet(messages.late_name(number, taken, self.NAME))
+
+    def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
+        """A ``strategy`` has fewer replicas than the script named devices, because it names them too late."""
+        self._say_unless_quiet(messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
+
+    def _say_unless_quiet(self, line: str) -> None:
+        if self.allocation.policy.level != "quiet":
+            self.allocation.say([line])
 
     def on_unsupported(self, why: str) -> None:
         """The framework's GPUs are none that autogpu knows; the policy is not applied."""

@@ -6,15 +6,16 @@ from typing import Callable, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
-from autogpu.reporting.text import counted, listed, printable, span
+from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Decision, Tier
+from autogpu.variables import LEASE_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.model import Hooks, Usage
-    from autogpu.lease import LeaseUnavailable, QueueState
+    from autogpu.lease import LeaseUnavailable, QueueState, UnreadableFile
 
 # In one line with their names; `autogpu status` shows each.
 _MOST_GPUS = 4
@@ -121,6 +122,19 @@ def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
     return f"{what}: {printable(error.what)}; {printable(error.remedy)}"
 
 
+def folder_on_fuse(path: str) -> tuple[str, str]:
+    """Return what is wrong with such a lease folder, and the remedy."""
+    where = f"the lease folder {printable(path)} is on a FUSE file system"
+    remedy = f"let all jobs use the same folder on a local file system ({LEASE_DIR})"
+    return f"{where}: jobs that use it without FUSE see no claim made here", remedy
+
+
+def unreadable_file(file: UnreadableFile) -> str:
+    """Name a file in the lease folder that counts for nothing, its owner and the error."""
+    owner = "" if file.uid is None else f" of {user_name(file.uid)}"
+    return f"{printable(file.name)}{owner} can't be read ({printable(str(file.error.strerror))})"
+
+
 def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
     found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
@@ -149,6 +163,19 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
     # The cap counts all jobs of the user, and only beside a free GPU is it what stands in the way.
     why = f": limits.per_user allows {per_user}, all your jobs together" if per_user and free > taken else ""
     return [f"{line}no more can be had now{why}"]
+
+
+def late_name(number: int, taken: int, framework: str) -> str:
+    """The script names a GPU that does not exist, because the framework has started without it."""
+    what = f"the script names '/gpu:{number}' after {framework} has started with {counted(taken, 'GPU')}"
+    return f"{what}; to start with {number + 1}: AUTOGPU_COUNT={number + 1}"
+
+
+def late_replicas(strategy: str, replicas: int, wanted: int, taken: int, framework: str) -> str:
+    """A strategy leaves out devices that do not exist, because the framework has started without them."""
+    what = f"{strategy} has {counted(replicas, 'replica')} instead of {wanted}"
+    why = f"{framework} had started with {counted(taken, 'GPU')} before"
+    return f"{what}: {why}; for {wanted}: AUTOGPU_COUNT={wanted}"
 
 
 class WaitingReport:

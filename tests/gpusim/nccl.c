@@ -1,6 +1,9 @@
-/* NCCL: every collective succeeds at once, and nothing comes from another rank. */
+/* NCCL: every collective succeeds at once, and nothing comes from another rank. Two ranks of one process on one GPU are
+   refused, as by the real one ("Duplicate GPU detected"). */
 #include "mathlib.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +15,40 @@ typedef struct {
   char bytes[128];
 } UniqueId;
 
+enum { INVALID_USAGE = 5, MOST_MEMBERS = 1024 };
+
+/* The ranks of this process, by the group that they belong to. */
+static struct {
+  UniqueId group;
+  int device;
+} members[MOST_MEMBERS];
+static int member_count;
+static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int current_device(void) {
+  void *driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  int (*get_device)(int *) = driver ? (int (*)(int *))dlsym(driver, "cuCtxGetDevice") : NULL;
+  int device = -1;
+  return get_device && get_device(&device) == 0 ? device : -1;
+}
+
+static Status join(const UniqueId *group, int device) {
+  Status status = 0;
+  pthread_mutex_lock(&members_lock);
+  for (int member = 0; member < member_count; member++) {
+    if (device >= 0 && members[member].device == device &&
+        memcmp(&members[member].group, group, sizeof *group) == 0) {
+      status = INVALID_USAGE;
+    }
+  }
+  if (status == 0 && member_count < MOST_MEMBERS) {
+    members[member_count].group = *group;
+    members[member_count++].device = device;
+  }
+  pthread_mutex_unlock(&members_lock);
+  return status;
+}
+
 static Communicator *new_communicator(int ranks, int rank) {
   Communicator *communicator = malloc(sizeof *communicator);
   *communicator = (Communicator){ranks, rank};
@@ -19,13 +56,20 @@ static Communicator *new_communicator(int ranks, int rank) {
 }
 
 API Status ncclGetUniqueId(UniqueId *id) {
+  static int groups;
   memset(id, 7, sizeof *id);
+  int group = __atomic_add_fetch(&groups, 1, __ATOMIC_SEQ_CST);
+  memcpy(id->bytes, &group, sizeof group);
   return 0;
 }
 
 API Status ncclCommInitRank(Communicator **communicator, int ranks, UniqueId id, int rank) {
-  *communicator = new_communicator(ranks, rank);
-  return 0;
+  *communicator = NULL;
+  Status status = join(&id, current_device());
+  if (status == 0) {
+    *communicator = new_communicator(ranks, rank);
+  }
+  return status;
 }
 
 API Status ncclCommInitRankConfig(Communicator **communicator, int ranks, UniqueId id, int rank,
@@ -34,7 +78,13 @@ API Status ncclCommInitRankConfig(Communicator **communicator, int ranks, Unique
 }
 
 API Status ncclCommInitAll(Communicator **communicators, int ranks, const int *devices) {
+  UniqueId id;
+  ncclGetUniqueId(&id);
   for (int rank = 0; rank < ranks; rank++) {
+    Status status = join(&id, devices ? devices[rank] : rank);
+    if (status != 0) {
+      return status;
+    }
     communicators[rank] = new_communicator(ranks, rank);
   }
   return 0;
@@ -56,6 +106,9 @@ API Status ncclCommGetAsyncError(Communicator *communicator, Status *error) {
 }
 
 API const char *ncclGetErrorString(Status status) {
+  if (status == INVALID_USAGE) {
+    return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+  }
   return status ? "simulated error" : "no error";
 }
 

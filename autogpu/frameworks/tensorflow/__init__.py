@@ -36,6 +36,13 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "client.device_lib.list_local_devices": (entry_points.list_local_devices, "listing makes a context on each GPU"),
     "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
     "distribute.mirrored_strategy.MirroredExtended.__init__": (entry_points.mirrored, "its replicas are not counted"),
+    "distribute.one_device_strategy.OneDeviceExtended.__init__": (entry_points.one_device, ""),
+    **{
+        f"distribute.central_storage_strategy.{name}.__init__": (entry_points.central_storage, "")
+        for name in ("CentralStorageStrategy", "CentralStorageStrategyV1")
+    },
+    # The devices of DTensor, over which it lays tensors.
+    "dtensor.python.layout.Mesh.__init__": (entry_points.on_named_device, ""),
     # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
     "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
     "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),
@@ -50,15 +57,12 @@ _HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     },
 }
 
-# Functions that take devices by name, until the first context: eager code comes through ``context.device`` at each
-# operation. Not every version has each, and a name that is not seen is placed softly.
-_NAMING = (
-    "eager.context.device",
-    "distribute.mirrored_strategy.MirroredExtended.__init__",
-    "distribute.one_device_strategy.OneDeviceExtended.__init__",
-    "distribute.central_storage_strategy.CentralStorageStrategy.__init__",
-    "distribute.central_storage_strategy.CentralStorageStrategyV1.__init__",
-)
+# Functions that take a device by name, often many times. They are hooked as long as a name can have an effect: until
+# the first context, or the first name that comes too late.
+_NAMING: Mapping[str, Callable[..., Any]] = {
+    "eager.context.device": entry_points.device,
+    "framework.ops.Graph.device": entry_points.graph_device,
+}
 
 # Its own error for a GPU that has no memory left.
 _FULL = "ResourceExhaustedError"
@@ -100,8 +104,8 @@ class TensorFlow(HookedFramework):
         if isinstance(placement, property) and placement.fset is not None:
             setter = hooked(placement.fset, entry_points.soft_device_placement, resolver)
             context.soft_device_placement = placement.setter(setter)
-        originals = [_hook(path, entry_points.on_named_device, resolver) for path in _NAMING]
-        resolver.until_context = [each for each in originals if each[-1]]
+        originals = [_hook(path, hook, resolver) for path, hook in _NAMING.items()]
+        resolver.while_names_count = [each for each in originals if each[-1]]
 
     @staticmethod
     def peak_bytes() -> int:

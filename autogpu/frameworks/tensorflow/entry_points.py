@@ -176,18 +176,68 @@ def mirrored(
     By how many logical and physical GPUs there are, TensorFlow judges whether two replicas are on one card, where NCCL
     fails: cards that the process does not use must not count.
     """
+    resolver.named.note_arguments(devices)
     with resolver.only_cards_in_use():
-        original(self, container_strategy, devices, *args, **kwargs)
+        found = resolver.existing_replicas(devices)
+        _report_late_replicas(resolver, container_strategy, found, devices)
+        original(self, container_strategy, found, *args, **kwargs)
     if devices is None:
         with resolver.framework.guard():
             resolver.framework.on_replicas("MirroredStrategy", len(self.worker_devices))
 
 
+def one_device(
+    original: Any, resolver: PlacementResolver, self: Any, container_strategy: Any, device: Any, *args: Any
+) -> None:
+    """``OneDeviceExtended.__init__``."""
+    resolver.named.note_arguments(device)
+    resolver.report_late_names()
+    original(self, container_strategy, resolver.existing(device), *args)
+
+
+def central_storage(
+    original: Any,
+    resolver: PlacementResolver,
+    self: Any,
+    compute_devices: Any = None,
+    parameter_device: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """``CentralStorageStrategy.__init__``: replicas on devices, variables on one."""
+    resolver.named.note_arguments(compute_devices, parameter_device)
+    found = resolver.existing_replicas(compute_devices)
+    _report_late_replicas(resolver, self, found, compute_devices)
+    original(self, found, resolver.existing(parameter_device), *args, **kwargs)
+
+
+def _report_late_replicas(resolver: PlacementResolver, strategy: Any, found: Any, wanted: Any) -> None:
+    if isinstance(wanted, (list, tuple)):
+        resolver.report_late_names(type(strategy).__name__, len(found), len(wanted))
+
+
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
     """A function that is told devices by name, and makes the first context only then, or does not place softly."""
     resolver.named.note_arguments(*args, **kwargs)
+    resolver.report_late_names()
     existing = resolver.existing
     return original(*map(existing, args), **{key: existing(value) for key, value in kwargs.items()})
+
+
+def device(original: Any, resolver: PlacementResolver, name: Any) -> Any:
+    """``context.device``, by which eager code names a device; TensorFlow places a late name softly."""
+    if not resolver.named.is_known(name):
+        resolver.named.note([name])
+        resolver.report_late_names()
+    return original(name)
+
+
+def graph_device(original: Any, resolver: PlacementResolver, self: Any, name: Any) -> Any:
+    """``Graph.device``, by which the code of a graph or of a ``tf.function`` names a device."""
+    if not resolver.named.is_known(name):
+        resolver.named.note([name])
+        resolver.report_late_names()
+    return original(self, name)
 
 
 def device_iterator(

@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any, Iterable, Iterator, MutableMapping
 from weakref import WeakKeyDictionary
 
+from autogpu.errors import ignoring
 from autogpu.frameworks.base import caller_named, put_back
 from autogpu.frameworks.model import Assignment, DeviceRequest, Usage
 from autogpu.frameworks.tensorflow.settings import (
@@ -47,8 +48,9 @@ _MOST_GPUS = 1024
 
 
 def module_of(path: str) -> Any:
-    """A module of TensorFlow's own package; ``None`` where it is not loaded."""
-    return next(filter(None, (sys.modules.get(f"{root}.python.{path}") for root in _ROOTS)), None)
+    """A module of TensorFlow's own package, in its folder ``python`` or beside that; ``None`` if it is not loaded."""
+    names = [f"{root}{folder}.{path}" for root in _ROOTS for folder in (".python", "")]
+    return next(filter(None, map(sys.modules.get, names)), None)
 
 
 def named_gpu(name: Any) -> int | None:
@@ -67,15 +69,21 @@ class NamedGpus:
     def __init__(self) -> None:
         self.found: frozenset[int] = frozenset()
         self.leaves_unplaced = False
+        self._known: set[str] = set()
         self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
 
     def note(self, names: Iterable[Any]) -> None:
         """Note the GPUs that ``names`` mean; what can't be read is for TensorFlow to judge."""
-        try:
+        with ignoring(Exception):
             numbers = {named_gpu(name) for name in names}
-        except Exception:
-            return
-        self.found |= {number for number in numbers if number is not None}
+            self.found |= {number for number in numbers if number is not None}
+
+    def is_known(self, name: Any) -> bool:
+        """True if this name was asked for before; scripts use some names at each step."""
+        if not isinstance(name, str) or name in self._known:
+            return isinstance(name, str)
+        self._known.add(name)
+        return False
 
     def note_arguments(self, *args: Any, **kwargs: Any) -> None:
         """Note the GPUs that the arguments of a call mean, each a name or several."""
@@ -83,7 +91,8 @@ class NamedGpus:
             self.note(argument if isinstance(argument, (list, tuple)) else [argument])
 
     def note_graph(self, graph: Any) -> None:
-        try:
+        # It may be a class of the script's own, or no graph at all. TensorFlow says what is wrong with it.
+        with ignoring(Exception):
             operations = graph.get_operations()
             # A graph only grows, and some scripts make a thousand sessions for one.
             new = operations[self._looked_at.get(graph, 0) :]
@@ -91,8 +100,6 @@ class NamedGpus:
             unplaced = {operation.type for operation in new if not operation.device}
             self.leaves_unplaced |= not unplaced <= _WITHOUT_MEMORY
             self._looked_at[graph] = len(operations)
-        except Exception:  # a class of the script's own, or no graph at all: TensorFlow says what is wrong with it
-            return
 
     def note_callers(self) -> None:
         """Note the GPUs that Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
@@ -106,8 +113,10 @@ class NamedGpus:
 class PlacementResolver:
     """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
 
-    ``gpu_count`` is how many it lists, 0 until it was asked. ``until_context`` are the functions that are hooked until
-    an entry point has made its devices, each by its place and with its original.
+    Attributes:
+        gpu_count: How many GPUs TensorFlow lists; 0 until it was asked.
+        while_names_count: Functions that are hooked until no further device name is of interest, each by its holder
+            and name, and with its original.
     """
 
     def __init__(self, framework: HookedFramework, *, has_xla_devices: bool) -> None:
@@ -120,7 +129,10 @@ class PlacementResolver:
         self.framework = framework
         self.named = NamedGpus()
         self.gpu_count = 0
-        self.until_context: list[tuple[Any, str, Any]] = []
+        self.while_names_count: list[tuple[Any, str, Any]] = []
+        self._plain_count = 0
+        self._has_devices = False
+        self._has_reported_late = False
         self._context_module = module_of("eager.context")
         self.has_xla_devices = has_xla_devices
         self._allowed: tuple[int, ...] | None = None
@@ -201,6 +213,7 @@ class PlacementResolver:
         self.named.note_callers()
         self.named.note_graph(_default_graph())
         settings = replace(settings, named=self.named.found, leaves_unplaced=self.named.leaves_unplaced)
+        self._plain_count = max(self._plain_count, len(settings.plain_logical))
         assignment = self.framework.assign(_request(settings))
         settings = self._as_assigned(settings, assignment)
         if self._allowed is None:
@@ -227,11 +240,34 @@ class PlacementResolver:
         self.framework.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def on_context(self) -> None:
-        """TensorFlow has made its devices, or is about to: names that come later have no say in them."""
-        # Once: what others put there from now on is theirs.
-        hooked, self.until_context = self.until_context, []
-        for holder, name, original in hooked:
+        """TensorFlow has made its devices, or is about to: names that come later have no effect on them."""
+        self._has_devices = True
+        if not self.lacks(self._plain_count - 1):
+            self._ignore_names()
+
+    def _ignore_names(self) -> None:
+        """Restore the functions that are only hooked for the device names that they are called with."""
+        for holder, name, original in self.while_names_count:
             put_back(holder, name, original)
+        self.while_names_count = []
+
+    def report_late_names(self, strategy: str = "", replicas: int = 0, wanted: int = 0) -> None:
+        """Print one line for the first GPU that is named too late to exist.
+
+        Args:
+            strategy: Its class, if the name is one of its devices, of which ``wanted`` were named.
+            replicas: How many of them it has.
+        """
+        late = [number for number in self.named.found if number < self._plain_count and self.lacks(number)]
+        if late and self._has_devices and not self._has_reported_late:
+            self._has_reported_late = True
+            self._ignore_names()
+            taken = len(self._first.ordinals)
+            with self.framework.guard():
+                if replicas < wanted:
+                    self.framework.on_late_replicas(strategy, replicas, wanted, taken)
+                else:
+                    self.framework.on_late_name(max(late), taken)
 
     def softened(self, proto: Any) -> Any:
         """A copy of a ConfigProto for a session on a server of this process; ``None`` stands for the context's."""
@@ -254,10 +290,31 @@ class PlacementResolver:
         """There would be a logical GPU of that number without autogpu, and is none."""
         return (len(self._first.logical) or self.gpu_count) <= number < self.gpu_count
 
-    def existing(self, name: Any) -> Any:
-        """``name``; the first GPU's where it names one that there would be without autogpu, and is not."""
+    def existing(self, name: Any, number: int = 0) -> Any:
+        """Return ``name``; if it means a GPU that exists only without autogpu, GPU ``number`` instead."""
+        return _NAME.sub(rf"\g<1>{number}", name, count=1) if self._is_missing(name) else name
+
+    def _is_missing(self, name: Any) -> bool:
         number = named_gpu(name) if isinstance(name, str) else None
-        return _NAME.sub(r"\g<1>0", name, count=1) if number is not None and self.lacks(number) else name
+        return number is not None and self.lacks(number)
+
+    def existing_replicas(self, names: Any) -> Any:
+        """Return the devices of a strategy's replicas: those that exist, each once.
+
+        Two replicas on one device would wait for each other forever. A name of a GPU that exists only without autogpu
+        stands for one that no other name means, as long as there is one.
+        """
+        if not isinstance(names, (list, tuple)) or not any(map(self._is_missing, names)):
+            return names
+        meant = {named_gpu(name) for name in names}
+        unused = [number for number in range(len(self._first.logical)) if number not in meant]
+        found = []
+        for name in names:
+            if not self._is_missing(name):
+                found.append(name)
+            elif unused:
+                found.append(self.existing(name, unused.pop(0)))
+        return found
 
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
