@@ -226,11 +226,12 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
 def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
     folder, unreadable = host.lease_folder, host.unreadable_leases
     if folder and unreadable:
-        count, first = counted(len(unreadable), "file"), unreadable[0]
+        first = unreadable[0]
         owner = f" of {printable(first.user)}" if first.user else ""
+        further = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         yield Text(
-            f"{count} in {printable(folder.path)} can't be read and counts for nothing: "
-            f"{printable(first.name)}{owner} ({printable(first.reason)})",
+            f"Claims that don't count, in files of {printable(folder.path)} that can't be read: "
+            f"{printable(first.name)}{owner} ({printable(first.reason)}){further}",
             style=BAD,
         )
     if host.lease_folder_problem:

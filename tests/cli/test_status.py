@@ -18,7 +18,7 @@ from autogpu.cli.status_screen import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
 from autogpu.reporting.text import GIB
-from autogpu.status.model import Answer, LeaseFolder
+from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
 from autogpu.status.remote import from_json
 from tests.cli.conftest import OnTerminal
 from tests.gpusim import Gpu, Server
@@ -136,6 +136,8 @@ def unread(cause, said):
 LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
 UNKNOWN = inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))
 AILING = replace(host(LOST), policy_problems=["select.cuont is unknown"], lease_folder_problem="it is a link")
+FOLDER = LeaseFolder("/run/autogpu", "host", "root", 0)
+UNREADABLE = tuple(UnreadableLease(f"job.7.7.{number}", user, "no") for number, user in enumerate(("mal", "")))
 FOUR = inventory(*map(gpu, range(4)))
 
 
@@ -161,6 +163,11 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(unread("no-driver", "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
         pytest.param(unread("driver", "bad"), "NVML reports: bad; `nvidia-smi` should .*", id="broken-driver"),
         pytest.param(unread("pynvml", "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
+        pytest.param(
+            replace(host(FOUR), lease_folder=FOLDER, unreadable_leases=UNREADABLE),
+            r"Claims that don't count, in files of /run/autogpu that .*: job.7.7.0 of mal \(no\) and 1 more",
+            id="unreadable-files",
+        ),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
         pytest.param(host(UNKNOWN), r"GPU 0  GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
         pytest.param(

@@ -171,6 +171,21 @@ def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, 
     assert remedy in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("changes", "what", "remedy"),
+    [
+        ({"unreadable_files": ["job.7.7.a of bob can't be read (no)"]}, "of bob can't be read", "ask the owner"),
+        ({"is_folder_on_fuse": True}, "is on a FUSE file system", "on a local file system (AUTOGPU_LEASE_DIR)"),
+    ],
+    ids=["unreadable-file", "fuse"],
+)
+def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
+    finding = found(healthy, "leases", **changes)
+    assert finding.state == WARNING
+    assert what in finding.what
+    assert remedy in finding.remedy
+
+
 def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):
     notes = [found(healthy, "leases", **each).what.partition(", ")[2] for each in ({}, {"folder": FALLBACK})]
     assert notes == ["", f"which belongs to its first user; `{SETUP}` makes one for all users"]

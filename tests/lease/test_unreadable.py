@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.doctor.checks import unreadable_files
 from autogpu.lease import acquire_lease, locks, snapshot
 from autogpu.lease.leases import Lease
 from autogpu.lease.mounts import Mounts, mounts_of
+from autogpu.status.snapshot import read_leases
+from autogpu.variables import LEASE_DIR
 from tests.lease.choosers import free
 from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, needs_root
 from tests.lease.test_broken import mount
@@ -69,6 +72,15 @@ def test_file_that_nobody_can_read_hides_no_claim_of_others(path, start, kind):
         assert (told["claims"], told["problem"]) == ({"GPU-1": 1}, None)
         seen = asker.ask("unreadable")["unreadable"]
         assert [(name, uid) for name, uid, _ in seen] == [(NAME, ALICE)]
+
+
+@needs_root
+def test_status_and_doctor_name_the_file_and_its_owner(folder, path):
+    with planted(path, PLANTS["kernel-lease"]):
+        (of_status,) = read_leases({LEASE_DIR: str(path)}).leases.unreadable
+        (of_doctor,) = unreadable_files(folder)
+    assert (of_status.name, of_status.uid) == (NAME, ALICE)
+    assert of_doctor == f"{NAME} of uid {ALICE} can't be read (Resource temporarily unavailable)"
 
 
 @contextlib.contextmanager
