@@ -35,7 +35,7 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 def start(environ: Mapping[str, str]) -> Reading:
     """Begin a reading outside this process; returns within ms, whatever the driver does."""
-    if is_this_python(sys.executable) and not _reaps_children():
+    if is_this_python(sys.executable) and not _waits_for_children():
         try:
             return ProcessReading(environ)
         except OSError as error:  # no more processes or files for this user: a thread may still do
@@ -50,6 +50,8 @@ def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Read
     job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
     failed this one is taken outside, and where this process has no pynvml to use the last one stands.
     """
+    if last is not None and sys.is_finalizing():
+        return LastReading(last)
     # Their threads are not real: a call that hangs would hold up the script as well.
     is_green = not {"gevent", "eventlet"}.isdisjoint(sys.modules)
     return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
@@ -60,7 +62,7 @@ def prepare(last: Inventory) -> None:
     # Beside a framework, which has usually imported subprocess, pynvml takes 7 ms; alone it takes 25, which is too much
     # for a process that may never take a GPU.
     if last.devices and "subprocess" in sys.modules:
-        _pynvml_problem()
+        import_pynvml()
 
 
 def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
@@ -84,7 +86,7 @@ def package_folders(path: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([beside, *map(str, installed)]))
 
 
-def _pynvml_problem() -> str:
+def import_pynvml() -> str:
     """Import pynvml into this process; returns why it can't be used, or ``""``."""
     from importlib.machinery import PathFinder
 
@@ -118,10 +120,37 @@ def is_this_python(executable: str | None) -> bool:
         return False
 
 
-def _reaps_children() -> bool:
-    """A handler of the script's own is called when a child ends; it may not know ours."""
+def reaps_children() -> bool:
+    """True if a handler of the script is called when a child ends; it may not know ours."""
     signal: Any = sys.modules.get("signal")
     return hasattr(signal, "SIGCHLD") and callable(signal.getsignal(signal.SIGCHLD))
+
+
+def _waits_for_children() -> bool:
+    """True if the script may wait for any child, and would be given ours: it reaps them, or has some."""
+    if reaps_children():
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves them as they are
+    except (AttributeError, ChildProcessError) as error:  # macOS has no such function before Python 3.13
+        raise_if_from_script(error)
+        return False
+    return True
+
+
+class LastReading:
+    """The last reading once more: a Python that is ending imports nothing, and a thread that it starts never runs."""
+
+    is_running = False
+
+    def __init__(self, last: Inventory) -> None:
+        self._last = last
+
+    def result(self, deadline_s: float) -> Inventory:
+        return self._last
+
+    def close(self) -> None:
+        """Nothing is under way."""
 
 
 class ThreadReading:
@@ -137,7 +166,7 @@ class ThreadReading:
 
         from autogpu.devices.model import Inventory
 
-        problem = _pynvml_problem()
+        problem = import_pynvml()
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
         self._inventory: Inventory | None = None
         self._last = last
@@ -287,9 +316,13 @@ def _inventory(printed: bytes, status: int) -> Inventory:
 
 
 class Readings:
-    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way."""
+    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way.
+
+    Two threads may import a framework each, and wait for the same reading.
+    """
 
     def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
+        self._lock = process.renewed_in_children(self, "_lock")
         self.newest: Inventory | None = None
         self._reader = reader
         self._environ = environ
@@ -302,7 +335,8 @@ class Readings:
         return self._pending is not None
 
     def begin(self) -> None:
-        self._pending = self._reader.start_in_process(self._environ, self.newest)
+        with self._lock:
+            self._pending = self._reader.start_in_process(self._environ, self.newest)
 
     def prepare(self) -> None:
         """Import beside the framework's import what a reading in this process needs."""
@@ -311,27 +345,30 @@ class Readings:
 
     def wait(self, deadline_s: float) -> Inventory | None:
         """The newest reading, after the one under way has come or its deadline has passed."""
-        if self._pending:
-            inventory = self._pending.result(deadline_s)
+        with self._lock:
+            inventory = self._pending.result(deadline_s) if self._pending else None
             if inventory is not None:
-                self.newest, self._pending = inventory, None
-        return self.newest
+                self.newest = inventory
+                self._pending = None
+            return self.newest
 
     def wait_or_replace(self, deadline_s: float) -> Inventory | None:
         """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
-        if self.wait(deadline_s) is None:
-            self.close()
-            self._pending = self._reader.start(self._environ)
-            self.wait(_SECOND_CHANCE_S)
-        return self.newest
+        with self._lock:
+            if self.wait(deadline_s) is None:
+                self.close()
+                self._pending = self._reader.start(self._environ)
+                self.wait(_SECOND_CHANCE_S)
+            return self.newest
 
     def take(self) -> Inventory | None:
         """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
-        if self._further is None or not self._further.is_running:
-            self._further = self._reader.start_in_process(self._environ, self._last or self.newest)
-        inventory = self._further.result(CONTEXT_DEADLINE_S)
-        self._last = inventory or self._last
-        return inventory
+        with self._lock:
+            if self._further is None or not self._further.is_running:
+                self._further = self._reader.start_in_process(self._environ, self._last or self.newest)
+            inventory = self._further.result(CONTEXT_DEADLINE_S)
+            self._last = inventory or self._last
+            return inventory
 
     def take_outside(self, deadline_s: float) -> Inventory:
         """Take one more in a process of its own: an interpreter that is ending may start no thread."""
@@ -339,6 +376,7 @@ class Readings:
 
     def close(self) -> None:
         """End the reading that is under way: none is needed any more."""
-        if self._pending:
-            self._pending.close()
-            self._pending = None
+        with self._lock:
+            if self._pending:
+                self._pending.close()
+                self._pending = None

@@ -292,3 +292,54 @@ def test_a_user_with_as_many_processes_as_allowed_gets_a_failure_in_words(machin
     with machine(Gpu()) as server:
         inventory = read(server, program=AT_THE_LIMIT)
     assert inventory.failure.startswith("neither a process nor a thread can be started to read NVML: ")
+
+
+TWO_THREADS = """
+import os, sys, threading
+from autogpu.devices import probe
+readings = probe.Readings(probe, os.environ, probe.start(os.environ))
+gate, found, errors = threading.Barrier(2), [], []
+threading.excepthook = lambda error: errors.append(error.exc_value)
+
+def wait():
+    gate.wait()
+    found.append(readings.wait(float(sys.argv[1])))
+
+threads = [threading.Thread(target=wait) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(repr((found[0] is found[1], errors, found[0])))
+"""
+
+
+def test_two_threads_that_wait_for_one_reading_get_it(machine):
+    with machine(Gpu()) as server:
+        is_same, errors, inventory = read(server, program=TWO_THREADS)
+    assert (is_same, errors, indices(inventory)) == (True, [], [0])
+
+
+HAS_CHILDREN = """
+import os, subprocess, sys, threading
+from autogpu.devices import probe
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE) if {has_child} else None
+reading, ended = probe.start(os.environ), []
+waits = threading.Thread(target=lambda: ended.append(os.wait()[0] == child.pid)) if child else None
+if waits:
+    waits.start()
+inventory = reading.result(float(sys.argv[1]))
+if waits:
+    child.stdin.close()
+    waits.join()
+print(repr((type(reading).__name__, ended, inventory)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("has_child", "kind", "ended"), [(True, "ThreadReading", [True]), (False, "ProcessReading", [])]
+)
+def test_script_that_waits_for_any_child_gets_its_own(machine, has_child, kind, ended):
+    with machine(Gpu()) as server:
+        found = read(server, program=HAS_CHILDREN.format(has_child=has_child))
+    assert (*found[:2], indices(found[2])) == (kind, ended, [0])
