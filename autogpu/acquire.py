@@ -7,14 +7,15 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout, raise_if_from_script, where_raised
 from autogpu.frozen import Value, replace
 from autogpu.lease import Holder, Lease, LeaseUnavailable, QueueState, Waiter
-from autogpu.process import monotonic_s, unix_s
+from autogpu.lease.queue import gave_up, wait_for_lease
+from autogpu.process import monotonic_s, unix_s, with_ancestors
 from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
 from autogpu.selection.jobs import compute_pids
@@ -88,6 +89,7 @@ def acquire(
     script: str,
     read: Callable[[], Inventory | None],
     on_wait: OnWait,
+    above: Callable[[], Iterable[tuple[int, int]]] = with_ancestors,
 ) -> Taken:
     """Decide which GPUs the process takes and claim them.
 
@@ -96,6 +98,7 @@ def acquire(
         script: The running script's name, for the others to see.
         read: Takes a fresh reading of the driver.
         on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
+        above: Yields the processes above this one, each as its pid and start.
 
     Raises:
         NoEligibleDevice: No GPU is free, and the policy asks for an error then.
@@ -103,7 +106,7 @@ def acquire(
     """
     if why_none(request):
         return Taken(decide(request))
-    process = _Process(by_scripts_list(request), script, read, on_wait)
+    process = _Process(by_scripts_list(request), script, read, on_wait, above)
     try:
         return process.acquire(environ)
     except LeaseUnavailable as error:
@@ -140,13 +143,19 @@ class _Process:
     """One process that wants GPUs, before it has any; ``decision`` is the last one, by what is known so far."""
 
     def __init__(
-        self, request: SelectionRequest, script: str, read: Callable[[], Inventory | None], on_wait: OnWait
+        self,
+        request: SelectionRequest,
+        script: str,
+        read: Callable[[], Inventory | None],
+        on_wait: OnWait,
+        above: Callable[[], Iterable[tuple[int, int]]],
     ) -> None:
         self.decision = Decision(Verdict.CANNOT_CHOOSE, "nothing is decided yet")
         self._request = request
         self._script = script
         self._read = read
         self._on_wait = on_wait
+        self._above = above
         self._begun_s = monotonic_s()
         self._readings = FurtherReadings()
         self._has_waited = False
@@ -159,7 +168,7 @@ class _Process:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         self._folder = folder = lease.find_folder(environ)
         holders = lease.snapshot(folder).holders if environ.get(LEASE) else ()
-        parent = lease.ancestor_lease(environ, holders)
+        parent = lease.ancestor_lease(environ, holders, self._above()) if holders else None
         self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
         self._shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and self._shared:
@@ -193,8 +202,6 @@ class _Process:
                 return Taken(self._told_of_wait(), problem=problem)
             state = lease.QueueState(leases.queue, self._demand.count, waited_s)
             if waited_s >= self._timeout_s:
-                from autogpu.lease.queue import gave_up
-
                 raise gave_up(self._timeout_s, state.position)
             self._on_look(state)
             time.sleep(min(_UNCLAIMED_LOOK_S, self._timeout_s - waited_s))
@@ -240,8 +247,6 @@ class _Process:
         return claims or None
 
     def _wait(self, wanted: Lease) -> Lease:
-        from autogpu.lease.queue import wait_for_lease  # most processes never wait
-
         return wait_for_lease(
             wanted,
             self._choose,

@@ -7,6 +7,7 @@ takes longer than all of this.
 from __future__ import annotations
 
 import _thread
+import io
 import os
 import select
 import sys
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 TIMED_OUT = "timed out"
+
+# More than any process has above it; others wait for the mutex meanwhile.
+_MOST_ABOVE = 64
 
 SUBORDINATE_IDS = "/etc/subuid"
 
@@ -88,6 +92,12 @@ def pid_namespace() -> str | None:
         return None
 
 
+def read_bytes(path: str) -> bytes:
+    """Read a file of the kernel or the administrator, also when Python ends and has no ``open`` any more."""
+    with io.FileIO(path) as file:
+        return file.read()
+
+
 def start_time(pid: int | None = None) -> int | None:
     """When a process (``None``: this one) started, in clock ticks since boot; ``None`` if that is hidden.
 
@@ -102,8 +112,7 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
     """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
     try:
         # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another process.
-        with open(f"/proc/{'self' if pid is None else pid}/stat", "rb") as file:
-            text = file.read()
+        text = read_bytes(f"/proc/{'self' if pid is None else pid}/stat")
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
         # One that has ended is there until its parent asks for its status; so is a first thread that left others.
@@ -112,6 +121,23 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
     except (OSError, ValueError, IndexError) as error:
         raise_if_from_script(error)
         return None
+
+
+def with_ancestors(pid: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield a process (``None``: this one) and those above it, nearest first, each as its pid and start.
+
+    Nothing if it can't be seen from here.
+    """
+    pid = os.getpid() if pid is None else pid
+    for _ in range(_MOST_ABOVE):
+        found = parent_and_start(pid)
+        if found is None:
+            return
+        parent, start = found
+        yield pid, start
+        if parent <= 1:
+            return
+        pid = parent
 
 
 def running() -> Iterator[tuple[int, int, int]]:
@@ -174,15 +200,14 @@ def _uid_of(name: str, unknown: int) -> int:
 
 
 def _read_subordinate_ids() -> list[tuple[str, int, int]]:
-    import re
-
     try:
-        with open(SUBORDINATE_IDS, encoding="utf-8", errors="replace") as file:
-            lines = re.findall(r"^\s*([^:\n]*):([0-9]+):([0-9]+)\s*$", file.read(), re.MULTILINE)
+        text = read_bytes(SUBORDINATE_IDS).decode(errors="replace")
     except OSError as error:
         raise_if_from_script(error)
         return []
-    return [(name, int(first), int(count)) for name, first, count in lines]
+    lines = [line.strip().split(":") for line in text.splitlines()]
+    ranges = [line for line in lines if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal()]
+    return [(name, int(first), int(count)) for name, first, count in ranges]
 
 
 def ask(

@@ -9,6 +9,7 @@ import pytest
 from autogpu.frameworks.base import HookedFramework
 from autogpu.frameworks.model import DeviceRequest, Hooks
 from autogpu.lease import ancestor_lease, find_folder, has_parents_list, snapshot
+from autogpu.process import with_ancestors
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
 from tests.support.fakes import FakeCuda, FirstGpusFramework
 from tests.support.holders import other_job
@@ -202,7 +203,8 @@ def test_children_are_members_also_when_the_list_was_changed_after_the_claim(fir
         process.framework.count()
         environ = process.environ
         assert has_parents_list(environ)
-        assert in_a_fork(lambda: ancestor_lease(environ, snapshot(find_folder(environ)).holders) is not None)
+        holders = snapshot(find_folder(environ)).holders
+        assert in_a_fork(lambda: ancestor_lease(environ, holders, with_ancestors()) is not None)
 
 
 @pytest.fixture

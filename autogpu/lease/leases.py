@@ -13,7 +13,7 @@ from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
-from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, placed
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
@@ -36,6 +36,10 @@ _FRESH_S = 0.1
 
 # In a row; each costs a few ms.
 _MOST_COLLISIONS = 200
+
+
+# The first one of a process imports a module, which a Python that is ending can't do any more.
+weakref.finalize(Folder, lambda: None).detach()
 
 
 class LockedFile:
@@ -234,17 +238,24 @@ def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _Choose
     return True
 
 
-def ancestor_lease(environ: Mapping[str, str], holders: Iterable[Holder]) -> Holder | None:
-    """The lease of the nearest process above this one that has left a marker, whatever is visible by now.
+def ancestor_lease(
+    environ: Mapping[str, str], holders: Iterable[Holder], above: Iterable[tuple[int, int]]
+) -> Holder | None:
+    """Return the lease that the marker in ``environ`` names, whatever is visible by now; ``None`` if it does not count.
 
-    It must be among ``holders``, and another process's: a program that starts itself anew by ``os.execv`` has lost its
-    own.
+    It must be among ``holders``, of the same user, and of a process above this one: anyone may copy a variable. And it
+    must be another process's: a program that starts itself again by ``os.execv`` has lost its own.
+
+    Args:
+        above: The processes above this one, each as its pid and start.
     """
-    marked = _marker(environ)[:3]
+    marked, uid = _marker(environ)[:3], process.user_of(os.geteuid())
     # In a container of its own a child may have the same pid.
     own = os.getpid(), process.pid_namespace()
-    others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own)
-    return next((each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked), None)
+    others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own and holder.uid == uid)
+    named = (each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked)
+    found = next(named, None)
+    return found if found is not None and is_held_above(found, above) else None
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:

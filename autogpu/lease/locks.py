@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import itertools
 import os
 import re
@@ -211,7 +212,7 @@ def holder(descriptor: int) -> str | None:
     """
     try:
         status = os.fstat(descriptor)
-        with open("/proc/locks", "rb", buffering=0) as file:  # noqa: PTH123  (in pieces)
+        with io.FileIO("/proc/locks") as file:  # in pieces
             pieces = iter(functools.partial(file.read, 1 << 16), b"")
             text = b"".join(itertools.islice(pieces, _MOST_PIECES)).decode(errors="replace")
     except OSError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
+from autogpu.process import read_bytes
 
 _ESCAPES = {"\\": r"\134", " ": r"\040", "\t": r"\011", "\n": r"\012"}
 
@@ -34,7 +34,7 @@ def mounts_of(folder: int) -> Mounts:
     try:
         path = os.readlink(f"/proc/self/fd/{folder}")
         mount_id = _mount_id(folder)
-        lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+        lines = os.fsdecode(read_bytes("/proc/self/mountinfo")).splitlines()
     except OSError as error:
         raise_if_from_script(error)
         return Mounts()
@@ -51,7 +51,7 @@ def mounts_of(folder: int) -> Mounts:
 
 def _mount_id(descriptor: int) -> str:
     """Return the start of the line in ``mountinfo`` for the mount that a descriptor is on."""
-    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
+    for line in read_bytes(f"/proc/self/fdinfo/{descriptor}").decode().splitlines():
         name, _, value = line.partition(":")
         if name == "mnt_id":
             return value.strip() + " "

@@ -33,9 +33,6 @@ _MAX_BYTES = 1 << 20
 _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
 
-# More than any process has above it; others wait for the mutex meanwhile.
-_MOST_ABOVE = 64
-
 # Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
 _MOST_UNLISTED = 16
 
@@ -249,7 +246,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
         by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
     for pid in sorted(listed):
-        owner = _owner(list(_with_ancestors(pid)), here, by_pid)
+        owner = _owner(list(process.with_ancestors(pid)), here, by_pid)
         if owner is not None:
             found[owner.name] += filter(None, (owner.pid_here, pid))
     unlisted = [name for name, pids in found.items() if not pids]
@@ -277,17 +274,15 @@ def _owner(
     return next(kept, None)
 
 
-def _with_ancestors(pid: int) -> Iterator[tuple[int, int]]:
-    """The process and those above it, nearest first, each with its start; nothing where it is none here."""
-    for _ in range(_MOST_ABOVE):
-        found = process.parent_and_start(pid)
-        if found is None:
-            return
-        parent, start = found
-        yield pid, start
-        if parent <= 1:
-            return
-        pid = parent
+def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
+    """True if one of these processes is the holder, or a fork of it that keeps its lease.
+
+    Also if that can't be seen from here: the holder is in another pid namespace, or ``/proc`` hides all processes.
+    """
+    above = list(above)
+    if not above or holder.pid_namespace != process.pid_namespace():
+        return True
+    return (holder.pid, holder.start_time) in above or any(holder.name in _kept_leases(*each) for each in above)
 
 
 def _oldest_keeper(name: str) -> int | None:

@@ -16,6 +16,7 @@ from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import Value
 from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
+from autogpu.process import with_ancestors
 from autogpu.reporting import messages
 from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
@@ -97,7 +98,7 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
     except lease.LeaseUnavailable as error:
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
     processes = lease.processes_of(leases.holders, compute_pids(devices), is_complete=True)
-    parent = lease.ancestor_lease(environ, leases.holders)
+    parent = lease.ancestor_lease(environ, leases.holders, with_ancestors())
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"

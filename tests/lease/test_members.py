@@ -6,13 +6,18 @@ import sys
 
 import pytest
 
+from autogpu import process
 from autogpu.lease import Lease, acquire_lease, ancestor_lease, has_parents_list
 from autogpu.variables import LEASE
-from tests.lease.conftest import holders
+from tests.lease.conftest import ALICE, holders, needs_root
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 GPUS = {VISIBLE: "GPU-0,MIG-GPU-1/0/0"}
+
+
+def above(pid):
+    return pid, process.start_time(pid)
 
 
 @pytest.fixture
@@ -25,7 +30,7 @@ def holder(start):
 @pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
 def test_a_child_finds_its_parents_lease(holder, folder, environ):
     marker = holder.ask("marker", environ=environ)["marker"]
-    found = ancestor_lease({**environ, LEASE: marker}, holders(folder))
+    found = ancestor_lease({**environ, LEASE: marker}, holders(folder), [above(holder.pid)])
     assert has_parents_list({**environ, LEASE: marker})
     assert (found.pid, found.claims, found.group) == (holder.pid, {"GPU-0": 5}, "job")
 
@@ -38,22 +43,39 @@ def test_a_child_finds_its_parents_lease(holder, folder, environ):
 def test_a_process_that_changed_the_visible_devices_has_another_list(holder, folder, had, has):
     marker = holder.ask("marker", environ=had)["marker"]
     assert not has_parents_list({**has, LEASE: marker})
-    assert ancestor_lease({**has, LEASE: marker}, holders(folder)).pid == holder.pid
+    assert ancestor_lease({**has, LEASE: marker}, holders(folder), [above(holder.pid)]).pid == holder.pid
 
 
 def test_a_lease_is_none_to_its_own_process(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
-    assert ancestor_lease({LEASE: lease.marker({})}, holders(folder)) is None
+    assert ancestor_lease({LEASE: lease.marker({})}, holders(folder), [above(os.getpid())]) is None
     lease.release()
+
+
+def test_a_copied_marker_makes_no_member_of_who_is_not_below_the_holder(holder, folder):
+    marker = holder.ask("marker", environ={})["marker"]
+    assert ancestor_lease({LEASE: marker}, holders(folder), process.with_ancestors()) is None
+
+
+@needs_root
+def test_a_copied_marker_makes_no_member_of_another_user(start, folder):
+    alice = start("--uid", str(ALICE))
+    alice.ask("acquire", gpus={"GPU-0": 5})
+    marker = alice.ask("marker", environ={})["marker"]
+    assert ancestor_lease({LEASE: marker}, holders(folder), [above(alice.pid)]) is None
+
+
+def test_where_no_process_can_be_seen_the_marker_counts(holder, folder):
+    marker = holder.ask("marker", environ={})["marker"]
+    assert ancestor_lease({LEASE: marker}, holders(folder), []).pid == holder.pid
 
 
 @pytest.mark.parametrize("has_fork", [False, True], ids=["ends-with-the-parent", "lasts-while-a-fork-of-it-lives"])
 def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork):
     marker = holder.ask("marker", environ={})["marker"]
-    if has_fork:
-        holder.ask("fork")
+    parent = above(holder.ask("fork")["child"] if has_fork else holder.pid)
     holder.kill()
-    found = ancestor_lease({LEASE: marker}, holders(folder))
+    found = ancestor_lease({LEASE: marker}, holders(folder), [parent])
     assert (found and found.claims) == ({"GPU-0": 5} if has_fork else None)
 
 
@@ -64,7 +86,8 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
 def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
     _, name, pid, start, _ = holder.ask("marker", environ={})["marker"].split(":")
     assert pid != str(os.getpid())
-    assert ancestor_lease({LEASE: marker.format(name=name, pid=pid, start=start)}, holders(folder)) is None
+    marker = marker.format(name=name, pid=pid, start=start)
+    assert ancestor_lease({LEASE: marker}, holders(folder), [above(holder.pid)]) is None
 
 
 # The first process of a container, which has a lease and starts another container.
@@ -79,7 +102,8 @@ sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
 INNER = """
 import os
 from autogpu.lease import ancestor_lease, find_folder, snapshot
-parent = ancestor_lease(os.environ, snapshot(find_folder(os.environ)).holders)
+from autogpu.process import with_ancestors
+parent = ancestor_lease(os.environ, snapshot(find_folder(os.environ)).holders, with_ancestors())
 print(os.getpid(), parent and parent.pid)
 """
 

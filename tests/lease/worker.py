@@ -26,6 +26,7 @@ from autogpu.frozen import replace
 from autogpu.lease import queue
 from autogpu.lease.queue import wait_for_lease
 from autogpu.lease.snapshot import FolderReader
+from autogpu.process import with_ancestors
 from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, locked_files
@@ -406,7 +407,7 @@ def main():
     worker = Worker(path)
     if "--after-exec" in sys.argv:
         held = [shown(holder) for holder in leases.snapshot(worker.folder).holders]
-        parent = leases.ancestor_lease(os.environ, leases.snapshot(worker.folder).holders)
+        parent = leases.ancestor_lease(os.environ, leases.snapshot(worker.folder).holders, with_ancestors())
         answer({"holders": held, "parent": parent is not None})
     if "--uid" in sys.argv:
         uid = int(sys.argv[sys.argv.index("--uid") + 1])

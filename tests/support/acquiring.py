@@ -68,8 +68,12 @@ def acquired(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "LOOK_S", 0.05)
     monkeypatch.setattr(queue, "READ_S", 0.1)
 
+    def every_holder():
+        """As if the process were below each job, which the tests start beside it."""
+        return [(holder.pid, holder.start_time) for holder in leases(tmp_path).holders]
+
     def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
-        found.append(acquire(asked, {LEASE_DIR: str(tmp_path), **environ}, "train.py", read, on_wait))
+        found.append(acquire(asked, {LEASE_DIR: str(tmp_path), **environ}, "train.py", read, on_wait, every_holder))
         return found[-1]
 
     yield acquired
