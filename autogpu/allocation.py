@@ -8,6 +8,7 @@ import sys
 from typing import Callable, ContextManager, Iterable, MutableMapping, Sequence
 
 from autogpu import engines
+from autogpu.acquire import Taken, acquire, covers, raise_if_refused, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
@@ -18,9 +19,10 @@ from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
-from autogpu.process import renewed_in_children
+from autogpu.process import renewed_in_children, with_ancestors
 from autogpu.reporting import messages, stderr
 from autogpu.reporting.text import listed
+from autogpu.selection.decide import decide
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
@@ -33,8 +35,7 @@ from autogpu.visibility import Order, VisibleDevices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.acquire import Taken
-    from autogpu.devices.model import CudaDriver, DeviceReader, Reading
+    from autogpu.devices.model import CudaDriver, CudaProperties, DeviceReader, Reading
     from autogpu.frameworks.model import Framework
     from autogpu.lease import Lease
 
@@ -92,12 +93,14 @@ class Allocation:
         first_reading: Reading,
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
+        above: Callable[[], Iterable[tuple[int, int]]] = with_ancestors,
         say: Callable[[str], None] = stderr.say,
     ) -> None:
         self.guard = guard
         self.resolved = resolved
         self.environ = environ
         self.cuda = cuda
+        self._above = above
         self.readings = Readings(reader, environ, first_reading)
         self.visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
         self.this_run = ThisRun(resolved.policy, environ, grant)
@@ -112,7 +115,7 @@ class Allocation:
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False
-        self._counted_elsewhere: dict[tuple[str, ...], int | None] = {}
+        self._asked_elsewhere: dict[tuple[str, ...], tuple[CudaProperties, ...] | None] = {}
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
@@ -171,14 +174,15 @@ class Allocation:
     def list_gpus(self, *, anew: bool) -> None:
         """List the pool, idlest first, if no framework has done so, or ``anew``; claim where that can't wait."""
         policy = self.policy
-        if anew or not self.visible.is_written:
-            inventory = self.readings.wait(IMPORT_DEADLINE_S)
-            self.visible.write(inventory)
-            self.readings.prepare()
-            if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
-        if self.moment is Moment.IMPORT and self.taken is None:
-            self._claim_before_cuda(NOTHING_SAID)
+        with self.lock:
+            if anew or not self.visible.is_written:
+                inventory = self.readings.wait(IMPORT_DEADLINE_S)
+                self.visible.write(inventory)
+                self.readings.prepare()
+                if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
+                    self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
+            if self.moment is Moment.IMPORT and self.taken is None:
+                self._claim_before_cuda(NOTHING_SAID)
 
     # CUDA's start
 
@@ -261,11 +265,26 @@ class Allocation:
             inventory, listed = self.readings.newest, self.visible.listed
             if inventory is None or inventory.unreadable or listed.candidates or not listed.pool or self.grant.is_none:
                 return None
-            # Scripts ask again and again, and each time a process would be started.
-            if listed.pool not in self._counted_elsewhere:
-                self._counted_elsewhere[listed.pool] = self.cuda.count_elsewhere(self.environ, built_for)
-            count = self._counted_elsewhere[listed.pool]
+            count = len(self._gpus_elsewhere(built_for) or ())
             return count if count == len(listed.pool) else None
+
+    def gpus_before_start(self, built_for: tuple[int, int]) -> Sequence[CudaProperties | None]:
+        """The GPUs that CUDA will count, whatever becomes of the process; nothing is claimed, and CUDA is not started.
+
+        For a module that asks while it is imported: it must not have to wait, and its program may need no GPU. An entry
+        is ``None`` if only NVML could be asked.
+        """
+        with self.lock:
+            self._follow_environment()
+            found = self._gpus_elsewhere(built_for)
+            return [None] * len(self.visible.listed.pool) if found is None else found
+
+    def _gpus_elsewhere(self, built_for: tuple[int, int]) -> Sequence[CudaProperties] | None:
+        pool = self.visible.listed.pool
+        # Scripts ask again and again, and each time a process would be started.
+        if pool not in self._asked_elsewhere:
+            self._asked_elsewhere[pool] = self.cuda.gpus_elsewhere(self.environ, built_for)
+        return self._asked_elsewhere[pool]
 
     def hide_where_none_is_taken(self) -> None:
         """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
@@ -314,8 +333,6 @@ class Allocation:
             return left_alone(selection, CHOSEN_BY_SCRIPT)
         taken = self.taken
         is_first, uuids = not self.assigned_to, selection.uuids or ()
-        from autogpu.acquire import covers
-
         if taken is not None and covers(taken, selection, is_assigned=not is_first):
             decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))
         elif taken is not None and taken.lease is not None and not is_first:
@@ -362,9 +379,6 @@ class Allocation:
 
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
-        from autogpu.acquire import raise_if_refused
-        from autogpu.selection.decide import decide
-
         with self.lock:
             pool = self.visible.listed.hidden
             # Where a cgroup denies every GPU there is nothing to hide.
@@ -377,14 +391,11 @@ class Allocation:
 
     def take(self, request: SelectionRequest) -> Decision:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
-        # Not at the top, as all that only a claim needs: many processes import a framework and make no context.
-        from autogpu.acquire import acquire, script_name
-
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
         try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting)
+            self.taken = acquire(request, environ, script, self.readings.take, waiting, self._above)
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise
@@ -397,8 +408,6 @@ class Allocation:
 
     def keep_decision(self, decision: Decision) -> Decision:
         """Put ``decision`` in the place of the last one; the claim stays."""
-        from autogpu.acquire import Taken
-
         self.taken = replace(self.taken or Taken(decision), decision=decision)
         return decision
 

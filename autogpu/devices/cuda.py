@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Sequence
 
-from autogpu.devices.model import CudaAttributes
+from autogpu.devices.model import CudaAttributes, CudaProperties
 from autogpu.errors import raise_if_from_script
 from autogpu.process import ask
 
@@ -17,9 +17,10 @@ _CUDA_SUCCESS = 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
 
-# Tells how many GPUs there are and how new CUDA is, or why it does not start; the driver may crash this process.
+# Prints how many GPUs there are, the version of CUDA, and each GPU, or why CUDA does not start. The driver may crash
+# this process. The numbers are CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR and _MULTIPROCESSOR_COUNT.
 START = """
-import ctypes
+import ctypes, json
 try:
     cuda, count, version, why = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
 except OSError as error:
@@ -29,7 +30,18 @@ if code:
     cuda.cuGetErrorString(code, ctypes.byref(why))
     raise SystemExit("cuInit fails with %d: %s" % (code, (why.value or b"unknown").decode()))
 cuda.cuDriverGetVersion(ctypes.byref(version))
-print("\\n[%d, %d]" % (count.value, version.value))
+gpus = []
+for device in range(count.value):
+    name, total, numbers = ctypes.create_string_buffer(256), ctypes.c_size_t(), []
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    for attribute in (75, 76, 16):
+        number = ctypes.c_int()
+        cuda.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        numbers.append(number.value)
+    gpus.append([name.value.decode(errors="replace"), total.value] + numbers)
+print()
+print(json.dumps([count.value, version.value, gpus]))
 """
 START_DEADLINE_S = 20.0
 
@@ -53,24 +65,24 @@ def visible_uuids() -> tuple[str, ...] | None:
     return tuple(uuids)
 
 
-def count_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> int | None:
-    """Count the GPUs by CUDA in a process of its own, for a program that was ``built_for`` that version of CUDA.
+def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tuple[CudaProperties, ...] | None:
+    """Ask CUDA for its GPUs in a process of its own, for a program that was ``built_for`` that version of CUDA.
 
-    ``None`` where CUDA does not start there or is too old, or none can be asked. A driver that NVML can read may refuse
-    ``cuInit`` all the same: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from CUDA 11
-    on the first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
+    ``()`` if CUDA does not start there or is too old, ``None`` if no process can be started to ask it. A driver that
+    NVML reads may refuse ``cuInit``: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from
+    CUDA 11 on the first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
     """
-    from autogpu.devices.probe import is_this_python  # few processes ask
+    from autogpu.devices.probe import is_this_python, reaps_children  # few processes ask
 
-    if not is_this_python(sys.executable):
+    if not is_this_python(sys.executable) or reaps_children():
         return None
     found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
     if found is None:
-        return None
-    count, number = found
+        return ()
+    _, number, gpus = found
     version = number // 1000, number % 1000 // 10
     is_new_enough = version >= built_for or version[0] == built_for[0] >= 11
-    return int(count) if is_new_enough else None
+    return tuple(CudaProperties(*gpu) for gpu in gpus) if is_new_enough else ()
 
 
 def ordinals_in_use() -> tuple[int, ...]:

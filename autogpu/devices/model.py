@@ -137,6 +137,16 @@ class CudaAttributes(Value):
     pci_bus_id: str
 
 
+class CudaProperties(Value):
+    """What CUDA says of a GPU before this process has started CUDA itself. Source: ``cuDeviceGetAttribute``."""
+
+    name: str
+    memory_total_bytes: int
+    major: int
+    minor: int
+    multiprocessors: int
+
+
 class UnreadableDevice(Value):
     """A GPU that the driver counts but can't describe, such as one that is lost."""
 
@@ -252,7 +262,9 @@ if TYPE_CHECKING:
         """The CUDA driver that this process has loaded: :mod:`autogpu.devices.cuda`."""
 
         def visible_uuids(self) -> tuple[str, ...] | None: ...
-        def count_elsewhere(self, environ: Mapping[str, str], built_for: tuple[int, int]) -> int | None: ...
+        def gpus_elsewhere(
+            self, environ: Mapping[str, str], built_for: tuple[int, int]
+        ) -> tuple[CudaProperties, ...] | None: ...
         def ordinals_in_use(self) -> tuple[int, ...]: ...
         def attributes(self) -> tuple[CudaAttributes, ...] | None: ...
         def primary_contexts(self, ordinals: Sequence[int]) -> ContextManager[None]: ...

@@ -8,7 +8,7 @@ import os
 from contextlib import contextmanager
 
 from autogpu import activation
-from autogpu.devices.model import CudaAttributes, Inventory, Process
+from autogpu.devices.model import CudaAttributes, CudaProperties, Inventory, Process
 from autogpu.frameworks.base import HookedFramework
 from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
@@ -90,9 +90,12 @@ class FakeCuda:
     def initialise(self):
         self._is_initialised = True
 
-    def count_elsewhere(self, environ, built_for):
-        can_run = self.starts_elsewhere and built_for <= (13, 0)
-        return len(environ["CUDA_VISIBLE_DEVICES"].split(",")) if can_run else None
+    def gpus_elsewhere(self, environ, built_for):
+        if not self.starts_elsewhere or built_for > (13, 0):
+            return ()
+        named = environ["CUDA_VISIBLE_DEVICES"].split(",")
+        found = [device for device in self.devices if {device.uuid, str(device.index)} & set(named)]
+        return tuple(CudaProperties(device.name, device.memory_total_bytes, 7, 5, 68) for device in found)
 
     def visible_uuids(self):
         return tuple(device.uuid for device in self.devices) if self._is_initialised else None

@@ -18,6 +18,8 @@ import autogpu
 from autogpu import process
 from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
+from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, importing_module, ordinal_of
+from autogpu.frameworks.torch.number import Call, gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB, memory_in_words
 from autogpu.selection.ranks import worker_of
@@ -25,7 +27,7 @@ from autogpu.variables import WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.frameworks.torch.number import Call
+    from autogpu.devices.model import CudaProperties
 
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
 _LAUNCHER_MODULES = (
@@ -44,6 +46,9 @@ _OTHERS = {
     "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
     "_cuda_setMemoryFraction": "memory.limit",
 }
+
+# Functions of ``torch.cuda`` that modules such as bitsandbytes and fastai call at their import.
+_OF_CUDA = ("current_device", "get_device_properties", "set_device")
 
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
 _START = "start_processes"
@@ -76,6 +81,12 @@ class PyTorch(HookedFramework):
     _set_fraction: Any = None
     _said = NOTHING_SAID
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # Functions that are hooked until CUDA starts, each by its module and name, with the original.
+        self._until_start: list[tuple[Any, str, Any]] = []
+        self._keras: KerasWatch | None = None
+
     @staticmethod
     def find_hooks() -> Hooks:
         torch: Any = sys.modules.get("torch")
@@ -105,6 +116,8 @@ class PyTorch(HookedFramework):
         self._set_fraction = getattr(core, "_cuda_setMemoryFraction", None)
         for name in hooks.found:
             setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
+        for name in _OF_CUDA:
+            self._hook_until_start(sys.modules.get("torch.cuda"), name)
         start = _start_function()
         replaced = hooked(start, self._start_processes) if start else None
         for module in map(sys.modules.get, _START_MODULES):
@@ -135,6 +148,8 @@ class PyTorch(HookedFramework):
         return OutOfMemory.in_text(text, "Tried to allocate SIZE", r"GPU (\d+)[ ;]", "SIZE allowed")
 
     def _cuda_init(self, original: Any) -> None:
+        for holder, name, its_original in self._until_start:
+            put_back(holder, name, its_original)
         self._before()
         try:
             original()
@@ -153,11 +168,16 @@ class PyTorch(HookedFramework):
                 self._limit(limits)
 
     def _cuda_getDeviceCount(self, original: Any) -> int:
-        certain = self._certain_count()
+        gpus = self._gpus_for_an_import()
+        certain = self._certain_count() if gpus is None else len(gpus)
         if certain:
             return certain
+        count: int
+        if gpus is not None:
+            count = original()  # PyTorch says why there is none
+            return count
         self._before()
-        count: int = original()
+        count = original()
         if count <= 0:
             self._on_failure()
         elif not self._assign():
@@ -174,6 +194,22 @@ class PyTorch(HookedFramework):
             part = assignment.part(device, by_script=True) if assignment else None
         original(fraction if part is None else min(fraction, part), device)
 
+    def current_device(self, original: Any) -> int:
+        return int(original()) if self._gpus_for_an_import() is None else 0
+
+    def set_device(self, original: Any, device: Any) -> None:
+        if self._gpus_for_an_import() is None:
+            original(device)
+        else:
+            # PyTorch calls it as soon as CUDA has started.
+            sys.modules["torch"].cuda._lazy_call(partial(original, device))
+
+    def get_device_properties(self, original: Any, device: Any = None) -> Any:
+        gpus = self._gpus_for_an_import()
+        ordinal = ordinal_of(device) if gpus else None
+        found = gpus[ordinal] if gpus and ordinal is not None and ordinal < len(gpus) else None
+        return original(device) if found is None else DeviceProperties(found, partial(original, device))
+
     def is_nccl_available(self, original: Any) -> bool:
         if caller_named("_new_process_group_helper") is not None:
             is_rank = False
@@ -188,16 +224,42 @@ class PyTorch(HookedFramework):
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
-            if built_for is not None and not _is_asked_by_a_library():
+            if built_for is not None:
                 return self.allocation.certain_gpu_count(built_for)
         return None
+
+    def _gpus_for_an_import(self) -> Sequence[CudaProperties | None] | None:
+        """The GPUs that CUDA will count, if an installed module asks while it is imported, else ``None``.
+
+        A question like that claims nothing and waits for nothing: the program may need no GPU.
+        """
+        with self.lock, self.guard():
+            built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
+            has_started = self.allocation.cuda.visible_uuids() is not None
+            asking = importing_module() if built_for is not None and not has_started else ""
+            if asking.startswith("keras.") and self._keras is None:
+                self._keras = KerasWatch(self._hook_until_start)
+            if built_for is not None and asking:
+                return self.allocation.gpus_before_start(built_for)
+        return None
+
+    def _hook_until_start(self, holder: Any, name: str) -> None:
+        """Hook a function that is of interest until CUDA starts, by the method that is called like it."""
+        original = getattr(holder, name, None)
+        if callable(original):
+            self._until_start.append((holder, name, original))
+            setattr(holder, name, hooked(original, getattr(self, name)))
+
+    def torch_seed_generator(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        """Keras is about to start CUDA by C++."""
+        core: Any = sys.modules.get("keras.src.backend.torch.core")
+        if str(getattr(core, "get_device", str)()).startswith("cuda"):
+            self._before()
+        return original(*arguments, **options)
 
     def _before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self.lock, self.guard():
-            # Not at the top: many processes import PyTorch and never start CUDA.
-            from autogpu.frameworks.torch.number import gpus_named, number_of_process
-
             calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
             number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
             # All of them are named for a script that names none.
@@ -282,8 +344,6 @@ def _version_numbers(version: str) -> tuple[int, int] | None:
 
 def _calls() -> Iterator[Call]:
     """The calls that lead here, innermost first, but for our own."""
-    from autogpu.frameworks.torch.number import Call
-
     own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, sys.modules["torch"].__file__))
     frame = sys._getframe()
     while frame is not None:
@@ -301,19 +361,6 @@ def _variables_of(frame: FrameType) -> dict[str, object]:
     if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
         found.clear()
     return variables
-
-
-def _is_asked_by_a_library() -> bool:
-    """An installed module asks while it is imported, for a default of its own.
-
-    Keras 3 does, and C++ then starts CUDA without a word to Python, by ``torch.Generator("cuda")``.
-    """
-    for call in _calls():
-        if not call.is_frameworks:
-            name, file = (call.variables.get(each) for each in ("__name__", "__file__"))
-            is_imported = call.function == "<module>" and name not in ("__main__", "__mp_main__")
-            return is_imported and bool(re.search("/(site|dist)-packages/", str(file)))
-    return False
 
 
 def _index_of(value: Any) -> int | None:

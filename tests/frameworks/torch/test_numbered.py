@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
-from tests.support.framework_machines import FOUR, IDLE, Installed, all_at_once
+from tests.support.framework_machines import BUSY, FOUR, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
 
@@ -131,6 +131,22 @@ sys.stdin.readline()
     assert (machine.claims(), job.contexts) == ({job.pid: [3]}, [3])
 
 
+# What bitsandbytes, fastai and others do at their import, in functions of their own.
+LIBRARIES = {
+    "available": "assert torch.cuda.is_available()",
+    "properties": """
+def capabilities():
+    return [torch.cuda.get_device_capability(torch.cuda.device(i)) for i in range(torch.cuda.device_count())]
+assert capabilities() == [(7, 5)] * 4, capabilities()
+assert torch.cuda.get_device_properties("cuda:1").total_memory == torch.cuda.get_device_properties(1).total_memory > 0
+assert torch.cuda.get_device_name() == torch.cuda.get_device_name(torch.device("cuda", 2)) != ""
+""",
+    "current-device": """
+if torch.cuda.is_available() and torch.cuda.current_device() == 0:
+    torch.cuda.set_device(0)
+""",
+}
+
 ASKS = "import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
 SAYS = "import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
 
@@ -146,9 +162,18 @@ SAYS = "import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
             "runpy.run_module('program', run_name='__main__', alter_sys=True)\n",
             id="an-installed-program-as-python-m-starts-it",
         ),
+        *(
+            pytest.param(
+                "site-packages/library",
+                f"import torch\n{text}\nDEVICE = 'cuda'\n",
+                f"import sys\nsys.path.append('site-packages')\nfrom library import DEVICE\n{SAYS}",
+                id=name,
+            )
+            for name, text in LIBRARIES.items()
+        ),
     ],
 )
-def test_nor_does_what_asks_at_its_import(module, text, script, machine_of):
+def test_question_at_an_import_claims_nothing_and_starts_no_cuda(module, text, script, machine_of):
     machine = machine_of("torch", *IDLE)
     file = machine.project / f"{module}.py"
     file.parent.mkdir(exist_ok=True)
@@ -176,20 +201,53 @@ if __name__ == "__main__":
     assert [knows in line and line.count("GPU ") == 3 for line in ran.said] == [True, True], ran.said
 
 
-def test_jobs_whose_library_asks_at_its_import_share_no_gpu_where_cpp_starts_cuda_next(machine_of):
-    machine = machine_of("torch", *IDLE)
-    (machine.project / "site-packages").mkdir()
-    (machine.project / "site-packages" / "library.py").write_text(ASKS)
-    script = """
+WITH_LIBRARY = "import sys\nsys.path.append('site-packages')\nimport library\n"
+
+USES_LIBRARY = """
 import sys, torch
 sys.path.append("site-packages")
 print("imported", flush=True)
 sys.stdin.readline()
-from library import DEVICE
-torch.Generator(device=DEVICE)
-print("ready", torch.ones(3, device=DEVICE).device, flush=True)
+import library
+print("ready", torch.ones(3, device="cuda").device, torch.cuda.current_device(), flush=True)
 sys.stdin.readline()
 """
-    jobs = [machine.start(script) for _ in range(4)]
-    assert all_at_once(*jobs) == ["ready cuda:0"] * 4
+
+
+@pytest.fixture
+def machine_with_library(machine_of):
+    """A machine on which a library is installed that does something at its import."""
+
+    def made(text, *gpus):
+        machine = machine_of("torch", *gpus)
+        (machine.project / "site-packages").mkdir(exist_ok=True)
+        (machine.project / "site-packages" / "library.py").write_text(f"import torch\n{text}\n")
+        return machine
+
+    return made
+
+
+@pytest.mark.parametrize("asks", LIBRARIES)
+def test_jobs_whose_library_asks_at_its_import_share_no_gpu(asks, machine_with_library):
+    machine = machine_with_library(LIBRARIES[asks], *IDLE)
+    jobs = [machine.start(USES_LIBRARY) for _ in range(4)]
+    assert all_at_once(*jobs) == ["ready cuda:0 0"] * 4
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
+
+
+def test_question_at_an_import_does_not_wait_on_a_full_server(machine_with_library):
+    machine = machine_with_library("print(torch.cuda.is_available())", BUSY, BUSY)
+    ran = machine.run(WITH_LIBRARY, AUTOGPU_BUSY="wait")
+    assert (ran.exit_status, ran.stdout, ran.said) == (0, "True\n", []), ran.stderr
+
+
+def test_number_that_a_library_sets_at_its_import_is_the_current_device_later(machine_with_library):
+    machine = machine_with_library("torch.cuda.set_device(1)", *IDLE)
+    ran = machine.run(f"{WITH_LIBRARY}import torch\nprint(torch.ones(3, device='cuda').device)")
+    assert (ran.exit_status, ran.stdout) == (0, "cuda:1\n"), ran.stderr
+
+
+def test_properties_that_only_cuda_knows_start_it(machine_with_library):
+    asks = "print(torch.cuda.get_device_properties(0).max_threads_per_multi_processor > 0)"
+    ran = machine_with_library(asks, *IDLE).run(WITH_LIBRARY)
+    assert (ran.exit_status, ran.stdout, len(ran.said)) == (0, "True\n", 1), ran.stderr
