@@ -9,10 +9,11 @@ import sys
 
 import _autogpu_hook as hook
 
-STEPS = ("before_import", "after_import")
+# Frameworks before whose import the first step was taken, which is once per process.
+begun = set()
 
-# Steps that have been taken, as (name, framework), or that are too late.
-done = [(step, name) for name in hook.too_late for step in STEPS]
+# Frameworks that were imported before the hook was there, and all of them once something went wrong.
+left_alone = set(hook.too_late)
 
 
 def find(fullname, path, target):
@@ -20,7 +21,7 @@ def find(fullname, path, target):
     if fullname not in hook.frameworks:
         notice_bypass(fullname.partition(".")[0])
         return None
-    if ("after_import", fullname) in done:
+    if fullname in left_alone:
         return None
     try:
         # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
@@ -39,7 +40,7 @@ def is_off():
 
 def notice_bypass(framework):
     """Say that a finder before this one has loaded a framework: the parts that it leaves to others come here."""
-    if ("before_import", framework) in done:
+    if framework in begun or framework in left_alone:
         return
     try:
         spec = getattr(sys.modules.get(framework), "__spec__", None)
@@ -126,10 +127,14 @@ def import_package():
 
 
 def take_step(step, framework, value):
-    """Take a step once per process; what goes wrong in it is one line, never a failed import."""
-    if (step, framework) in done:
+    """Take a step; what goes wrong in it is one line, never a failed import.
+
+    The second one is taken again for a framework that is reloaded, or imported again: it may have lost its hooks.
+    """
+    is_first = framework not in begun
+    if framework in left_alone or is_first != (step == "before_import"):
         return
-    done.append((step, framework))
+    begun.add(framework)
     try:
         why = import_package() if step == "before_import" else None
         if why is not None:
@@ -139,8 +144,9 @@ def take_step(step, framework, value):
 
         getattr(activation, step)(framework, value)
     except BaseException as error:
-        # Interrupted, or ended by sys.exit(): the next import begins anew.
-        done.remove((step, framework))
+        # Interrupted, or ended by sys.exit(): the next import takes it again.
+        if is_first:
+            begun.discard(framework)
         raise_if_from_script(error)
         if not isinstance(error, Exception):
             raise
@@ -164,7 +170,7 @@ def raise_if_from_script(error):
 
 def give_up(framework, why):
     """Take no further step in this process, and say so where there is something to say."""
-    done[:] = [(step, name) for name in hook.frameworks for step in STEPS]
+    left_alone.update(hook.frameworks)
     if why:
         try:
             if stderr_is_read():

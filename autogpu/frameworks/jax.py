@@ -6,12 +6,13 @@ way to a GPU ends in that client's options, and there the assignment is filled i
 
 from __future__ import annotations
 
+import importlib
 import os
-import pkgutil
 import sys
 from typing import Any, Iterable, Mapping, Sequence
 
-from autogpu.errors import raise_if_from_script
+from autogpu.devices import probe
+from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
@@ -37,6 +38,12 @@ _UNLIMITED = ("platform", "cuda_async")
 
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
+# Other frameworks begin when they are imported.
+_NEEDED_AT_FIRST_USE = (
+    *("autogpu.allocation", "autogpu.engines", "autogpu.policy", "autogpu.devices.nvml"),
+    *("marshal", "select", "threading"),
+)
+
 
 class JAX(HookedFramework):
     """The backends of one process, as JAX starts them."""
@@ -61,13 +68,27 @@ class JAX(HookedFramework):
         return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
     def install_hooks(self, hooks: Hooks) -> None:
-        client: Any = sys.modules[_CLIENT]
-        if is_hooked(client.make_c_api_client):
-            return
         self._bridge = sys.modules.get(_BRIDGE)
-        client.make_c_api_client = hooked(client.make_c_api_client, self.make_c_api_client)
+        if not self._hook_client():
+            return
         if not hooks.missing:
             self._bridge.backends = hooked(self._bridge.backends, self.backends)
+        if self._has_cuda_plugin():
+            # The first use begins to read the driver. It must not import anything: a child that is forked meanwhile, by
+            # another thread, would wait for the import forever.
+            for name in _NEEDED_AT_FIRST_USE:
+                importlib.import_module(name)
+            probe.import_pynvml()
+
+    def _hook_client(self) -> bool:
+        """Hook the function that makes a client; returns false if it is hooked already."""
+        # As the bridge will find it, which may be an older module than sys.modules has.
+        client: Any = getattr(self._bridge, "xla_client", None) or sys.modules[_CLIENT]
+        original = getattr(client, _MAKE_CLIENT, None)
+        if not callable(original) or is_hooked(original):
+            return False
+        client.make_c_api_client = hooked(original, self.make_c_api_client)
+        return True
 
     @staticmethod
     def peak_bytes() -> int:
@@ -88,6 +109,7 @@ class JAX(HookedFramework):
     def backends(self, original: Any) -> Any:
         """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
         with self.lock, self.guard():
+            self._hook_client()  # the script may have reloaded its module
             self._prepare()
         started = original()
         # It is called at every look at a device.
@@ -164,8 +186,14 @@ class JAX(HookedFramework):
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
         if looks is not None and not looks():
             return False
-        folders = getattr(getattr(self._bridge, "jax_plugins", None), "__path__", ())
-        return any(name.startswith("xla_cuda") for _, name, _ in pkgutil.iter_modules(folders))
+        return self._has_cuda_plugin()
+
+    def _has_cuda_plugin(self) -> bool:
+        for folder in getattr(getattr(self._bridge, "jax_plugins", None), "__path__", ()):
+            with ignoring(OSError):
+                if any(name.startswith("xla_cuda") for name in os.listdir(folder)):  # noqa: PTH208  (imports nothing)
+                    return True
+        return False
 
     @property
     def _names_gpus(self) -> bool:
