@@ -16,10 +16,12 @@ from autogpu.errors import (
     AutoGpuError,
     NoEligibleDevice,
     WaitTimeout,
+    is_interruption,
     raise_if_from_script,
     where_raised,
 )
 from autogpu.reporting.stderr import say
+from autogpu.reporting.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ allocation: Allocation | None = None
 # By its top-level module, each framework that this process has imported.
 imported: dict[str, HookedFramework] = {}
 
-_has_begun = False
+# The process in which that was decided, or is being decided. A child that another thread forks meanwhile does it again.
+_begun_in: int | None = None
 
 # Two frameworks may be used for the first time in two threads.
 _lock = process.renewed_in_children(sys.modules[__name__], "_lock")
@@ -106,14 +109,15 @@ def after_import(framework: str, module: ModuleType) -> None:
 
 def _begin(started_with: str | None) -> Allocation:
     """For the first framework that is imported, or used; the same for all others."""
-    global _has_begun
+    global _begun_in
     with _lock:
-        if not _has_begun:
-            _has_begun = True
+        if allocation is None and _begun_in != os.getpid():
+            _begun_in = os.getpid()
             try:
                 _read_and_resolve(started_with)
             except BaseException as error:
-                _has_begun = isinstance(error, Exception)  # after Ctrl-C the next import begins anew
+                if is_interruption(error):
+                    _begun_in = None
                 raise
     if allocation is None:
         raise _SwitchedOff
@@ -139,8 +143,6 @@ def _read_and_resolve(started_with: str | None) -> None:
 
 def _report(error: Exception) -> None:
     try:
-        from autogpu.reporting.text import printable
-
         say(
             f"internal error ({type(error).__name__} at {where_raised(error)}: {printable(str(error))}); "
             "the framework continues with its defaults; AUTOGPU=0 turns autogpu off"

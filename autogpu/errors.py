@@ -74,6 +74,11 @@ def raise_if_from_script(error: BaseException) -> None:
         raise found
 
 
+def is_interruption(error: BaseException) -> bool:
+    """True if the script, or Ctrl-C, ended what we were doing, so that the next use of a framework begins it again."""
+    return not isinstance(error, Exception) or script_error_in(error) is not None
+
+
 def script_error_in(error: BaseException) -> BaseException | None:
     """Return ``error``, or what was replaced by it on its way here, if it belongs to the script; else ``None``.
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 from autogpu import process, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
-from autogpu.errors import raise_if_from_script
+from autogpu.errors import is_interruption, raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import messages, stderr
 from autogpu.selection.jobs import own_memory_bytes
@@ -86,6 +86,8 @@ class HookedFramework(Framework):
         """Do nothing yet; ``begin`` makes the allocation of this process, or returns it."""
         self._begin = begin
         self._allocation: Allocation | None = None
+        self._has_listed = False
+        self._lists_in: int | None = None
         self.guard = guard
         self.lock = process.renewed_in_children(self)
         self.assignment: Assignment | None = None
@@ -99,10 +101,9 @@ class HookedFramework(Framework):
     @property
     def allocation(self) -> Allocation:
         """The one that all frameworks of the process have. One whose import is short joins it at its first use."""
-        if self._allocation is None:
+        if not self._has_listed:
             with self.lock:
-                if self._allocation is None:
-                    self._list(self._joined(), self.find_hooks())
+                self._list(self._joined(), self.find_hooks())
         return self._joined()
 
     def _joined(self) -> Allocation:
@@ -125,7 +126,20 @@ class HookedFramework(Framework):
             self._list(self._joined(), hooks)
 
     def _list(self, allocation: Allocation, hooks: Hooks) -> None:
-        """Order the visible GPUs as far as the hooks need it."""
+        """Order the visible GPUs as far as the hooks need it, once."""
+        # A child that another thread forks meanwhile does it again.
+        if self._has_listed or self._lists_in == os.getpid():
+            return
+        self._lists_in = os.getpid()
+        try:
+            self._order_gpus(allocation, hooks)
+        except BaseException as error:
+            if is_interruption(error):
+                self._lists_in = None
+            raise
+        self._has_listed = True
+
+    def _order_gpus(self, allocation: Allocation, hooks: Hooks) -> None:
         if not hooks.found and not hooks.missing:
             # A framework may import another one that is merely installed: say nothing of that.
             if allocation.frameworks[0] == self.NAME:

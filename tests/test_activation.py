@@ -1,0 +1,39 @@
+"""The first framework of a process: what is begun once, also if another thread forks in the middle of it."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import os, sys, threading
+from autogpu import activation
+
+class Stderr:
+    def write(self, text):
+        reached.set()
+        go_on.wait(60)
+    def flush(self):
+        pass
+
+reached, go_on, real = threading.Event(), threading.Event(), sys.stderr
+sys.stderr = Stderr()
+thread = threading.Thread(target=activation._begin, args=(None,))
+thread.start()
+assert reached.wait(60)
+child = os.fork()
+if not child:
+    sys.stderr = real
+    os._exit(7 if activation._begin(None) is activation.allocation is not None else 1)
+_, status = os.waitpid(child, 0)
+go_on.set()
+thread.join(60)
+print(os.WEXITSTATUS(status), activation.allocation is not None)
+"""
+
+
+def test_child_that_another_thread_forks_while_autogpu_begins_has_it_as_well(tmp_path):
+    # It begins with a line about this variable.
+    environ = {**os.environ, "AUTOGPU_COUNTT": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "7 True\n", done.stderr
