@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import Mapping, Sequence
@@ -51,8 +52,6 @@ def peak_of(kept: str, job: Sequence[object], ranks: int = 1) -> int:
 
 def key_of(kept: str, *job: object) -> str:
     """A name for ``job`` from which nothing can be told; ``""`` where nothing is kept."""
-    from hashlib import sha256  # few processes get here
-
     salt = kept.partition("\n")[0]
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
 

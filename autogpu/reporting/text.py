@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Sequence
 
 from autogpu.errors import raise_if_from_script
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Sequence
 
 MIB = 1 << 20
 GIB = 1 << 30

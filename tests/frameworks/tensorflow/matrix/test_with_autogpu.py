@@ -1,5 +1,7 @@
 """What autogpu promises first, on every version of TensorFlow. Judged by what was asked of the driver."""
 
+import pytest
+
 from tests.support.tensorflow_runner import GIB, MIB, script
 
 IDLEST = 3
@@ -28,6 +30,24 @@ def test_a_script_that_says_nothing_gets_the_idlest_gpu_with_growth(with_autogpu
     assert (ran.contexts, list(ran.allocated)) == ([IDLEST], [IDLEST])
     assert ran.allocated[IDLEST] <= 64 * MIB
     assert ran.said == [SAYS_GPU_3]
+
+
+# Not PyTorch and JAX: they import modules at their first use of a GPU, which fails then without autogpu as well.
+AT_THE_END = """
+class Model:
+    def __del__(self, use=tf.config.experimental.list_logical_devices, os=os, leases=os.environ["AUTOGPU_LEASE_DIR"]):
+        use("GPU")
+        names = os.listdir(leases)
+        os.write(1, b"".join(name[:4].encode() for name in names if name.startswith("job.")))
+model = Model()
+"""
+
+
+def test_first_use_of_a_gpu_while_python_ends_takes_one_and_says_so(with_autogpu, version):
+    if version.number == (2, 4):
+        pytest.skip(f"{version.name} can't use a GPU then: its own modules are gone")
+    ran = with_autogpu(script(EAGER, AT_THE_END), fresh=True)
+    assert (ran.stdout, ran.said, ran.contexts) == ("job.", [SAYS_GPU_3], [IDLEST])
 
 
 def test_switched_off_it_is_plain_tensorflow(with_autogpu):
