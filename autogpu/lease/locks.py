@@ -102,11 +102,12 @@ class Descriptor:
         return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
 
     def close(self) -> None:
-        number, self.number = self.number, _CLOSED
-        close_in_children.discard(self)
-        if number != _CLOSED:
-            with ignoring(OSError):  # it is closed nevertheless, close(2)
+        with ignoring(OSError):  # it is closed nevertheless, close(2)
+            # Side by side: an exception of the script's that comes in between leaves it open.
+            number, self.number = self.number, _CLOSED
+            if number != _CLOSED:
                 os.close(number)
+        close_in_children.discard(self)
 
     def close_if_ours(self) -> None:
         """Close it unless the number is another file's by now."""

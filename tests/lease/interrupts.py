@@ -1,6 +1,7 @@
 """Ctrl-C at any line of the lease package."""
 
 import ast
+import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +16,15 @@ def open_files():
 
 
 def locked_files():
-    """Count the descriptors of this process that have a lock. One without a lock that stays open harms nobody."""
+    """Count the descriptors of this process with a lock that others can meet.
+
+    A descriptor that stays open harms nobody without a lock, or if its file has been removed.
+    """
     kept = 0
     for file in Path("/proc/self/fdinfo").iterdir():
         with suppress(FileNotFoundError):  # the one that lists them
-            kept += "lock:" in file.read_text()
+            is_removed = os.readlink(f"/proc/self/fd/{file.name}").endswith(" (deleted)")
+            kept += "lock:" in file.read_text() and not is_removed
     return kept
 
 
