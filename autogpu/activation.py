@@ -65,8 +65,9 @@ class guard:
             import threading
 
             say(f"{error.what}; {error.remedy}")
-            if threading.current_thread() is not threading.main_thread():
-                return False  # SystemExit would end the thread without a word, and the script might go on to status 0
+            # SystemExit would end a thread without a word, and a pool's worker, for whose result its parent waits.
+            if threading.current_thread() is not threading.main_thread() or process.is_worker():
+                return False
             raise SystemExit(EXIT_TRY_AGAIN) from None
         if not isinstance(error, Exception):
             return False

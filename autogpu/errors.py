@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal imports enum
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Iterator
 
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h; schedulers know it.
@@ -27,6 +28,12 @@ class AutoGpuError(Exception):
         super().__init__(what)
         self.what = what
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let a process pool pass it on to the script that waits for the result, which would wait forever."""
+        from functools import partial
+
+        return partial(type(self), remedy=self.remedy), (self.what,)
 
 
 class NoEligibleDevice(AutoGpuError):
@@ -109,7 +116,12 @@ def _with_replaced(error: BaseException) -> Iterator[BaseException]:
 
 
 def _belongs_to_script(error: BaseException) -> bool:
-    return isinstance(error, KeyboardInterrupt) or _interrupted_a_frame(error) or _is_injected(error)
+    return (
+        isinstance(error, KeyboardInterrupt)
+        or _interrupted_a_frame(error)
+        or _ran_a_signal_handler(error)
+        or _is_injected(error)
+    )
 
 
 def _interrupted_a_frame(error: BaseException) -> bool:
@@ -123,6 +135,20 @@ def _interrupted_a_frame(error: BaseException) -> bool:
         if any(argument is interrupted for argument in _arguments(trace.tb_frame)):
             return True
     return False
+
+
+def _ran_a_signal_handler(error: BaseException) -> bool:
+    """True if the function of a signal handler raised this. It may have deleted its argument, the frame."""
+    handlers = {_code_of(_signal.getsignal(number)) for number in range(1, _signal.NSIG)} - {None}
+    return any(frame.f_code in handlers for frame, _ in _frames(error))
+
+
+def _code_of(handler: object) -> CodeType | None:
+    handler = getattr(handler, "func", handler)  # of a functools.partial
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = type(handler).__call__
+    code: CodeType | None = getattr(handler, "__code__", None)
+    return code
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:

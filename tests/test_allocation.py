@@ -134,6 +134,11 @@ def test_a_list_that_names_no_gpu_here_is_answered_and_one_that_wants_none_is_no
     assert process.lines == [said] * is_said
 
 
+def test_a_list_is_not_spoken_of_on_a_machine_without_a_gpu(started):
+    process = started(driver=FakeDriver.failing("no library", "no-driver"), counted=(), CUDA_VISIBLE_DEVICES="0")
+    assert (process.framework.take(), process.lines) == (None, [])
+
+
 def test_an_engine_that_shows_no_gpu_is_named(started, tmp_path):
     (tmp_path / "slurm.conf").write_text("GresTypes=gpu\n")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_CONF": str(tmp_path / "slurm.conf")}

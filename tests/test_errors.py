@@ -1,10 +1,12 @@
 """Whose an exception is that a handler of ours catches: ours to report, or the script's, which must have it."""
 
 import bdb
+import copy
 import ctypes
 import enum
 import functools
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -16,7 +18,16 @@ import types
 import pytest
 
 from autogpu.activation import guard
-from autogpu.errors import WaitTimeout, ignoring, raise_if_from_script, script_error_in
+from autogpu.errors import (
+    DriverUnavailable,
+    InstallError,
+    NoEligibleDevice,
+    WaitTimeout,
+    ignoring,
+    raise_if_from_script,
+    script_error_in,
+)
+from autogpu.lease import LeaseUnavailable
 from tests.conftest import each_python
 from tests.support import environments
 
@@ -91,6 +102,27 @@ def calls_another(number, frame):
     plain(number, frame)
 
 
+def drops_its_arguments(number, frame):
+    del number, frame
+    raise STOP
+
+
+def looks_at_callers(number, frame):
+    while frame:
+        frame = frame.f_back
+    raise STOP
+
+
+class DropsItsArguments:
+    def method(self, number, frame):
+        del number, frame
+        raise STOP
+
+    def __call__(self, number, frame):
+        del number, frame
+        raise STOP
+
+
 HANDLERS = {
     "function": plain,
     "any-arguments": lambda *_: raises(STOP),
@@ -98,6 +130,11 @@ HANDLERS = {
     "object": Owner(),
     "partial": functools.partial(lambda error, number, frame: raises(error), STOP),
     "wrapped": functools.wraps(plain)(lambda *arguments: plain(*arguments)),
+    "drops-its-arguments": drops_its_arguments,
+    "looks-at-callers": looks_at_callers,
+    "method-that-drops-its-arguments": DropsItsArguments().method,
+    "object-that-drops-its-arguments": DropsItsArguments(),
+    "partial-that-drops-its-arguments": functools.partial(drops_its_arguments),
     "replaces-itself": ignores_further_signals,
     "calls-another": calls_another,
 }
@@ -239,3 +276,43 @@ def test_end_of_the_wait_ends_the_script_or_its_thread(capfd):
     thread.join(30)
     assert ended == [(SystemExit, 75), (WaitTimeout, None)]
     assert "gave up after 2 s; to wait longer: --wait 1h" in capfd.readouterr().err
+
+
+POOL = """
+import multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+from autogpu import errors
+from autogpu.activation import guard
+
+def use(kind):
+    with guard():
+        raise getattr(errors, kind)("gave up", remedy="free a GPU")
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for kind in ("NoEligibleDevice", "WaitTimeout"):
+        with context.Pool(1) as pool, ProcessPoolExecutor(1, mp_context=context) as executor:
+            for result in (lambda: pool.apply_async(use, [kind]).get(60), executor.submit(use, kind).result):
+                try:
+                    result()
+                except errors.AutoGpuError as error:
+                    print(type(error).__name__, error.what, error.remedy, sep=";")
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pool_of_processes_gets_the_error_of_its_worker(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(POOL)
+    environ = {**os.environ, "PYTHONPATH": str(environments.ROOT)}
+    command = [sys.executable, str(script), method]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    expected = [f"{kind};gave up;free a GPU" for kind in ("NoEligibleDevice", "WaitTimeout") for _ in range(2)]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+@pytest.mark.parametrize("kind", [NoEligibleDevice, WaitTimeout, DriverUnavailable, InstallError, LeaseUnavailable])
+def test_errors_can_be_copied(kind):
+    error = kind("gave up", remedy="free a GPU")
+    for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (type(made), made.what, made.remedy, str(made)) == (kind, "gave up", "free a GPU", str(error))

@@ -288,7 +288,7 @@ class HookedFramework(Framework):
         if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
             last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
-        if decision is None and visible.names_none and inventory is not None:
+        if decision is None and visible.names_none and inventory is not None and inventory.devices:
             lines.append(messages.names_no_gpu(visible.spec.value or "", inventory, name))
         if visible.ignored_value is not None:
             lines.append(messages.set_too_late(visible.ignored_value, name))

@@ -95,8 +95,7 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
 
 
 def names_no_gpu(value: str, inventory: Inventory, framework: str) -> str:
-    last = max((device.index for device in inventory.devices), default=0)
-    there_are = f"there are the indices 0 to {last}"
+    there_are = f"there are the indices 0 to {max(device.index for device in inventory.devices)}"
     return f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; {there_are}"
 
 
