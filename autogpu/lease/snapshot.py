@@ -32,6 +32,9 @@ _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
 _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
+# One person may have tens of thousands of uids for containers. However many users there are, each keeps so much.
+_FEWEST_FILES = 8
+_FEWEST_BYTES = 8 * 1024
 
 # Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
 _MOST_UNLISTED = 16
@@ -116,7 +119,7 @@ class FolderReader:
         if not is_fresh:
             self._mounts = mounts_of(descriptor)
         by_user = self._files_by_user(descriptor)
-        bytes_of_each = min(_MAX_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1))
+        bytes_of_each = min(_MAX_BYTES, max(_FEWEST_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1)))
         left: dict[int, int] = defaultdict(lambda: bytes_of_each)
         found: dict[_Key, Holder] = {}
         blocked = OSError(errno.EXDEV, "something is mounted on it")
@@ -172,7 +175,7 @@ def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
     """All files of users who have few; of the others each as many as of any other, the newest."""
     remaining = _MAX_FILES_OF_ALL
     for number, files in enumerate(sorted(by_user.values(), key=len)):
-        part = min(_MAX_FILES, remaining // (len(by_user) - number))
+        part = min(_MAX_FILES, max(_FEWEST_FILES, remaining // (len(by_user) - number)))
         if len(files) > part:
             # No process can set this time.
             files = sorted(files, key=lambda file: file[1].st_ctime_ns)[len(files) - part :]

@@ -197,6 +197,18 @@ def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, p
     assert len(opened) <= (4096 if are_known else 8192) + 10
 
 
+@needs_root
+def test_ten_thousand_unknown_users_hide_no_claim(folder, path, start):
+    bob = start("--uid", str(BOB))
+    for _ in range(5):
+        bob.ask("acquire", gpus={"GPU-0": 1})
+    for number in range(10_000):
+        file = path / f"job.{number}.2.{number:08x}"
+        file.touch()
+        os.chown(file, FIRST_SUBORDINATE + number, -1)
+    assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}] * 5
+
+
 def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
     start().ask("acquire", free=["GPU-0"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
