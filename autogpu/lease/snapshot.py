@@ -253,11 +253,10 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
         if owner is not None:
             found[owner.name] += filter(None, (owner.pid_here, pid))
     unlisted = [name for name, pids in found.items() if not pids]
-    for name in here if is_complete else unlisted[:_MOST_UNLISTED]:
-        first = here[name].pid_here
-        if first is None and is_complete:
-            first = _oldest_keeper(name)
-        found[name][:0] = filter(None, [first])
+    firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
+    keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
+    for name, first in firsts.items():
+        found[name][:0] = filter(None, [first or keepers.get(name)])
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
 
 
@@ -288,9 +287,13 @@ def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
     return (holder.pid, holder.start_time) in above or any(holder.name in _kept_leases(*each) for each in above)
 
 
-def _oldest_keeper(name: str) -> int | None:
-    keepers = [(start, pid) for pid, _, start in process.running() if name in _kept_leases(pid, start)]
-    return min(keepers)[1] if keepers else None
+def _oldest_keepers() -> Mapping[str, int]:
+    """Find the oldest process that keeps each lease; in one pass, because any user can make thousands of leases."""
+    found: dict[str, int] = {}
+    for start, pid in sorted((start, pid) for pid, _, start in process.running()):
+        for name in _kept_leases(pid, start):
+            found.setdefault(name, pid)
+    return found
 
 
 @lru_cache(maxsize=1024)
