@@ -117,6 +117,7 @@ class JAX(HookedFramework):
         with self.guard():
             if self._has_prepared and _PLATFORM not in started:
                 self.on_unused()
+                self.on_usage(Usage((), ""))
         return started
 
     def make_c_api_client(self, original: Any, plugin_name: str, options: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -95,6 +95,7 @@ def test_count_gives_so_many_of_the_idlest(framework, on, count, gpus, words):
     [
         pytest.param(FOUR, {"AUTOGPU_COUNT": "0"}, "select.count is 0", id="count-0"),
         pytest.param(FULL, {"AUTOGPU_BUSY": "cpu"}, "no GPU is free", id="busy-cpu"),
+        pytest.param((Gpu(),), {"CUDA_VISIBLE_DEVICES": "1"}, "=1 names no GPU here", id="list-names-none"),
     ],
 )
 def test_without_a_gpu_it_is_on_the_cpu_without_a_context_or_a_claim(framework, on, gpus, policy, words):
