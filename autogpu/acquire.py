@@ -98,7 +98,7 @@ def acquire(
         script: The running script's name, for the others to see.
         read: Takes a fresh reading of the driver.
         on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
-        above: Yields the processes above this one, each as its pid and start.
+        above: Yields (pid, start time) of this process and of its ancestors.
 
     Raises:
         NoEligibleDevice: No GPU is free, and the policy asks for an error then.

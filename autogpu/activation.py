@@ -37,7 +37,7 @@ allocation: Allocation | None = None
 # By its top-level module, each framework that this process has imported.
 imported: dict[str, HookedFramework] = {}
 
-# The process in which that was decided, or is being decided. A child that another thread forks meanwhile does it again.
+# Pid of the process that has begun to make the allocation. A child that is forked in the middle begins again.
 _begun_in: int | None = None
 
 # Two frameworks may be used for the first time in two threads.
@@ -65,7 +65,8 @@ class guard:
             import threading
 
             say(f"{error.what}; {error.remedy}")
-            # SystemExit would end a thread without a word, and a pool's worker, for whose result its parent waits.
+            # SystemExit would end a thread silently. It would end a worker of a process pool, and the script would wait
+            # for the worker's result forever.
             if threading.current_thread() is not threading.main_thread() or process.is_worker():
                 return False
             raise SystemExit(EXIT_TRY_AGAIN) from None

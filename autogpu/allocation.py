@@ -269,10 +269,9 @@ class Allocation:
             return count if count == len(listed.pool) else None
 
     def gpus_before_start(self, built_for: tuple[int, int]) -> Sequence[CudaProperties | None]:
-        """The GPUs that CUDA will count, whatever becomes of the process; nothing is claimed, and CUDA is not started.
+        """Return the GPUs that CUDA will count, without a claim, a wait for a GPU or a start of CUDA in this process.
 
-        For a module that asks while it is imported: it must not have to wait, and its program may need no GPU. An entry
-        is ``None`` if only NVML could be asked.
+        An entry is ``None`` if its properties are not known, because only NVML could be asked.
         """
         with self.lock:
             self._follow_environment()
@@ -281,7 +280,7 @@ class Allocation:
 
     def _gpus_elsewhere(self, built_for: tuple[int, int]) -> Sequence[CudaProperties] | None:
         pool = self.visible.listed.pool
-        # Scripts ask again and again, and each time a process would be started.
+        # Kept, because scripts ask repeatedly and each question starts a process.
         if pool not in self._asked_elsewhere:
             self._asked_elsewhere[pool] = self.cuda.gpus_elsewhere(self.environ, built_for)
         return self._asked_elsewhere[pool]

@@ -30,7 +30,7 @@ class AutoGpuError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Let a process pool pass it on to the script that waits for the result, which would wait forever."""
+        """Support pickle. A process pool sends a worker's exception to the script, which otherwise waits forever."""
         from functools import partial
 
         return partial(type(self), remedy=self.remedy), (self.what,)
@@ -82,7 +82,7 @@ def raise_if_from_script(error: BaseException) -> None:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """True if the script, or Ctrl-C, ended what we were doing, so that the next use of a framework begins it again."""
+    """True if the script or Ctrl-C interrupted autogpu, so that the next use of a framework must start again."""
     return not isinstance(error, Exception) or script_error_in(error) is not None
 
 
@@ -138,7 +138,10 @@ def _interrupted_a_frame(error: BaseException) -> bool:
 
 
 def _ran_a_signal_handler(error: BaseException) -> bool:
-    """True if the function of a signal handler raised this. It may have deleted its argument, the frame."""
+    """True if the function of a registered signal handler is in the traceback.
+
+    :func:`_interrupted_a_frame` misses a handler that deletes or replaces its argument ``frame``.
+    """
     handlers = {_code_of(_signal.getsignal(number)) for number in range(1, _signal.NSIG)} - {None}
     return any(frame.f_code in handlers for frame, _ in _frames(error))
 

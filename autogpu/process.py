@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMED_OUT = "timed out"
 
-# More than any process has above it; others wait for the mutex meanwhile.
+# The most ancestors that are followed; real processes have fewer. Other jobs wait for the mutex during the search.
 _MOST_ABOVE = 64
 
 SUBORDINATE_IDS = "/etc/subuid"
@@ -93,7 +93,7 @@ def pid_namespace() -> str | None:
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a file of the kernel or the administrator, also when Python ends and has no ``open`` any more."""
+    """Return the contents of a file. Also works while Python shuts down, when the builtin ``open`` is gone."""
     with io.FileIO(path) as file:
         return file.read()
 
@@ -124,9 +124,9 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
 
 
 def with_ancestors(pid: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield a process (``None``: this one) and those above it, nearest first, each as its pid and start.
+    """Yield (pid, start time) of a process and of its ancestors, nearest first. ``None`` stands for this process.
 
-    Nothing if it can't be seen from here.
+    Yields nothing if ``/proc`` hides the process. For the unit of the start time see :func:`start_time`.
     """
     pid = os.getpid() if pid is None else pid
     for _ in range(_MOST_ABOVE):

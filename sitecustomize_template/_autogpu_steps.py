@@ -9,10 +9,10 @@ import sys
 
 import _autogpu_hook as hook
 
-# Frameworks before whose import the first step was taken, which is once per process.
+# Frameworks for which the step before_import was taken. It is taken once per process.
 begun = set()
 
-# Frameworks that were imported before the hook was there, and all of them once something went wrong.
+# Frameworks that get no further step: imported before this hook, or all of them after an error.
 left_alone = set(hook.too_late)
 
 
@@ -127,9 +127,9 @@ def import_package():
 
 
 def take_step(step, framework, value):
-    """Take a step; what goes wrong in it is one line, never a failed import.
+    """Call a function of autogpu.activation. An error prints one line and never fails the framework's import.
 
-    The second one is taken again for a framework that is reloaded, or imported again: it may have lost its hooks.
+    after_import is called again if the framework is reloaded or imported again, because it may have lost its hooks.
     """
     is_first = framework not in begun
     if framework in left_alone or is_first != (step == "before_import"):
@@ -144,7 +144,7 @@ def take_step(step, framework, value):
 
         getattr(activation, step)(framework, value)
     except BaseException as error:
-        # Interrupted, or ended by sys.exit(): the next import takes it again.
+        # After an interruption or sys.exit() the next import takes the step again.
         if is_first:
             begun.discard(framework)
         raise_if_from_script(error)

@@ -1,4 +1,4 @@
-"""The first framework of a process: what is begun once, also if another thread forks in the middle of it."""
+"""autogpu begins once per process, and again in a child that another thread forks in the middle."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ print(os.WEXITSTATUS(status), activation.allocation is not None)
 
 
 def test_child_that_another_thread_forks_while_autogpu_begins_has_it_as_well(tmp_path):
-    # It begins with a line about this variable.
+    # autogpu prints a line about this variable when it begins.
     environ = {**os.environ, "AUTOGPU_COUNTT": "1"}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

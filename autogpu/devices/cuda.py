@@ -17,8 +17,9 @@ _CUDA_SUCCESS = 0
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
 _COMPUTE_CAPABILITY = (75, 76)
 
-# Prints how many GPUs there are, the version of CUDA, and each GPU, or why CUDA does not start. The driver may crash
-# this process. The numbers are CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR and _MULTIPROCESSOR_COUNT.
+# A program that prints the number of GPUs, the version of CUDA and the properties of each GPU, or why CUDA fails to
+# start. It runs in its own process because the driver may crash. 75, 76 and 16 are the values of
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _COMPUTE_CAPABILITY_MINOR and _MULTIPROCESSOR_COUNT in cuda.h.
 START = """
 import ctypes, json
 try:
@@ -66,7 +67,9 @@ def visible_uuids() -> tuple[str, ...] | None:
 
 
 def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tuple[CudaProperties, ...] | None:
-    """Ask CUDA for its GPUs in a process of its own, for a program that was ``built_for`` that version of CUDA.
+    """Start CUDA in another process and return its GPUs.
+
+    ``built_for`` is the version of CUDA, as (major, minor), that the program was built for.
 
     ``()`` if CUDA does not start there or is too old, ``None`` if no process can be started to ask it. A driver that
     NVML reads may refuse ``cuInit``: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from

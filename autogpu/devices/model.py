@@ -138,7 +138,7 @@ class CudaAttributes(Value):
 
 
 class CudaProperties(Value):
-    """What CUDA says of a GPU before this process has started CUDA itself. Source: ``cuDeviceGetAttribute``."""
+    """Properties of a GPU that CUDA reported to another process. Source: ``cuDeviceGetAttribute``."""
 
     name: str
     memory_total_bytes: int

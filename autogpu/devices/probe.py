@@ -121,17 +121,17 @@ def is_this_python(executable: str | None) -> bool:
 
 
 def reaps_children() -> bool:
-    """True if a handler of the script is called when a child ends; it may not know ours."""
+    """True if the script handles SIGCHLD. Its handler could reap our helper process, or fail at an unknown pid."""
     signal: Any = sys.modules.get("signal")
     return hasattr(signal, "SIGCHLD") and callable(signal.getsignal(signal.SIGCHLD))
 
 
 def _waits_for_children() -> bool:
-    """True if the script may wait for any child, and would be given ours: it reaps them, or has some."""
+    """True if the script has child processes or handles SIGCHLD, so that its ``waitpid(-1)`` could reap our helper."""
     if reaps_children():
         return True
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves them as they are
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # reaps no child
     except (AttributeError, ChildProcessError) as error:  # macOS has no such function before Python 3.13
         raise_if_from_script(error)
         return False
@@ -139,7 +139,7 @@ def _waits_for_children() -> bool:
 
 
 class LastReading:
-    """The last reading once more: a Python that is ending imports nothing, and a thread that it starts never runs."""
+    """The newest reading, used again while Python shuts down: imports fail then, and a new thread never runs."""
 
     is_running = False
 
@@ -150,7 +150,7 @@ class LastReading:
         return self._last
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no process or thread is reading."""
 
 
 class ThreadReading:
@@ -316,9 +316,12 @@ def _inventory(printed: bytes, status: int) -> Inventory:
 
 
 class Readings:
-    """The ``newest`` reading of the GPUs, ``None`` until one came, and the one that is under way.
+    """The newest reading of the GPUs, and the reading in progress.
 
-    Two threads may import a framework each, and wait for the same reading.
+    Two threads can each import a framework and wait for the same reading.
+
+    Attributes:
+        newest: ``None`` until the first reading has ended.
     """
 
     def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:

@@ -126,8 +126,8 @@ class HookedFramework(Framework):
             self._list(self._joined(), hooks)
 
     def _list(self, allocation: Allocation, hooks: Hooks) -> None:
-        """Order the visible GPUs as far as the hooks need it, once."""
-        # A child that another thread forks meanwhile does it again.
+        """Order the visible GPUs once, as far as the hooks need it."""
+        # If another thread forks a child during this, the child starts it again.
         if self._has_listed or self._lists_in == os.getpid():
             return
         self._lists_in = os.getpid()

@@ -38,7 +38,7 @@ _UNLIMITED = ("platform", "cuda_async")
 
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
-# Other frameworks begin when they are imported.
+# Modules that the first use needs. For JAX they are imported when JAX is; the other frameworks need them at once.
 _NEEDED_AT_FIRST_USE = (
     *("autogpu.allocation", "autogpu.engines", "autogpu.policy", "autogpu.devices.nvml"),
     *("marshal", "select", "threading"),
@@ -74,15 +74,15 @@ class JAX(HookedFramework):
         if not hooks.missing:
             self._bridge.backends = hooked(self._bridge.backends, self.backends)
         if self._has_cuda_plugin():
-            # The first use begins to read the driver. It must not import anything: a child that is forked meanwhile, by
-            # another thread, would wait for the import forever.
+            # The first use must import nothing. If another thread forked a child during an import, the child would wait
+            # for the module's lock forever.
             for name in _NEEDED_AT_FIRST_USE:
                 importlib.import_module(name)
             probe.import_pynvml()
 
     def _hook_client(self) -> bool:
-        """Hook the function that makes a client; returns false if it is hooked already."""
-        # As the bridge will find it, which may be an older module than sys.modules has.
+        """Hook the function that makes a client. Return False if it is already hooked."""
+        # The bridge keeps the module that it imported, which may be older than the one in sys.modules.
         client: Any = getattr(self._bridge, "xla_client", None) or sys.modules[_CLIENT]
         original = getattr(client, _MAKE_CLIENT, None)
         if not callable(original) or is_hooked(original):
@@ -109,7 +109,7 @@ class JAX(HookedFramework):
     def backends(self, original: Any) -> Any:
         """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
         with self.lock, self.guard():
-            self._hook_client()  # the script may have reloaded its module
+            self._hook_client()  # the script may have reloaded xla_client
             self._prepare()
         started = original()
         # It is called at every look at a device.

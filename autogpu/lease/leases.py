@@ -38,7 +38,7 @@ _FRESH_S = 0.1
 _MOST_COLLISIONS = 200
 
 
-# The first one of a process imports a module, which a Python that is ending can't do any more.
+# The first finalizer of a process imports atexit, which fails while Python shuts down. So make one now.
 weakref.finalize(Folder, lambda: None).detach()
 
 

@@ -102,8 +102,8 @@ class Descriptor:
         return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
 
     def close(self) -> None:
-        with ignoring(OSError):  # it is closed nevertheless, close(2)
-            # Side by side: an exception of the script's that comes in between leaves it open.
+        with ignoring(OSError):  # the descriptor is closed even if close(2) reports an error
+            # An exception of a signal handler between these statements leaves the descriptor open: add nothing here.
             number, self.number = self.number, _CLOSED
             if number != _CLOSED:
                 os.close(number)

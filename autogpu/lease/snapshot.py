@@ -32,7 +32,8 @@ _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
 _MAX_FILES_OF_ALL = 2 * _MAX_FILES
 _MAX_BYTES_OF_ALL = 4 * _MAX_BYTES
-# One person may have tens of thousands of uids for containers. However many users there are, each keeps so much.
+# Minimum for each user. One person can own tens of thousands of uids (subuids of containers), and an equal share of the
+# totals above would then be zero.
 _FEWEST_FILES = 8
 _FEWEST_BYTES = 8 * 1024
 
@@ -277,9 +278,9 @@ def _owner(
 
 
 def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
-    """True if one of these processes is the holder, or a fork of it that keeps its lease.
+    """True if one of the processes ``above``, as (pid, start time), is the holder or a fork that keeps its lease open.
 
-    Also if that can't be seen from here: the holder is in another pid namespace, or ``/proc`` hides all processes.
+    Also true if this can't be checked: the holder is in another pid namespace, or ``/proc`` hides all processes.
     """
     above = list(above)
     if not above or holder.pid_namespace != process.pid_namespace():
@@ -288,7 +289,10 @@ def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
 
 
 def _oldest_keepers() -> Mapping[str, int]:
-    """Find the oldest process that keeps each lease; in one pass, because any user can make thousands of leases."""
+    """Return the pid of the oldest process that keeps each lease open, keyed by the lease's name.
+
+    All leases share one pass through ``/proc``, because any user can make thousands of leases.
+    """
     found: dict[str, int] = {}
     for start, pid in sorted((start, pid) for pid, _, start in process.running()):
         for name in _kept_leases(pid, start):

@@ -1,4 +1,4 @@
-"""A claim imports nothing: a child that another thread forks meanwhile would wait for the import forever."""
+"""A claim imports no module. If another thread forked a child during an import, the child would wait forever."""
 
 import json
 

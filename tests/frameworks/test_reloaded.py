@@ -1,4 +1,4 @@
-"""A script that loads parts of a framework again before it uses a GPU: autogpu is still there."""
+"""autogpu keeps its hooks if a script reloads modules of JAX before it uses a GPU."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_jax_that_was_loaded_again_gets_the_idlest_gpu(machine_of, program):
+def test_reloaded_jax_gets_the_idlest_gpu(machine_of, program):
     script = f"import jax\n{PROGRAMS[program]}\nprint(len(jax.devices()))"
     ran = machine_of("jax", *FOUR).run(script, fresh=True)
     assert (ran.exit_status, ran.stdout, ran.contexts, len(ran.said)) == (0, "1\n", [3], 1), ran.stderr

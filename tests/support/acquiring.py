@@ -69,7 +69,7 @@ def acquired(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "READ_S", 0.1)
 
     def every_holder():
-        """As if the process were below each job, which the tests start beside it."""
+        """Yield every holder, as if all jobs were ancestors of the process. The tests start the jobs beside it."""
         return [(holder.pid, holder.start_time) for holder in leases(tmp_path).holders]
 
     def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):

@@ -47,7 +47,7 @@ class Process:
             first_reading=self.reading,
             reader=self.driver,
             cuda=self.cuda,
-            # As if it were below each job, which the tests start beside it.
+            # Treat all jobs as ancestors of the process. The tests start the jobs beside it.
             above=lambda: [(holder.pid, holder.start_time) for holder in self.holders],
             say=say or self.say,
         )

@@ -47,7 +47,7 @@ _OTHERS = {
     "_cuda_setMemoryFraction": "memory.limit",
 }
 
-# Functions of ``torch.cuda`` that modules such as bitsandbytes and fastai call at their import.
+# Functions of ``torch.cuda`` that bitsandbytes, fastai and other libraries call while they are imported.
 _OF_CUDA = ("current_device", "get_device_properties", "set_device")
 
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
@@ -83,7 +83,7 @@ class PyTorch(HookedFramework):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        # Functions that are hooked until CUDA starts, each by its module and name, with the original.
+        # Hooks to remove when CUDA starts, as (module, function name, original function).
         self._until_start: list[tuple[Any, str, Any]] = []
         self._keras: KerasWatch | None = None
 
@@ -174,7 +174,7 @@ class PyTorch(HookedFramework):
             return certain
         count: int
         if gpus is not None:
-            count = original()  # PyTorch says why there is none
+            count = original()  # 0, with PyTorch's own warning
             return count
         self._before()
         count = original()
@@ -201,7 +201,7 @@ class PyTorch(HookedFramework):
         if self._gpus_for_an_import() is None:
             original(device)
         else:
-            # PyTorch calls it as soon as CUDA has started.
+            # PyTorch runs this call as soon as CUDA has started.
             sys.modules["torch"].cuda._lazy_call(partial(original, device))
 
     def get_device_properties(self, original: Any, device: Any = None) -> Any:
@@ -229,9 +229,9 @@ class PyTorch(HookedFramework):
         return None
 
     def _gpus_for_an_import(self) -> Sequence[CudaProperties | None] | None:
-        """The GPUs that CUDA will count, if an installed module asks while it is imported, else ``None``.
+        """Return the GPUs that CUDA will count if an installed module is being imported, else ``None``.
 
-        A question like that claims nothing and waits for nothing: the program may need no GPU.
+        Such a module must not claim a GPU or wait for one, because its program may need none.
         """
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
@@ -244,14 +244,14 @@ class PyTorch(HookedFramework):
         return None
 
     def _hook_until_start(self, holder: Any, name: str) -> None:
-        """Hook a function that is of interest until CUDA starts, by the method that is called like it."""
+        """Replace the function ``holder.name`` by the method of the same name of this class, until CUDA starts."""
         original = getattr(holder, name, None)
         if callable(original):
             self._until_start.append((holder, name, original))
             setattr(holder, name, hooked(original, getattr(self, name)))
 
     def torch_seed_generator(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        """Keras is about to start CUDA by C++."""
+        """Claim a GPU first if Keras makes a CUDA generator: that starts CUDA in C++, which calls none of our hooks."""
         core: Any = sys.modules.get("keras.src.backend.torch.core")
         if str(getattr(core, "get_device", str)()).startswith("cuda"):
             self._before()

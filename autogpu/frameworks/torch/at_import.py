@@ -1,7 +1,7 @@
-"""Questions about GPUs that an installed module asks while it is imported, and answers that start no CUDA.
+"""Answers to calls of ``torch.cuda`` by an installed module that is being imported, without starting CUDA.
 
-Keras then starts CUDA by ``torch.Generator("cuda")``, of which Python hears nothing. So its function that makes one is
-hooked when its module is imported.
+Keras later calls ``torch.Generator("cuda")``, which starts CUDA in C++ and calls no Python code that could be hooked.
+So the function of Keras that makes the generator is hooked as soon as its module is imported.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _INSTALLED = re.compile("/(site|dist)-packages/")
 _TORCH = re.compile("/(site|dist)-packages/torch/")
 
-
 _KERAS_MODULE, _KERAS_FUNCTION = "keras.src.backend.torch.random", "torch_seed_generator"
 
 
 def importing_module() -> str:
-    """Return the name of the innermost module whose code is running, but for PyTorch's own, if it is an installed one.
+    """Return the name of the installed module that is being imported, ``""`` if there is none.
 
-    ``""`` for a module of the script, and for one that is run as a program.
+    If several imports are nested, the innermost decides. PyTorch's own modules do not count. If the innermost module
+    belongs to the script, or runs as a program (``python -m``), the result is ``""``.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -41,7 +41,7 @@ def importing_module() -> str:
 
 
 def ordinal_of(device: Any) -> int | None:
-    """Return the number of the GPU that a question is about; ``None`` if PyTorch has to judge what was passed."""
+    """Return the GPU number of an argument of ``torch.cuda``; ``None`` if it is invalid, which PyTorch will report."""
     torch: Any = sys.modules["torch"]
     if isinstance(device, torch.cuda.device):
         device = device.idx
@@ -56,7 +56,7 @@ def ordinal_of(device: Any) -> int | None:
 
 
 class KerasWatch:
-    """A finder that notices the import of Keras' module with random numbers. It is of use once."""
+    """An import finder that hooks Keras' random module right after its import."""
 
     def __init__(self, install: Callable[[ModuleType, str], None]) -> None:
         self._install = install
@@ -68,7 +68,7 @@ class KerasWatch:
         spec = PathFinder.find_spec(fullname, path, target)
         loader: Any = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
-            # Of this one instance, which loads this one module.
+            # Replaces the method of this loader only, which loads no other module.
             loader.exec_module = partial(self._exec_module, loader.exec_module)
         return spec
 
@@ -78,9 +78,9 @@ class KerasWatch:
 
 
 class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` returns before CUDA has started in this process.
+    """Stand-in for the result of ``torch.cuda.get_device_properties`` before CUDA has started in this process.
 
-    It has what CUDA told another process. Every other attribute starts CUDA here.
+    CUDA reported these attributes to another process. Access to any other attribute starts CUDA in this process.
     """
 
     def __init__(self, found: CudaProperties, ask: Callable[[], Any]) -> None:

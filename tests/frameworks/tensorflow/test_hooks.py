@@ -36,10 +36,10 @@ print(len(at_import), sorted(loaded() - at_import))
 
 
 def test_claim_imports_no_module_of_ours(run):
-    # A child that another thread forks while a module is imported would wait for that import forever.
+    # If another thread forks a child during an import, the child waits for the module's lock forever.
     count, at_claim = run(LOADS, AUTOGPU_LIMIT="2GiB").stdout.strip().split(maxsplit=1)
     assert at_claim == "[]"
-    # Each module is found, opened and read in every process that imports a framework. This many was a choice.
+    # Every process that imports a framework finds, opens and reads each of these modules, so their number is limited.
     assert 30 < int(count) <= 66
 
 

@@ -131,7 +131,7 @@ sys.stdin.readline()
     assert (machine.claims(), job.contexts) == ({job.pid: [3]}, [3])
 
 
-# What bitsandbytes, fastai and others do at their import, in functions of their own.
+# Code that bitsandbytes, fastai and other libraries run while they are imported.
 LIBRARIES = {
     "available": "assert torch.cuda.is_available()",
     "properties": """
@@ -216,7 +216,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def machine_with_library(machine_of):
-    """A machine on which a library is installed that does something at its import."""
+    """Make a machine with an installed library that runs the given code while it is imported."""
 
     def made(text, *gpus):
         machine = machine_of("torch", *gpus)

@@ -32,7 +32,7 @@ def test_a_script_that_says_nothing_gets_the_idlest_gpu_with_growth(with_autogpu
     assert ran.said == [SAYS_GPU_3]
 
 
-# Not PyTorch and JAX: they import modules at their first use of a GPU, which fails then without autogpu as well.
+# PyTorch and JAX can't be tested like this: their first use of a GPU imports modules, which fails while Python ends.
 AT_THE_END = """
 class Model:
     def __del__(self, use=tf.config.experimental.list_logical_devices, os=os, leases=os.environ["AUTOGPU_LEASE_DIR"]):
