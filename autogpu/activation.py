@@ -132,15 +132,17 @@ def _read_and_resolve(started_with: str | None) -> None:
     # Not at the top of the file: the driver is read while the rest of the package is imported.
     from autogpu import engines, policy
     from autogpu.allocation import Allocation
+    from autogpu.selection.visible_devices import initial_visibility
 
     resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
-    grant = engines.granted_here(os.environ, started_with)
+    initial = initial_visibility(os.environ, started_with)
+    grant = engines.granted_here(os.environ, initial)
     for problem in resolved.problems if grant.is_first else ():
         say(str(problem))
     if not resolved.policy.enabled:
         reading.close()
         return
-    allocation = Allocation(resolved, os.environ, guard, grant=grant, started_with=started_with, first_reading=reading)
+    allocation = Allocation(resolved, os.environ, guard, grant=grant, initial=initial, first_reading=reading)
 
 
 def _report(error: Exception) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from typing import Callable, ContextManager, Iterable, MutableMapping, Sequence
+from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence
 
 from autogpu import engines
 from autogpu.acquire import Taken, acquire, covers, raise_if_refused, script_name
@@ -29,9 +29,9 @@ from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import told_of_siblings
-from autogpu.selection.visible_devices import restore
+from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices, restore
 from autogpu.variables import LEASE
-from autogpu.visibility import Order, VisibleDevices
+from autogpu.visibility import GpuList
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class Allocation:
 
     Attributes:
         guard: Around every step of ours.
-        environ: The environment that the driver, the framework and child processes read.
+        environ: The environment that the script reads.
+        gpu_list: The list of GPUs in the environment.
         cuda: The CUDA driver that the frameworks load.
         this_run: Of the script, beside its last ones.
         taken: ``None`` until something is decided, and after it was given back.
@@ -89,12 +90,13 @@ class Allocation:
         guard: Callable[[], ContextManager[None]],
         *,
         grant: Grant,
-        started_with: str | None,
+        initial: InitialVisibility,
         first_reading: Reading,
         reader: DeviceReader = probe,
         cuda: CudaDriver = loaded_cuda,
         above: Callable[[], Iterable[tuple[int, int]]] = with_ancestors,
         say: Callable[[str], None] = stderr.say,
+        **list_options: Any,
     ) -> None:
         self.guard = guard
         self.resolved = resolved
@@ -102,7 +104,7 @@ class Allocation:
         self.cuda = cuda
         self._above = above
         self.readings = Readings(reader, environ, first_reading)
-        self.visible = VisibleDevices(resolved.policy, environ, started_with, cuda, grant)
+        self.gpu_list = GpuList(resolved.policy, environ, initial, cuda, grant, **list_options)
         self.this_run = ThisRun(resolved.policy, environ, grant)
         self.taken: Taken | None = None
         self.wants_order = False
@@ -124,8 +126,12 @@ class Allocation:
         return self.resolved.policy
 
     @property
+    def visible(self) -> VisibleDevices:
+        return self.gpu_list.visible
+
+    @property
     def grant(self) -> Grant:
-        return self.visible.grant
+        return self.gpu_list.grant
 
     @property
     def is_rank(self) -> bool:
@@ -145,10 +151,9 @@ class Allocation:
     @property
     def moment(self) -> Moment:
         """When the process claims, as far as is known."""
-        visible = self.visible
         return claim_moment(
-            hides_others=visible.hides_others,
-            has_candidates=bool(visible.listed.candidates) and not visible.lists_chosen,
+            hides_others=self.gpu_list.hides_others,
+            has_candidates=bool(self.visible.candidates) and not self.gpu_list.lists_chosen,
             wants_order=self.wants_order,
         )
 
@@ -167,7 +172,7 @@ class Allocation:
     def uuids(self) -> tuple[str, ...] | None:
         """Of the process's GPUs, as CUDA counts them, or will count them by the list that we wrote."""
         counted = self.counted_uuids
-        return (self.visible.listed.pool or None) if counted is None else counted
+        return (self.visible.pool or None) if counted is None else counted
 
     # The import
 
@@ -175,9 +180,9 @@ class Allocation:
         """List the pool, idlest first, if no framework has done so, or ``anew``; claim where that can't wait."""
         policy = self.policy
         with self.lock:
-            if anew or not self.visible.is_written:
+            if anew or not self.visible.is_listed:
                 inventory = self.readings.wait(IMPORT_DEADLINE_S)
-                self.visible.write(inventory)
+                self.gpu_list.list_gpus(inventory)
                 self.readings.prepare()
                 if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                     self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
@@ -194,8 +199,8 @@ class Allocation:
             has_fresh_reading = self.readings.is_pending
             is_listed_anew = self._follow_environment()
             if not said.places:
-                self.visible.keep_order(self.readings.newest)
-            if self.visible.listed.may_have_gpus and not has_fresh_reading:
+                self.gpu_list.keep_order(self.readings.newest)
+            if self.visible.may_have_gpus and not has_fresh_reading:
                 self.readings.begin()
             if self.moment is not Moment.CONTEXT and (is_listed_anew or self.taken is None):
                 self._claim_before_cuda(said)
@@ -209,7 +214,7 @@ class Allocation:
         if is_engine_worker(self.environ) or (told != self.told and self.lease is None):
             self.told = told
             grant = self._granted_by_now()
-        is_listed_anew = self.visible.refresh(inventory, grant)
+        is_listed_anew = self.gpu_list.follow(inventory, grant)
         if is_listed_anew and self.taken is not None:
             self.taken = replace(self.taken, is_listed=False)
         return is_listed_anew
@@ -217,10 +222,10 @@ class Allocation:
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
         """Choose and claim by the list that CUDA will read, and write that anew: the claimed GPUs first, or alone."""
         visible = self.visible
-        inventory, pool = self.readings.newest, visible.listed.candidates or visible.listed.pool
+        inventory, pool = self.readings.newest, visible.candidates or visible.pool
         if inventory is None or not pool or self.cuda.visible_uuids() is not None or self.assigned_to:
             return
-        if self.moment is Moment.CUDA_START and not visible.listed.candidates:
+        if self.moment is Moment.CUDA_START and not visible.candidates:
             if self._keeps_order(said):
                 return
             said = self._as_place(said)
@@ -233,21 +238,21 @@ class Allocation:
         taken = self.taken
         assert taken is not None
         decision = taken.decision
-        at = self.visible.show(inventory, decision, places, is_parents=taken.is_parents)
+        at = self.gpu_list.list_claimed(inventory, decision, places, is_parents=taken.is_parents)
         if at and not taken.is_parents:
             names = listed([f"cuda:{place}" for place in at])
             decision = replace(decision, why=f"{decision.why}, as the script's {names}")
-        self.taken = replace(taken, decision=decision.counted_as(self.visible.listed.pool), is_listed=True)
+        self.taken = replace(taken, decision=decision.counted_as(self.visible.pool), is_listed=True)
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
         """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
         is_ranks_list = self.visible.spec.is_scripts and self.grant.rank is not None
-        return said.visible is not None or is_ranks_list or self.visible.listed.order is Order.WORKERS
+        return said.visible is not None or is_ranks_list or self.visible.order is Order.WORKERS
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
-        at, listed = said.places, self.visible.listed
+        at, listed = said.places, self.visible
         # Of several none is a place, for which one GPU would be claimed.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
@@ -262,7 +267,7 @@ class Allocation:
             if is_begun or not _gives_a_gpu(self.policy):
                 return None
             self._follow_environment()
-            inventory, listed = self.readings.newest, self.visible.listed
+            inventory, listed = self.readings.newest, self.visible
             if inventory is None or inventory.unreadable or listed.candidates or not listed.pool or self.grant.is_none:
                 return None
             count = len(self._gpus_elsewhere(built_for) or ())
@@ -276,13 +281,13 @@ class Allocation:
         with self.lock:
             self._follow_environment()
             found = self._gpus_elsewhere(built_for)
-            return [None] * len(self.visible.listed.pool) if found is None else found
+            return [None] * len(self.visible.pool) if found is None else found
 
     def _gpus_elsewhere(self, built_for: tuple[int, int]) -> Sequence[CudaProperties] | None:
-        pool = self.visible.listed.pool
+        pool = self.visible.pool
         # Kept, because scripts ask repeatedly and each question starts a process.
         if pool not in self._asked_elsewhere:
-            self._asked_elsewhere[pool] = self.cuda.gpus_elsewhere(self.environ, built_for)
+            self._asked_elsewhere[pool] = self.cuda.gpus_elsewhere(self.gpu_list.environ_of_cuda(), built_for)
         return self._asked_elsewhere[pool]
 
     def hide_where_none_is_taken(self) -> None:
@@ -290,10 +295,10 @@ class Allocation:
         with self.lock:
             if self.assigned_to:
                 return
-            if self.taken is None and self.policy.count == 0 and self.visible.listed.may_have_gpus:
+            if self.taken is None and self.policy.count == 0 and self.visible.may_have_gpus:
                 self.take(self.selection_request(NOTHING_SAID))
             if self.decision is not None and self.decision.verdict is Verdict.CPU:
-                self.visible.hide_all()
+                self.gpu_list.hide_all()
 
     # The decision
 
@@ -317,10 +322,10 @@ class Allocation:
             asked_count=request.count,
             count_is_set=self.resolved.settings["select.count"].is_set,
             grant=self.grant,
-            learned=self.this_run.learned(self.readings.newest, visible.listed.candidates or uuids or ()),
+            learned=self.this_run.learned(self.readings.newest, visible.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
-        if visible.counts_places(numbers):
+        if visible.counts_indices(numbers, self.grant):
             selection = replace(selection, chosen=None, positions=numbers)
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
@@ -349,7 +354,7 @@ class Allocation:
     def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
         """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""
         uuids, rank = selection.uuids or (), selection.grant.rank
-        is_worker = self.visible.listed.order is Order.WORKERS
+        is_worker = self.visible.order is Order.WORKERS
         why = order_is_fixed(self.policy, is_worker=is_worker)
         if self.decision is not None:
             return self.decision
@@ -372,14 +377,14 @@ class Allocation:
         """CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
         taken, uuids = self.taken, self.cuda.visible_uuids()
         if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
-            return self.visible.listed.order is not Order.WORKERS
+            return self.visible.order is not Order.WORKERS
         ordinals = taken.decision.ordinals if taken else ()
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
         with self.lock:
-            pool = self.visible.listed.hidden
+            pool = self.visible.hidden
             # Where a cgroup denies every GPU there is nothing to hide.
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.taken is None and (pool or is_denied):
@@ -392,7 +397,10 @@ class Allocation:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
-        environ, script = self.visible.environ_without_ours(), self.grant.task or script_name(getattr(sys, "argv", []))
+        environ, script = (
+            self.gpu_list.environ_without_autogpu(),
+            self.grant.task or script_name(getattr(sys, "argv", [])),
+        )
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting, self._above)
         except AutoGpuError as error:
@@ -436,12 +444,13 @@ class Allocation:
     # What it tells its children, and people
 
     def tell_children(self) -> None:
-        """Let child processes share the claim; again whenever ``CUDA_VISIBLE_DEVICES`` has changed."""
+        """Let child processes share the claim, and the script find its GPUs; again whenever the list has changed."""
         if self.lease is not None:
             if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
                 self._parents_marker = self.environ.get(LEASE)
-            self.environ[LEASE] = marker = self.lease.marker(self.environ)
+            self.environ[LEASE] = marker = self.lease.marker(self.visible.spec.value)
             self._written_marker = (os.getpid(), marker)
+            self.gpu_list.show_claimed(self.readings.newest)
 
     def leave_to_workers(self, count: int, framework: Framework) -> bool:
         """Let ``count`` processes that one call is about to start choose together, a GPU each; whether they will."""
@@ -455,15 +464,14 @@ class Allocation:
         return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
 
     def _granted_by_now(self) -> Grant:
-        return engines.granted_here(self.visible.environ_without_ours(), self.visible.initial.value)
+        return engines.granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
 
     def _tell_what_is_kept(self) -> None:
         """Say once that another task of this worker was given what a framework can't follow any more."""
-        visible = self.visible
         with self.guard():
             grant = self._granted_by_now()
-            now = messages.granted_gpus(grant, visible.named(grant))
-            before = messages.granted_gpus(self.grant, visible.spec.value)
+            now = messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
+            before = messages.granted_gpus(self.grant, self.visible.spec.value)
             if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
                 self._has_told_what_is_kept = True
                 self.say_in_each_rank(

@@ -14,7 +14,7 @@ from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
 from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
-from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, restore
+from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
@@ -27,15 +27,18 @@ _MOST_INCLUDED = 20
 _LONGEST_NAME = 64
 
 
-def granted_here(environ: Mapping[str, str], started_with: str | None = None) -> Grant:
+def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None = None) -> Grant:
     """Find out what an engine granted to this process.
 
     Args:
         environ: Of the process; what an autogpu wrote there does not count.
-        started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
+        initial: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
+            ``None`` if it is as it was.
     """
-    initial, environ = _initial(environ), copy_of(environ)
-    restore(environ, initial.inherited)
+    initial = initial or initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
+    environ = original_environ(copy_of(environ))
+    now = environ.get(CUDA_VISIBLE_DEVICES)
+    has_parents_list = initial.parents_list is not None and now == initial.value
     return granted(
         environ,
         EngineFacts(
@@ -43,15 +46,10 @@ def granted_here(environ: Mapping[str, str], started_with: str | None = None) ->
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
             # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
-            rank=_rank(environ, is_below_rank_0=initial.is_written and LEASE in environ),
-            is_given=initial.value not in (None, started_with),
+            rank=_rank(environ, is_below_rank_0=has_parents_list and LEASE in environ),
+            is_given=now not in (None, initial.value),
         ),
     )
-
-
-def _initial(environ: Mapping[str, str]) -> InitialVisibility:
-    """``CUDA_VISIBLE_DEVICES`` there, and as it was before the autogpu of an ancestor wrote an order of its own."""
-    return initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
 
 
 def _slurm_conf(environ: Mapping[str, str]) -> str:
@@ -128,7 +126,7 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
     if launcher is not None:
         # No other process of the host has this name.
         rank = replace(rank, job=rank.job or f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}")
-        visible = _initial(_environ_of(launcher)).inherited
+        visible = original_environ(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES)
     return among_same_gpus(rank, environ, visible)
 
 

@@ -1,6 +1,6 @@
 """The environment variables that autogpu knows, apart from those of the policy's keys. The one place for each name.
 
-The start-up hook imports nothing of the package and repeats two of them.
+The start-up hook imports nothing of the package and repeats some of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a program started by one call
 
-# What we wrote into CUDA_VISIBLE_DEVICES and what was there before, for an autogpu in a child.
+# For an autogpu in a child: what CUDA is to read in CUDA_VISIBLE_DEVICES, what the variable was without autogpu, and
+# what the script finds there if that is something else.
 WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = PREFIX + "ORIG_CUDA_VISIBLE_DEVICES"
+SHOWN_VISIBLE_DEVICES = PREFIX + "ORIG_SHOWN"
 
 # With a key's name in capitals: the value that an option of `autogpu run` has, beside the key's own variable.
 TYPED = PREFIX + "RUN_"

@@ -114,6 +114,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     from autogpu.frameworks.base import HookedFramework
     from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
     from autogpu.selection.grants import NO_ENGINE
+    from autogpu.selection.visible_devices import InitialVisibility
 
     class Program(HookedFramework):
         """What autogpu takes for a framework here: this job calls CUDA itself, and so has nothing to hook."""
@@ -138,7 +139,12 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
     reading = probe.start(os.environ)
     resolved = policy.resolve(os.environ, script=None, working_directory=Path.cwd())
     allocation = Allocation(
-        resolved, os.environ, contextlib.nullcontext, grant=NO_ENGINE, started_with=None, first_reading=reading
+        resolved,
+        os.environ,
+        contextlib.nullcontext,
+        grant=NO_ENGINE,
+        initial=InitialVisibility(None),
+        first_reading=reading,
     )
     program = Program(lambda: allocation, contextlib.nullcontext)
     program.join(allocation)

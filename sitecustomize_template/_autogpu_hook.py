@@ -17,6 +17,21 @@ frameworks = ("tensorflow", "jax", "torch")
 # keeps all of os alive beside it, which adds 1.3 % of a bare start to the interpreter's end (3.11).
 started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
 
+# A list that autogpu wrote in an ancestor is for CUDA. The script is to find what the ancestor's script finds, however
+# it has started this process: with its own copy of the environment, or with that of C, which CUDA reads.
+written = sys.modules["os"].environ.get("AUTOGPU_ORIG_WRITTEN")
+if written:
+    shown = sys.modules["os"].environ.get("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES")
+    shown = sys.modules["os"].environ.get("AUTOGPU_ORIG_SHOWN", shown)
+    if started_with == written:
+        started_with = shown
+        if shown is None:
+            del sys.modules["os"].environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            sys.modules["os"].environ["CUDA_VISIBLE_DEVICES"] = shown
+    if started_with == shown:
+        sys.modules["os"].putenv("CUDA_VISIBLE_DEVICES", written)
+
 # Where packages are installed, and PYTHONPATH: a script's own folder comes after this.
 started_path = tuple(sys.path)
 

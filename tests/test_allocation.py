@@ -15,7 +15,7 @@ from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeDriver
 from tests.support.holders import claims_on, other_job
 from tests.support.processes import in_a_fork
@@ -276,8 +276,8 @@ def test_a_child_is_a_member_of_its_parents_job(started, gpus, policy, caps):
     now, counted = parent.driver.now.devices, parent.cuda.devices
 
     def work():
-        names = (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES)
-        child = started(*now, counted=counted, **policy, **{name: parent.environ[name] for name in names})
+        inherited = {name: value for name, value in parent.environ.items() if name.startswith(("AUTOGPU_", "CUDA_"))}
+        child = started(*now, counted=counted, **{**policy, **inherited})
         assigned = child.framework.take()
         return assigned.ordinals, dict(assigned.caps), child.lines[0]
 

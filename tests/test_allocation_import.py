@@ -69,7 +69,7 @@ def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started)
 
 def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
     process = started(BUSY, counted=[BUSY], AUTOGPU_BUSY="cpu", **CHOSEN)
-    assert (process.listed, process.holders) == ("0", ())
+    assert (process.environ.get(CUDA_VISIBLE_DEVICES), process.listed, process.holders) == (None, "", ())
 
 
 def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):

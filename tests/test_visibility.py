@@ -1,4 +1,4 @@
-"""The pool in the environment of a process, and what the script writes there."""
+"""The list of a process's GPUs: what CUDA reads, what the script finds, and what the script writes."""
 
 import pytest
 
@@ -6,11 +6,13 @@ from autogpu.policy import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LONE_RANK, LocalRank
-from autogpu.variables import CUDA_DEVICE_ORDER
+from autogpu.selection.visible_devices import Order, initial_visibility
+from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
+from autogpu.variables import SHOWN_VISIBLE_DEVICES as SHOWN
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
-from autogpu.visibility import Order, VisibleDevices
+from autogpu.visibility import GpuList
 from tests.support.fakes import FakeCuda
 from tests.support.values import gpu, inventory
 
@@ -21,132 +23,185 @@ def listing(*indices):
     return ",".join(gpu(index).uuid for index in indices)
 
 
-def written(environ, started_with=None, *, how="pool", machine=MACHINE, cuda=None, grant=NO_ENGINE, **options):
-    """The pool of a process with this policy after it was written into ``environ``."""
-    cuda = cuda or FakeCuda()
-    pool = VisibleDevices(Policy(**options), environ, started_with, cuda, grant)
-    pool.lists_chosen = how == "chosen"
-    pool.write(machine)
-    return pool
+class Listed(GpuList):
+    """The list of a process with this policy and environment, after it was written."""
+
+    def __init__(self, environ, started_with=None, *, machine=MACHINE, **options):
+        self.environ, self.for_cuda = environ, started_with
+        initial = initial_visibility(environ, started_with)
+        cuda, grant, how = options.pop("cuda", FakeCuda()), options.pop("grant", NO_ENGINE), options.pop("how", "pool")
+        super().__init__(Policy(**options), environ, initial, cuda, grant, write_for_cuda=self._note)
+        self.lists_chosen = how == "chosen"
+        self.list_gpus(machine)
+
+    def _note(self, value):
+        self.for_cuda = value
+
+    @property
+    def seen(self):
+        """What CUDA reads, and what the script finds."""
+        return self.for_cuda, self.environ.get(VISIBLE)
 
 
 LOCKED = {"exclude": ("1",), "locked": frozenset({"select.exclude"})}
 OF_TWO = Grant(rank=LocalRank(0, 2, "MPICH"))
 LONE = Grant(rank=LocalRank(1, 2, LONE_RANK, job="ranks.1"))
 NONE = Grant("Slurm", "no GPU", is_none=True)
-NARROWED = {VISIBLE: listing(1, 0), WRITTEN: listing(1, 0)}
+NARROWED = {WRITTEN: listing(1, 0), ORIGINAL: "0,1", VISIBLE: "0,1"}
+UUIDS = f"{gpu(0).uuid},{gpu(2).uuid}"
 
 
 @pytest.mark.parametrize(
-    ("environ", "started_with", "options", "expected"),
+    ("found", "environ", "options", "for_cuda", "shown"),
     [
-        pytest.param({}, None, {}, listing(2, 0, 1), id="idlest-first"),
-        pytest.param({}, None, {"exclude": ("0-2",)}, "-1", id="none-where-all-are-excluded"),
-        pytest.param({VISIBLE: "2,0"}, "2,0", {"grant": OF_TWO}, listing(2, 0), id="ranks-keep-the-pools-order"),
-        pytest.param(NARROWED, listing(1, 0), {"grant": LONE}, listing(1, 0), id="a-lone-rank-counts-as-its-parent"),
-        pytest.param({VISIBLE: ""}, "", {}, "", id="an-empty-list-is-left-alone"),
-        pytest.param({VISIBLE: "1,2"}, None, LOCKED, listing(2), id="the-scripts-less-what-a-locked-key-excludes"),
-        pytest.param({VISIBLE: "1,2"}, None, {"how": "chosen"}, listing(2), id="the-chosen-of-the-scripts"),
-        pytest.param({VISIBLE: "1"}, "0,2", {"script": "override"}, listing(2, 0), id="inherited-and-overridden"),
-        pytest.param({VISIBLE: "1"}, None, {"grant": NONE}, "1", id="the-scripts-where-nothing-was-granted"),
-        pytest.param({}, None, {"grant": NONE}, "-1", id="none-where-nothing-was-granted"),
-        pytest.param({}, None, {"grant": Grant("Ray", visible="1")}, listing(1), id="granted-without-setting-it"),
+        pytest.param(None, {}, {}, listing(2, 0, 1), None, id="idlest-first-and-only-for-cuda"),
+        pytest.param(None, {}, {"exclude": ("0-2",)}, "-1", "-1", id="none-if-all-are-excluded"),
+        pytest.param(None, {}, {"exclude": ("2",)}, listing(0, 1), "0,1", id="numbers-if-some-are-excluded"),
+        pytest.param(None, {}, {"how": "chosen"}, listing(2), "2", id="the-number-of-the-chosen"),
+        pytest.param("0,1,2", {}, {}, listing(2, 0, 1), "0,1,2", id="a-shells-list-is-not-rewritten"),
+        pytest.param("2,0", {}, {"grant": OF_TWO}, listing(2, 0), "2,0", id="ranks-keep-the-pools-order"),
+        pytest.param("0,1,2", {}, LOCKED, listing(2, 0), "2,0", id="a-shells-list-without-the-excluded"),
+        pytest.param(UUIDS, {}, {"how": "chosen"}, listing(2), listing(2), id="uuids-if-the-shell-wrote-uuids"),
+        pytest.param("0,1", NARROWED, {"grant": LONE}, listing(1, 0), "0,1", id="a-lone-rank-counts-as-its-parent"),
+        pytest.param("", {}, {}, "", "", id="an-empty-list-is-left-alone"),
+        pytest.param("2", {}, {}, "2", "2", id="a-list-of-one-is-left-alone"),
+        pytest.param(None, {VISIBLE: "1,2"}, LOCKED, listing(2), "2", id="the-scripts-less-what-a-locked-key-excludes"),
+        pytest.param(None, {VISIBLE: "1,2"}, {"how": "chosen"}, listing(2), "2", id="the-chosen-of-the-scripts"),
+        pytest.param(
+            "0,2", {VISIBLE: "1"}, {"script": "override"}, listing(2, 0), "2,0", id="inherited-and-overridden"
+        ),
+        pytest.param(None, {VISIBLE: "1"}, {"grant": NONE}, "1", "1", id="the-scripts-if-nothing-was-granted"),
+        pytest.param(None, {}, {"grant": NONE}, "-1", "-1", id="none-if-nothing-was-granted"),
+        pytest.param(None, {}, {"grant": Grant("Ray", visible="1")}, listing(1), "1", id="granted-without-setting-it"),
+        pytest.param(None, {ORDER: "FASTEST_FIRST"}, {"exclude": ("2",)}, listing(0, 1), listing(0, 1), id="own-order"),
     ],
 )
-def test_what_is_listed(environ, started_with, options, expected):
-    environ, before = dict(environ), environ.get(VISIBLE)
-    visible = written(environ, started_with, **options)
-    # What is left as it was is the script's, or of who started it; of what autogpu wrote children can tell.
-    assert (environ[VISIBLE], environ.get(WRITTEN, before)) == (expected, expected)
-    assert visible.listed.may_have_gpus == (expected != "")
+def test_cuda_reads_the_pool_and_the_script_finds_what_it_counts(found, environ, options, for_cuda, shown):
+    environ = {**({} if found is None else {VISIBLE: found}), **environ}
+    visible = Listed(environ, found, **options)
+    assert visible.seen == (for_cuda, shown)
+    # A child that starts with either of the two has the list of its parent.
+    if environ.get(WRITTEN):
+        children = [initial_visibility(environ, value) for value in visible.seen]
+        assert {child.parents_list for child in children} == {for_cuda}
+
+
+ONE = inventory(gpu(0))
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    "options",
     [
-        ({"machine": None}, "no reading"),
-        ({"count": 0}, "no GPU wanted"),
-        ({"cuda": FakeCuda([gpu(0)], initialised=True)}, "CUDA has read it"),
-        ({"machine": inventory(gpu(0, mig_enabled=True))}, "MIG"),
-        ({"machine": inventory()}, "no GPU"),
+        pytest.param({"machine": None}, id="no-reading"),
+        pytest.param({"count": 0}, id="no-gpu-wanted"),
+        pytest.param({"cuda": FakeCuda([gpu(0)], initialised=True)}, id="cuda-has-read-it"),
+        pytest.param({"machine": inventory(gpu(0, mig_enabled=True))}, id="mig"),
+        pytest.param({"machine": inventory()}, id="no-gpu"),
+        pytest.param({"machine": ONE}, id="one-gpu"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_nothing_is_written_where_it_would_not_help(options, reason):
-    environ = {}
-    written(environ, **options)
-    assert environ == {}, reason
+def test_nothing_is_written_if_it_would_not_help(options):
+    visible = Listed({}, **options)
+    visible.show_claimed(ONE)
+    assert (*visible.seen, visible.environ.get(ORDER)) == (None, None, None)
 
 
-def test_where_an_engine_granted_nothing_the_hidden_pool_is_known():
-    visible = written({}, grant=NONE)
-    assert set(visible.listed.hidden) == {gpu(index).uuid for index in range(3)}
-    assert visible.listed.order is Order.GIVEN
+def test_the_pool_is_known_if_an_engine_granted_none_of_it():
+    visible = Listed({}, grant=NONE).visible
+    assert set(visible.hidden) == {gpu(index).uuid for index in range(3)}
+    assert visible.order is Order.FOREIGN
+
+
+@pytest.mark.parametrize(
+    ("found", "order", "shown", "shown_order"),
+    [
+        pytest.param(None, None, "2,0,1", "PCI_BUS_ID", id="unset"),
+        pytest.param(None, "PCI_BUS_ID", "2,0,1", "PCI_BUS_ID", id="the-same-order"),
+        pytest.param(None, "FASTEST_FIRST", None, "FASTEST_FIRST", id="an-order-of-the-users"),
+        pytest.param("0,1,2", None, "0,1,2", None, id="a-shells-list"),
+    ],
+)
+def test_a_process_with_its_gpus_finds_their_numbers(found, order, shown, shown_order):
+    given = {VISIBLE: found, ORDER: order}
+    environ = {name: value for name, value in given.items() if value is not None}
+    visible = Listed(environ, found)
+    assert {name: environ.get(name) for name in given} == given
+    visible.show_claimed(MACHINE)
+    assert (visible.seen, environ.get(ORDER)) == ((listing(2, 0, 1), shown), shown_order)
+    assert visible.environ_without_autogpu().get(VISIBLE) == found
+    # A child is started with what CUDA reads, or with what the script finds.
+    assert [initial_visibility(environ, value).value for value in visible.seen] == [found, found]
 
 
 # What the script and others write
 
 
 def test_what_the_script_wrote_before_the_import_is_its_own():
-    environ = {VISIBLE: "1"}
-    visible = written(environ)
-    # As the script wrote it, for it may read it again: no UUID, and in its order.
-    assert (visible.spec, environ[VISIBLE]) == (VisibleSpec("1", is_scripts=True), "1")
-    assert visible.environ_without_ours()[VISIBLE] == "1"
-    assert visible.listed.order is Order.GIVEN
+    visible = Listed({VISIBLE: "1"})
+    assert (visible.visible.spec, visible.environ[VISIBLE]) == (VisibleSpec("1", is_scripts=True), "1")
+    assert visible.environ_without_autogpu()[VISIBLE] == "1"
+    assert visible.visible.order is Order.FOREIGN
 
 
 def test_what_the_script_wrote_after_the_import_is_followed_and_left_to_children():
     environ = {VISIBLE: "0,2"}
-    visible = written(environ, "0,2")
-    assert visible.environ_without_ours()[VISIBLE] == "0,2", "what this process was started with"
+    visible = Listed(environ, "0,2")
+    assert visible.environ_without_autogpu()[VISIBLE] == "0,2", "what this process was started with"
     environ[VISIBLE] = "1"
-    assert visible.environ_without_ours()[VISIBLE] == "1"
-    visible.refresh(MACHINE, NO_ENGINE)
-    assert (visible.spec, environ[VISIBLE], visible.ignored_value) == (VisibleSpec("1", is_scripts=True), "1", None)
+    assert visible.environ_without_autogpu()[VISIBLE] == "1"
+    assert visible.follow(MACHINE, NO_ENGINE)
+    assert (visible.visible.spec, visible.seen) == (VisibleSpec("1", is_scripts=True), ("1", "1"))
+    assert initial_visibility(environ, "1").parents_list is None
 
 
-def test_what_the_script_wrote_after_cuda_had_read_it_is_remembered_as_ignored():
+def test_a_list_that_the_script_changed_and_put_back_is_written_again():
+    visible = Listed({})
+    visible.for_cuda = None  # by `os.environ[...] = "0"` and `del os.environ[...]`
+    assert not visible.follow(MACHINE, NO_ENGINE)
+    assert visible.seen == (listing(2, 0, 1), None)
+
+
+def test_what_the_script_wrote_after_cuda_had_read_it_is_left_there():
     environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
-    visible = written(environ, cuda=cuda)
+    visible = Listed(environ, cuda=cuda)
     cuda.initialise()
-    visible.refresh(MACHINE, NO_ENGINE)
-    assert visible.ignored_value is None
+    visible.follow(MACHINE, NO_ENGINE)
+    assert not visible.has_changed
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, NO_ENGINE)
-    assert (visible.ignored_value, environ[VISIBLE]) == ("1", "1")
+    visible.follow(MACHINE, NO_ENGINE)
+    visible.show_claimed(MACHINE)
+    assert (visible.has_changed, environ[VISIBLE]) == (True, "1")
 
 
-def test_override_restores_what_was_inherited_also_where_only_cuda_can_tell_what_that_is():
+def test_override_restores_what_was_inherited_also_if_only_cuda_can_tell_what_that_is():
     environ, mixed = {VISIBLE: "1"}, inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2))
-    written(environ, "0,2", script="override", machine=mixed)
-    assert environ == {VISIBLE: "0,2"}
+    assert Listed(environ, "0,2", script="override", machine=mixed).seen == ("0,2", "0,2")
 
 
 @pytest.mark.parametrize(("environ", "started_with", "original"), [({VISIBLE: "1,2"}, "0", "1,2"), ({}, None, None)])
 def test_what_an_ancestor_left_behind_is_replaced(environ, started_with, original):
-    environ = {**environ, ORIGINAL: "0"}
-    written(environ, started_with, how="chosen")
-    assert environ.get(ORIGINAL) == original
+    environ = {**environ, ORIGINAL: "0", SHOWN: "5"}
+    Listed(environ, started_with, how="chosen")
+    assert (environ.get(ORIGINAL), environ[SHOWN]) == (original, "2")
 
 
 def test_an_engine_that_grants_anew_to_each_task_is_followed():
     environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
-    visible = written(environ, grant=none)
-    for grant, expected in ((Grant("Ray", visible="2"), listing(2)), (none, "-1")):
-        visible.refresh(MACHINE, grant)
-        assert environ[VISIBLE] == expected
+    visible = Listed(environ, grant=none)
+    for grant, for_cuda, shown in ((Grant("Ray", visible="2"), listing(2), "2"), (none, "-1", "-1")):
+        visible.follow(MACHINE, grant)
+        assert visible.seen == (for_cuda, shown)
     environ[VISIBLE] = "1"
-    visible.refresh(MACHINE, Grant("Ray"))
-    assert environ[VISIBLE] == listing(1)
+    visible.follow(MACHINE, Grant("Ray"))
+    assert visible.seen == ("1", "1")
 
 
-def test_an_engines_numbers_are_positions_on_the_bus():
+def test_an_engines_numbers_are_indices_on_the_bus():
     mixed, by_bus = inventory(gpu(0), gpu(1, name="NVIDIA A100"), gpu(2)), Grant("Slurm", counts_by_bus=True)
     environ = {VISIBLE: "1,2"}
-    written(environ, "1,2", machine=mixed, grant=by_bus)
-    assert (environ[VISIBLE], environ[CUDA_DEVICE_ORDER]) == (listing(2, 1), "PCI_BUS_ID")
+    assert Listed(environ, "1,2", machine=mixed, grant=by_bus).seen == (listing(2, 1), "1,2")
+    assert environ[ORDER] == "PCI_BUS_ID"
     # The script's own numbers are meant as CUDA counts, which only CUDA knows here.
     environ = {VISIBLE: "1,2"}
-    written(environ, machine=mixed, grant=by_bus)
-    assert environ == {VISIBLE: "1,2"}
+    assert Listed(environ, machine=mixed, grant=by_bus).seen == ("1,2", "1,2")
+    assert ORDER not in environ

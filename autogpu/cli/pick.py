@@ -7,7 +7,7 @@ from typing import Mapping, Sequence
 
 import click
 
-from autogpu.cli.request import NoDriver, decide_now, in_words, listing, policy_options, request_gpus, resolve_flags
+from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
 from autogpu.reporting.stderr import say
@@ -15,6 +15,8 @@ from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.visible_devices import uuid_list
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 
 @click.command(
@@ -70,7 +72,7 @@ def _print_decision(decision: Decision, family: Family | None, form: str, reques
     if decision.verdict is not Verdict.TAKE:
         say(_without_gpu(in_words(decision)))
         return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
-    click.echo(_formatted(decision.devices, form, listing(decision.devices, request.policy, request.inventory)))
+    click.echo(_formatted(decision.devices, form))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
     held = "reserved already" if is_held else "not reserved"
     say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")
@@ -90,10 +92,10 @@ def _without_gpu(why: str) -> str:
     return printable(why if why.startswith("no GPU") else f"no GPU: {why}", 2000)
 
 
-def _formatted(taken: Sequence[Device], form: str, variables: Mapping[str, str]) -> str:
-    uuids = ",".join(device.uuid for device in taken)
+def _formatted(taken: Sequence[Device], form: str) -> str:
+    uuids = uuid_list(taken)
     if form == "export":
-        return "export " + " ".join(f"{name}={value}" for name, value in variables.items())
+        return f"export {CUDA_VISIBLE_DEVICES}={uuids}"
     if form == "docker":
         # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
         return f'"device={uuids}"'

@@ -9,20 +9,17 @@ import click
 
 from autogpu import policy
 from autogpu.devices import probe
-from autogpu.devices.model import Device, Inventory
 from autogpu.errors import AutoGpuError, DriverUnavailable
-from autogpu.policy import KEYS, Policy, Resolved, kinds
+from autogpu.policy import KEYS, Resolved, kinds
 from autogpu.policy.model import COMMAND_LINE, with_options
 from autogpu.process import unix_s
 from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family, preview
-from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.ranking import unmatched_lists
-from autogpu.selection.visible_devices import environment_for
 from autogpu.status.snapshot import read_leases, request_here
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
 def duration(text: str) -> object:
@@ -83,12 +80,6 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
 
 class NoDriver(DriverUnavailable):
     """This is a machine without NVIDIA GPUs."""
-
-
-def listing(devices: Sequence[Device], policy: Policy, inventory: Inventory | None) -> dict[str, str]:
-    """The variables that list ``devices`` for a program that is not Python, as ``select.identifier`` says."""
-    written = environment_for(devices, VisibleSpec(), inventory, policy.identifier)
-    return {name: written[name] for name in (CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES) if name in written}
 
 
 def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | None = None) -> SelectionRequest:

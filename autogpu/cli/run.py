@@ -13,7 +13,7 @@ from typing import Callable, Mapping, NoReturn, Sequence
 import click
 
 from autogpu.acquire import acquire, script_name
-from autogpu.cli.request import NoDriver, in_words, listing, policy_options, request_gpus, resolve_flags
+from autogpu.cli.request import NoDriver, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError
 from autogpu.install import template_folder
@@ -24,6 +24,7 @@ from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.visible_devices import numbered_list, original_environ, uuid_list
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 
@@ -101,9 +102,11 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     )
     if acquired.problem:
         tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
+    # The list is this command's now, and not that of an autogpu above it.
+    environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))
     if acquired.lease is not None:
-        environ[LEASE] = acquired.lease.marker(environ)
+        environ[LEASE] = acquired.lease.marker(environ[CUDA_VISIBLE_DEVICES])
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
 
@@ -122,7 +125,9 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if request.policy.level == "explain":
         for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
             tell(line)
-    return listing(decision.devices, request.policy, request.inventory)
+    # The program may be one that reads numbers.
+    numbered = numbered_list(decision.devices, request.inventory)
+    return {**(numbered or {CUDA_VISIBLE_DEVICES: uuid_list(decision.devices)})}
 
 
 def command_name(command: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ Examples:
   autogpu wait --mine && notify-send done
   autogpu wait --job 4121 && python next.py"""
 )
-@policy_options("select", without=("busy", "wait", "visible", "identifier"))
+@policy_options("select", without=("busy", "wait", "visible"))
 @click.option(
     "--job",
     "names",

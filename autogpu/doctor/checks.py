@@ -33,6 +33,7 @@ from autogpu.selection import explain
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.visible_devices import original_environ
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
@@ -72,7 +73,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     cuda, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, folder_error = try_folder(environ)
     return Facts(
-        environ=dict(environ),
+        environ=original_environ(environ),
         executable=sys.executable,
         start=start,
         pythons=_other_pythons(environ),

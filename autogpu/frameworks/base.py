@@ -150,14 +150,14 @@ class HookedFramework(Framework):
         allocation.wants_order |= self.WANTS_ORDER
         if not hooks.found:
             # The environment has to make the choice, which the framework's context will not.
-            allocation.visible.lists_chosen = True
+            allocation.gpu_list.lists_chosen = True
             for name, value in hooks.variables.items() if allocation.policy.growth else ():
                 allocation.environ.setdefault(name, value)
         allocation.list_gpus(anew=not hooks.found)
         if self.TAKES_FIRST_GPUS and allocation.policy.count == 0:
             # Its C++ may start CUDA without a word.
             allocation.hide_where_none_is_taken()
-        if hooks.missing and allocation.visible.listed.may_have_gpus:
+        if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
 
     # CUDA's start
@@ -290,8 +290,9 @@ class HookedFramework(Framework):
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None and inventory.devices:
             lines.append(messages.names_no_gpu(visible.spec.value or "", inventory, name))
-        if visible.ignored_value is not None:
-            lines.append(messages.set_too_late(visible.ignored_value, name))
+        if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
+            now, _ = visible.found_now(allocation.environ)
+            lines.append(messages.set_too_late(now or "", name))
         return lines
 
     def on_uncaught(self, error: BaseException) -> None:

@@ -16,7 +16,7 @@ from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, placed
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, ORIGINAL_VISIBLE_DEVICES, WRITTEN_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
 _ChooseBy = Callable[[LeaseSnapshot], "Mapping[str, int] | None"]
@@ -150,17 +150,17 @@ class Lease(LockedFile):
         """Let every program that this process starts from now on keep the lease, also when this process has ended."""
         self._file.leave_to_programs()
 
-    def marker(self, environ: Mapping[str, str]) -> str:
-        """The value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
+    def marker(self, visible: str | None) -> str:
+        """Return the value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
 
-        ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``, without the ``=`` where that is not set.
+        ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``, without the ``=`` if that is not set.
 
         Args:
-            environ: The environment that the children get; membership ends where they find another
-                ``CUDA_VISIBLE_DEVICES``.
+            visible: The ``CUDA_VISIBLE_DEVICES`` that the children get, as it would be without autogpu. A child that
+                finds another value is no member.
         """
         pid, start = self.identity["pid"], self.identity["start"]
-        return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_visible(environ)}"
+        return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_as_text(visible)}"
 
 
 def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
@@ -259,13 +259,12 @@ def ancestor_lease(
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:
-    """``CUDA_VISIBLE_DEVICES`` is what the marker's process left, or autogpu's order of that.
+    """True if ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu, is what the marker's process left.
 
     A value that was set since is an explicit choice.
     """
-    (name, _, _, left), now = _marker(environ), _visible(environ)
-    is_reordered = now == _visible(environ, WRITTEN_VISIBLE_DEVICES) != ""
-    return bool(name) and left in (now, _visible(environ, ORIGINAL_VISIBLE_DEVICES) if is_reordered else now)
+    name, _, _, left = _marker(environ)
+    return bool(name) and left == _as_text(environ.get(CUDA_VISIBLE_DEVICES))
 
 
 def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:
@@ -274,6 +273,5 @@ def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:
     return (name, pid, start, visible) if version == _MARKER_VERSION else ("", "", "", "")
 
 
-def _visible(environ: Mapping[str, str], name: str = CUDA_VISIBLE_DEVICES) -> str:
-    value = environ.get(name)
-    return "" if value is None else "=" + value
+def _as_text(visible: str | None) -> str:
+    return "" if visible is None else "=" + visible

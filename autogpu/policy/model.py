@@ -49,7 +49,6 @@ class Policy(Value):
     wait_s: float = 1800.0
     script: Literal["respect", "override"] = "respect"
     visible: Literal["pool", "chosen"] = "pool"
-    identifier: Literal["uuid", "index"] = "uuid"
     growth: bool = True
     limit: MemoryLimit | None = None
     limit_includes: Literal["arena", "process"] = "arena"
@@ -237,8 +236,7 @@ KEYS = (
     ),
     _key("select.wait", 'how long "wait" waits, and "share" for enough free memory', kinds.DURATION),
     _key("select.script", 'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"'),
-    _key("select.visible", 'CUDA_VISIBLE_DEVICES holds the whole "pool", idlest first, or only the "chosen"'),
-    _key("select.identifier", '"uuid", or "index" for code that reads CUDA_VISIBLE_DEVICES as numbers'),
+    _key("select.visible", 'the process sees the whole "pool", idlest first, or only the "chosen" GPUs'),
     _key("memory.growth", "allocate memory as needed, instead of all at the start"),
     _key(
         "memory.limit",

@@ -17,10 +17,10 @@ from autogpu.selection.decide import decide, why_none
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
 from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
-from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
+from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict, VisibleSpec
 from autogpu.selection.ranks import with_scripts_list
-from autogpu.selection.visible_devices import device_order, initial_visibility, visible_spec
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.selection.visible_devices import device_order
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,10 +164,14 @@ def request_for_new_process(
     own_uid: int,
     own_pid: int | None = None,
 ) -> SelectionRequest:
-    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order."""
+    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order.
+
+    Args:
+        environ: As it would be without autogpu.
+    """
     policy, grant = resolved.policy, settled(grant, inventory)
-    spec = visible_spec(environ, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)), policy.script, grant)
-    uuids = named_uuids(spec.value, inventory, device_order(environ, spec, grant))
+    spec = VisibleSpec(environ.get(CUDA_VISIBLE_DEVICES, grant.visible))
+    uuids = named_uuids(spec.value, inventory, device_order(environ.get(CUDA_DEVICE_ORDER), spec, grant))
     count, is_set = len(uuids or ()), resolved.settings["select.count"].is_set
     return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
 

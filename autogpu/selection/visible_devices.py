@@ -1,64 +1,101 @@
-"""The meaning of ``CUDA_VISIBLE_DEVICES``, who set it, and what to write there. Pure.
+"""The list of GPUs of a process: what CUDA is to read in ``CUDA_VISIBLE_DEVICES``, and what a script finds there. Pure.
 
-The GPUs that it names are the pool: choosing happens inside it, and it is never widened.
+CUDA reads the environment of C, a script reads ``os.environ``. A script finds what it would find without autogpu, until
+the process has its GPUs. The GPUs that the variable names are the pool: autogpu chooses inside it and never widens it.
 """
 
 from __future__ import annotations
 
-from typing import Mapping, MutableMapping, Sequence
+import enum
+from types import MappingProxyType
+from typing import Mapping, MutableMapping, Optional, Sequence
 
-from autogpu.devices.enumeration import hides_all
-from autogpu.devices.model import Device, Inventory
-from autogpu.frozen import Value
-from autogpu.selection.grants import NO_ENGINE, Grant, is_engine_worker
-from autogpu.selection.model import Cause, Ranking, VisibleSpec
+from autogpu.devices.enumeration import cards, has_instances, hides_all, named_uuids, shows_several
+from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.frozen import Value, replace
+from autogpu.policy.model import Policy
+from autogpu.selection.grants import NO_ENGINE, Grant
+from autogpu.selection.model import Cause, Decision, Ranking, VisibleSpec
+from autogpu.selection.ranking import ranking_of
+from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
     ORIGINAL_VISIBLE_DEVICES,
     PCI_ORDER,
+    SHOWN_VISIBLE_DEVICES,
     WRITTEN_VISIBLE_DEVICES,
 )
 
+Variables = Mapping[str, Optional[str]]
+
+_NOTHING: Variables = MappingProxyType({})
+_HIDES_ALL = "-1"
+
 
 class InitialVisibility(Value):
-    """``CUDA_VISIBLE_DEVICES`` as the interpreter found it.
+    """``CUDA_VISIBLE_DEVICES`` when a process started.
 
     Attributes:
-        inherited: Its value before an autogpu in an ancestor rewrote it; ``None`` if it was not set.
-        is_written: An autogpu in an ancestor did so, be it with the same text.
+        value: As it would be without autogpu; ``None`` if it was not set.
+        parents_list: What autogpu wrote for CUDA in the process that started this one, ``""`` if it had no need to
+            write; ``None`` if this process was not started with the list of such a process.
+        shown: The variable, if the script finds another value than without autogpu.
     """
 
     value: str | None
-    inherited: str | None
-    is_written: bool = False
+    parents_list: str | None = None
+    shown: Variables = _NOTHING
 
 
 def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
-    """See :class:`InitialVisibility`; ``environ`` as it was before this process changed it."""
-    if started_with is not None and started_with == environ.get(WRITTEN_VISIBLE_DEVICES):
-        return InitialVisibility(started_with, environ.get(ORIGINAL_VISIBLE_DEVICES), is_written=True)
-    return InitialVisibility(started_with, started_with)
+    """Tell an ancestor's list from a value of somebody else.
+
+    Args:
+        environ: Of this process.
+        started_with: The variable's value when the process started.
+    """
+    written, original = environ.get(WRITTEN_VISIBLE_DEVICES), environ.get(ORIGINAL_VISIBLE_DEVICES)
+    shown = environ.get(SHOWN_VISIBLE_DEVICES, original)
+    if written is None or started_with not in (written or shown, shown):
+        return InitialVisibility(started_with)
+    return InitialVisibility(original, written, _NOTHING if shown == original else {CUDA_VISIBLE_DEVICES: shown})
+
+
+def original_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a copy of a new process's environment with ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu."""
+    own = (WRITTEN_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, SHOWN_VISIBLE_DEVICES)
+    plain = {name: value for name, value in environ.items() if name not in own}
+    restore(plain, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).value)
+    return plain
 
 
 def visible_spec(
-    environ: Mapping[str, str], initial: InitialVisibility, script: str = "respect", grant: Grant = NO_ENGINE
+    found: str | None,
+    initial: InitialVisibility,
+    script: str = "respect",
+    grant: Grant = NO_ENGINE,
+    *,
+    is_engine_worker: bool = False,
 ) -> VisibleSpec:
-    """Tell what a ``script``, as ``select.script`` allows, hard-codes in ``environ`` from what it inherited."""
-    now = environ.get(CUDA_VISIBLE_DEVICES)
-    if is_engine_worker(environ) or now == initial.value:
-        # A worker's engine sets the variable after the interpreter's start; the script has no part in that.
-        value = initial.inherited if now == initial.value else now
-        return VisibleSpec(grant.visible if value is None else value)
+    """Tell what a script set from what it inherited.
+
+    Args:
+        found: ``CUDA_VISIBLE_DEVICES`` as it would be now without autogpu.
+        script: The policy's ``select.script``.
+        is_engine_worker: The engine may set the variable after the interpreter's start, so the script did not.
+    """
+    if is_engine_worker or found == initial.value:
+        return VisibleSpec(grant.visible if found is None else found)
     # A script that hides every GPU wants none of them; there is no other one to have instead.
-    if script == "override" and not hides_all(now):
-        return VisibleSpec(initial.inherited, overridden="(unset)" if now is None else now)
-    return VisibleSpec(now, is_scripts=now is not None)
+    if script == "override" and not hides_all(found):
+        return VisibleSpec(initial.value, overridden="(unset)" if found is None else found)
+    return VisibleSpec(found, is_scripts=found is not None)
 
 
-def device_order(environ: Mapping[str, str], spec: VisibleSpec, grant: Grant) -> str | None:
-    """``CUDA_DEVICE_ORDER`` by which the numbers of ``spec`` are meant."""
-    return PCI_ORDER if grant.counts_by_bus and not spec.is_scripts else environ.get(CUDA_DEVICE_ORDER)
+def device_order(found_order: str | None, spec: VisibleSpec, grant: Grant) -> str | None:
+    """Return the ``CUDA_DEVICE_ORDER`` by which the numbers of ``spec`` are meant."""
+    return PCI_ORDER if grant.counts_by_bus and not spec.is_scripts else found_order
 
 
 def restore(environ: MutableMapping[str, str], value: str | None, name: str = CUDA_VISIBLE_DEVICES) -> None:
@@ -69,8 +106,186 @@ def restore(environ: MutableMapping[str, str], value: str | None, name: str = CU
         environ[name] = value
 
 
+def uuid_list(devices: Sequence[Device]) -> str:
+    """Return the list of ``devices`` by UUID; without any it hides every GPU."""
+    return ",".join(device.uuid for device in devices) or _HIDES_ALL
+
+
+def numbered_list(devices: Sequence[Device], inventory: Inventory, found_order: str | None = None) -> Mapping[str, str]:
+    """Return the variables that list ``devices`` by the numbers of ``nvidia-smi``; none if CUDA could count otherwise.
+
+    NVML's indices are CUDA's under ``PCI_BUS_ID``, unless a GPU is lost or a card is in MIG mode. A ``found_order``
+    that somebody else has set is not replaced.
+    """
+    is_uncertain = inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices)
+    if is_uncertain or not devices or found_order not in (None, PCI_ORDER):
+        return {}
+    return {CUDA_DEVICE_ORDER: PCI_ORDER, CUDA_VISIBLE_DEVICES: ",".join(str(device.index) for device in devices)}
+
+
+class Order(enum.Enum):
+    """Whose order it is in which CUDA counts the GPUs."""
+
+    OURS = "idlest first"
+    PARENTS = "that of the process that started this one: a number of the script is an index there"
+    WORKERS = "one for the workers of a program, whose numbers are not known"
+    FOREIGN = "that of a list which autogpu did not write, CUDA's own, or one for all ranks of a job"
+
+
+class VisibleDevices(Value):
+    """The GPUs of a process as CUDA counts them, and the variables that say so.
+
+    Attributes:
+        found: ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu.
+        found_order: ``CUDA_DEVICE_ORDER``, likewise.
+        spec: Who says which GPUs may be used.
+        pool: UUIDs of the process's GPUs in CUDA's order; empty if they are not known.
+        order: Whose order that is.
+        candidates: UUIDs among which the process has to claim before CUDA starts, because CUDA does not show it all of
+            them: MIG instances are among them. Empty if CUDA does.
+        hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs and all of them are hidden.
+        may_have_gpus: False if the environment is known to hide all GPUs.
+        written: What CUDA is to read; ``None`` if that is what the script finds.
+        shown: The variables that the script finds otherwise than without autogpu.
+        is_listed: False before the first list was made.
+        pid: The process for which it was made.
+    """
+
+    found: str | None = None
+    found_order: str | None = None
+    spec: VisibleSpec = VisibleSpec()
+    pool: tuple[str, ...] = ()
+    order: Order = Order.FOREIGN
+    candidates: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    may_have_gpus: bool = True
+    written: str | None = None
+    shown: Variables = _NOTHING
+    is_listed: bool = False
+    pid: int = 0
+
+    def found_now(self, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+        """Return both variables as they would be without autogpu, if ``environ`` is that of the process now."""
+        now, order = environ.get(CUDA_VISIBLE_DEVICES), environ.get(CUDA_DEVICE_ORDER)
+        is_left = now == self.shown.get(CUDA_VISIBLE_DEVICES, self.found)
+        # `os.reload_environ` shows a script what CUDA reads.
+        is_left |= now is not None and now == self.written
+        is_order_left = order == self.shown.get(CUDA_DEVICE_ORDER, self.found_order)
+        return self.found if is_left else now, self.found_order if is_order_left else order
+
+    @property
+    def for_children(self) -> Variables:
+        """The variables by which autogpu in a child process tells the list from a value of somebody else."""
+        is_told = self.written is not None or (self.pool and not self.spec.is_scripts)
+        return {
+            WRITTEN_VISIBLE_DEVICES: (self.written or "") if is_told else None,
+            ORIGINAL_VISIBLE_DEVICES: self.spec.value if is_told else None,
+            SHOWN_VISIBLE_DEVICES: self.shown.get(CUDA_VISIBLE_DEVICES) if is_told else None,
+        }
+
+    def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:
+        """True if these numbers of a script are indices in an order that is autogpu's.
+
+        A rank's are indices among the GPUs of its job, unless there is a list for all of them.
+        """
+        is_ranks = self.spec.value is None and bool(grant.dividing_job)
+        return bool(numbers) and (self.order in (Order.OURS, Order.PARENTS) or is_ranks)
+
+    @property
+    def names_none(self) -> bool:
+        """True if the variable is meant to name GPUs, and names none of this machine."""
+        return not self.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
+
+
+def list_gpus(
+    visible: VisibleDevices,
+    inventory: Inventory,
+    policy: Policy,
+    grant: Grant,
+    *,
+    parents_list: str | None = None,
+    before: Sequence[str] = (),
+    count: int | None = None,
+) -> VisibleDevices:
+    """List the pool, idlest first, or in the order in which several processes count it.
+
+    Args:
+        visible: What is found, and by whose word; with ``Order.WORKERS`` for one of several workers.
+        parents_list: See :class:`InitialVisibility`.
+        before: The pool as it is listed now.
+        count: How many GPUs are listed at most; ``None`` for all of the pool.
+    """
+    spec, order = visible.spec, device_order(visible.found_order, visible.spec, grant)
+    pool = named_uuids(spec.value, inventory, order)
+    shown = {} if spec.overridden is None else {CUDA_VISIBLE_DEVICES: spec.value}
+    if spec.value is not None and order != visible.found_order:
+        shown[CUDA_DEVICE_ORDER] = order
+    visible = replace(visible, shown=shown)
+    if not pool:
+        # CUDA may have GPUs that NVML can't read.
+        return replace(visible, may_have_gpus=pool is None or bool(inventory.unreadable and not inventory.devices))
+    if grant.is_none and not spec.is_scripts:
+        return without_gpus(replace(visible, pool=pool))
+    known = by_uuid(inventory.devices)
+    ranking = ranking_of([known[uuid] for uuid in pool], policy, spec, visible.pid)
+    # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
+    parents = (named_uuids(parents_list, inventory, order) if parents_list else None) or ()
+    if grant.rank is None and visible.order is not Order.WORKERS:
+        is_all = has_instances(each.device for each in ranking.candidates)
+        devices = pool_in_order(ranking, count=None if is_all else count, kept_order=parents)
+    else:
+        # A process that is a rank among its own children counts as they do.
+        own = before if grant.rank is not None and grant.rank.launcher in (LONE_RANK, WORKERS) else ()
+        devices = pool_in_order(ranking, kept_order=parents or own or pool)
+        # The parent may have listed only what it claimed.
+        devices = tuple(device for device in devices if not parents or device.uuid in parents)
+    devices, candidates = _as_shown(devices, inventory, count)
+    if spec.is_scripts and len(devices) == len(pool):
+        # The framework is told the choice, and the numbers of the script's other code are its own.
+        return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
+    if not devices:
+        is_excluded = any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
+        return without_gpus(replace(visible, pool=pool)) if is_excluded else replace(visible, hidden=pool)
+    if grant.rank is not None:
+        visible = replace(visible, order=Order.FOREIGN)
+    elif visible.order is not Order.WORKERS:
+        visible = replace(visible, order=Order.OURS if parents_list is None else Order.PARENTS)
+    return _with_pool(replace(visible, candidates=candidates), devices, inventory)
+
+
+def _with_pool(visible: VisibleDevices, devices: Sequence[Device], inventory: Inventory) -> VisibleDevices:
+    """List these, for CUDA by UUID, and for the script if CUDA would count others without autogpu."""
+    pool = tuple(device.uuid for device in devices)
+    order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
+    counted = named_uuids(visible.found, inventory, order)
+    if counted == pool and len(pool) == 1:
+        return replace(visible, pool=pool, written=None)
+    shown = visible.shown
+    if counted is None or set(counted) != set(pool):
+        is_by_uuid = (visible.found or "")[:4].upper() in ("GPU-", "MIG-")
+        numbers = {} if is_by_uuid else numbered_list(devices, inventory, order)
+        shown = {**shown, **(numbers or {CUDA_VISIBLE_DEVICES: uuid_list(devices)})}
+    return replace(visible, pool=pool, written=uuid_list(devices), shown=shown)
+
+
+def without_gpus(visible: VisibleDevices) -> VisibleDevices:
+    """Hide every GPU of the pool from CUDA and from the script."""
+    shown = {CUDA_VISIBLE_DEVICES: _HIDES_ALL}
+    visible = replace(visible, pool=(), hidden=visible.pool, candidates=(), order=Order.FOREIGN)
+    return replace(visible, written=_HIDES_ALL, shown=shown)
+
+
+def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
+    """Show the GPUs of a process that has its own by number, in CUDA's order, if the variable was not set."""
+    if visible.written is None or visible.found is not None or not visible.pool:
+        return visible
+    known = by_uuid(inventory.devices)
+    numbers = numbered_list([known[uuid] for uuid in visible.pool], inventory, visible.found_order)
+    return replace(visible, shown={**visible.shown, **numbers})
+
+
 def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
-    """The GPUs of the pool as ``CUDA_VISIBLE_DEVICES`` is to list them: idlest first, none that the policy excludes.
+    """Return the GPUs of the pool as CUDA is to count them: idlest first, none that the policy excludes.
 
     Args:
         kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
@@ -86,28 +301,70 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
 
 
-def _has_cudas_indices(inventory: Inventory) -> bool:
-    """NVML's indices are also CUDA's under ``PCI_BUS_ID``, but not with a GPU lost, or a card in MIG mode."""
-    return not (inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices))
-
-
-def environment_for(
-    devices: Sequence[Device], spec: VisibleSpec, inventory: Inventory | None = None, identifier: str = "uuid"
-) -> dict[str, str]:
-    """The variables that list ``devices`` instead of what ``spec`` says; without any they hide every GPU.
-
-    The two beside ``CUDA_VISIBLE_DEVICES`` tell an autogpu in a child what was there before.
-    """
-    written = {CUDA_VISIBLE_DEVICES: ",".join(device.uuid for device in devices) or "-1"}
-    if devices and identifier == "index" and inventory and _has_cudas_indices(inventory):
-        numbers = ",".join(str(device.index) for device in devices)
-        written = {CUDA_VISIBLE_DEVICES: numbers, CUDA_DEVICE_ORDER: PCI_ORDER}
-    written[WRITTEN_VISIBLE_DEVICES] = written[CUDA_VISIBLE_DEVICES]
-    if spec.value is not None:
-        written[ORIGINAL_VISIBLE_DEVICES] = spec.value
-    return written
+def _as_shown(
+    devices: tuple[Device, ...], inventory: Inventory, count: int | None
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Return what CUDA shows a process of these, and the UUIDs of those among which it has to claim before."""
+    devices = tuple(device for device in devices if not device.mig_enabled)
+    if len(devices) < 2 or not has_instances(devices):
+        return devices, ()
+    if shows_several(inventory):
+        return best_kind_first(devices), ()
+    # Before R570 CUDA shows cards, or one instance.
+    shown = cards(devices) if devices[0].parent is None else devices[:1]
+    return shown[:count], tuple(device.uuid for device in devices)
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
     """Whole cards and instances apart, those of the best one's kind first: CUDA reads the first kind alone."""
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
+
+
+def list_claimed(
+    visible: VisibleDevices,
+    inventory: Inventory,
+    decision: Decision,
+    indices: Sequence[int],
+    *,
+    hides_others: bool,
+    is_rank: bool,
+    is_parents: bool,
+) -> tuple[VisibleDevices, tuple[int, ...]]:
+    """List what the process has claimed: alone, or before its other GPUs; or at these indices, which are returned.
+
+    Args:
+        decision: To take these.
+        indices: The numbers that the script is about to use; none if they are unknown.
+        hides_others: What is not claimed is hidden.
+        is_parents: The claim is that of the process that started this one.
+    """
+    pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
+    claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
+    first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
+    # A number that the script names is an index, and that of its siblings another one.
+    is_index = not is_rank and 0 < len(first) <= len(indices) and max(indices) < len(pool)
+    at = tuple(indices[: len(first)]) if is_index else ()
+    if at and is_parents:
+        there = [pool[index] for index in at]
+        first, at = (there, at) if set(there) == set(first) else (first, ())  # as the parent has put them
+    others = [uuid for uuid in pool if uuid not in first]
+    if visible.order is Order.OURS and not visible.spec.is_scripts:
+        rank = {candidate.device.uuid: rank for rank, candidate in enumerate(decision.ranking.candidates)}
+        others = sorted(others, key=lambda uuid: rank.get(uuid, len(rank)))
+    for index, uuid in sorted(zip(at or range(len(first)), first)):
+        others.insert(index, uuid)
+    if tuple(others) != visible.pool:
+        known = by_uuid(inventory.devices)
+        visible = _with_pool(visible, [known[uuid] for uuid in others], inventory)
+    return visible, () if at == tuple(range(len(at))) else at
+
+
+def _pool_after_claim(
+    visible: VisibleDevices, inventory: Inventory, decision: Decision, *, hides_others: bool
+) -> tuple[str, ...]:
+    """The pool; the claimed GPUs if others are hidden, and a MIG instance if CUDA shows none beside it."""
+    if hides_others or (visible.candidates and has_instances(decision.devices)):
+        return tuple(device.uuid for device in decision.devices)
+    known = by_uuid(inventory.devices)
+    whole = cards(known[uuid] for uuid in visible.candidates if uuid in known)
+    return tuple(device.uuid for device in whole) if visible.candidates else visible.pool

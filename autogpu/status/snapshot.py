@@ -24,6 +24,7 @@ from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jo
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
 from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
 from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
 
 # The module of the start-up hook.
@@ -67,6 +68,7 @@ def request_here(
 ) -> SelectionRequest:
     """The request of this user's process that would be started here with ``environ``."""
     grant = engines.granted_here(environ)
+    environ = original_environ(environ)
     return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 
 
@@ -99,7 +101,7 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
         return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
     processes = lease.processes_of(leases.holders, compute_pids(devices), is_complete=True)
     parent = lease.ancestor_lease(environ, leases.holders, with_ancestors())
-    family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(environ))
+    family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(original_environ(environ)))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
     return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed)

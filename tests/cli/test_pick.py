@@ -6,11 +6,8 @@ import sys
 import pytest
 
 from autogpu.cli import main as frame
-from autogpu.cli.request import listing
-from autogpu.policy import Policy
 from tests.cli.conftest import autogpu, holders, running
 from tests.gpusim import Gpu, Server
-from tests.support.values import cut, gpu, inventory
 
 asked_in_each_way = pytest.mark.parametrize("command", ["pick", "wait --timeout 0", "run --hold -- true"])
 NO_GPU = "export CUDA_VISIBLE_DEVICES=-1"
@@ -71,14 +68,6 @@ def test_variables_a_limit_and_the_inherited_list_count(server):
     assert picked("--devices", "0", "--limit", "8GiB") == ""
     wrong = autogpu(server, "pick", AUTOGPU_DEVICES="1 2").stderr
     assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in wrong
-
-
-def test_beside_a_card_in_mig_mode_numbers_are_not_certain_and_uuids_are_written():
-    policy, whole = Policy(identifier="index"), gpu(1)
-    numbered = listing([whole], policy, inventory(gpu(0), whole))
-    assert numbered == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}
-    # Before R570 CUDA counts whole cards first: number 1 would be the card in MIG mode.
-    assert listing([whole], policy, inventory(*cut(0, 5), whole)) == {"CUDA_VISIBLE_DEVICES": whole.uuid}
 
 
 def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path, lease_folder):

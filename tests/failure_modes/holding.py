@@ -61,11 +61,13 @@ class Holder:
 
     def gpus(self):
         """The GPUs that it has got, best first; waits until it has some."""
+        # By number, or by UUID beside a card whose numbers CUDA may count otherwise.
+        names = [str(number) for number in range(len(self._server.gpus))]
         uuids = [gpu.uuid for gpu in self._server.gpus]
         line = self.line()
         # pytest explains bare assertions in files of tests only.
         assert line, f"it has no GPU: {self.end()}"
-        return [uuids.index(uuid) for uuid in line.split(",")]
+        return [(names if name.isdigit() else uuids).index(name) for name in line.split(",")]
 
     def end(self):
         """Let it end; its exit status and what else it said on stderr."""

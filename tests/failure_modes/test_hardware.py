@@ -106,11 +106,10 @@ def test_21_twelve_gpus_are_counted_as_numbers(lab):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("identifier", ["uuid", "index"])
-def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train, commands, identifier):
+def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train):
     # CUDA counts the fastest first, NVML by the bus.
     run = train(*LAB)
-    policy = {"AUTOGPU_IDENTIFIER": identifier, "AUTOGPU_VISIBLE": "chosen", "AUTOGPU_WAIT": "0"}
+    policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_WAIT": "0"}
     for number in range(4):
         ran = run(USE, AUTOGPU_DEVICES=str(number), **policy)
         assert ran.contexts == [number]

@@ -29,7 +29,7 @@ def holder(start):
 
 @pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
 def test_a_child_finds_its_parents_lease(holder, folder, environ):
-    marker = holder.ask("marker", environ=environ)["marker"]
+    marker = holder.ask("marker", visible=environ.get(VISIBLE))["marker"]
     found = ancestor_lease({**environ, LEASE: marker}, holders(folder), [above(holder.pid)])
     assert has_parents_list({**environ, LEASE: marker})
     assert (found.pid, found.claims, found.group) == (holder.pid, {"GPU-0": 5}, "job")
@@ -41,19 +41,19 @@ def test_a_child_finds_its_parents_lease(holder, folder, environ):
     ids=str,
 )
 def test_a_process_that_changed_the_visible_devices_has_another_list(holder, folder, had, has):
-    marker = holder.ask("marker", environ=had)["marker"]
+    marker = holder.ask("marker", visible=had.get(VISIBLE))["marker"]
     assert not has_parents_list({**has, LEASE: marker})
     assert ancestor_lease({**has, LEASE: marker}, holders(folder), [above(holder.pid)]).pid == holder.pid
 
 
 def test_a_lease_is_none_to_its_own_process(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
-    assert ancestor_lease({LEASE: lease.marker({})}, holders(folder), [above(os.getpid())]) is None
+    assert ancestor_lease({LEASE: lease.marker(None)}, holders(folder), [above(os.getpid())]) is None
     lease.release()
 
 
 def test_a_copied_marker_makes_no_member_of_who_is_not_below_the_holder(holder, folder):
-    marker = holder.ask("marker", environ={})["marker"]
+    marker = holder.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), process.with_ancestors()) is None
 
 
@@ -61,18 +61,18 @@ def test_a_copied_marker_makes_no_member_of_who_is_not_below_the_holder(holder, 
 def test_a_copied_marker_makes_no_member_of_another_user(start, folder):
     alice = start("--uid", str(ALICE))
     alice.ask("acquire", gpus={"GPU-0": 5})
-    marker = alice.ask("marker", environ={})["marker"]
+    marker = alice.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), [above(alice.pid)]) is None
 
 
 def test_where_no_process_can_be_seen_the_marker_counts(holder, folder):
-    marker = holder.ask("marker", environ={})["marker"]
+    marker = holder.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), []).pid == holder.pid
 
 
 @pytest.mark.parametrize("has_fork", [False, True], ids=["ends-with-the-parent", "lasts-while-a-fork-of-it-lives"])
 def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork):
-    marker = holder.ask("marker", environ={})["marker"]
+    marker = holder.ask("marker", visible=None)["marker"]
     parent = above(holder.ask("fork")["child"] if has_fork else holder.pid)
     holder.kill()
     found = ancestor_lease({LEASE: marker}, holders(folder), [parent])
@@ -84,7 +84,7 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
     ["", "v1", "v1:::::", "v2:{name}:{pid}:{start}:", "v1:../job:1:1:", "v1:{name}:1:{start}:", "v1:{name}:{pid}:1:"],
 )
 def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
-    _, name, pid, start, _ = holder.ask("marker", environ={})["marker"].split(":")
+    _, name, pid, start, _ = holder.ask("marker", visible=None)["marker"].split(":")
     assert pid != str(os.getpid())
     marker = marker.format(name=name, pid=pid, start=start)
     assert ancestor_lease({LEASE: marker}, holders(folder), [above(holder.pid)]) is None
@@ -96,7 +96,7 @@ import os, subprocess, sys
 from autogpu.lease import Lease, acquire_lease, find_folder
 lease = acquire_lease(Lease(find_folder(os.environ), "a"), lambda *_: {"GPU-0": 1})
 command = [*sys.argv[2:], "sh", sys.executable, "-c", sys.argv[1]]
-child = {**os.environ, "AUTOGPU_LEASE": lease.marker(os.environ)}
+child = {**os.environ, "AUTOGPU_LEASE": lease.marker(None)}
 sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
 """
 INNER = """

@@ -152,7 +152,7 @@ class Worker:
         return {"unreadable": [[file.name, file.uid, file.error.strerror] for file in found]}
 
     def marker(self, command):
-        return {"marker": self.lease.marker(command["environ"])}
+        return {"marker": self.lease.marker(command["visible"])}
 
     def fork(self, command):
         """A child that lives until it is killed, and tries what must have no effect on its parent's lease."""
@@ -170,7 +170,7 @@ class Worker:
 
     def exec(self, command):
         """Another program in the same process, which writes what it finds and sleeps."""
-        os.environ[LEASE] = self.lease.marker(os.environ)
+        os.environ[LEASE] = self.lease.marker(os.environ.get("CUDA_VISIBLE_DEVICES"))
         os.execv(sys.executable, [sys.executable, __file__, str(self.folder.path), "--after-exec"])
 
     def hold_mutex(self, command):

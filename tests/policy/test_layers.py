@@ -51,7 +51,6 @@ OTHERS = {
     "select.wait": ('"90s"', "90s", 90.0),
     "select.script": ('"override"', "override", "override"),
     "select.visible": ('"chosen"', "chosen", "chosen"),
-    "select.identifier": ('"index"', "index", "index"),
     "memory.growth": ("false", "no", False),
     "memory.limit": ('"8GiB"', "8GiB", MemoryLimit(bytes=8 * 1024**3)),
     "memory.limit_includes": ('"process"', "process", "process"),

@@ -12,7 +12,7 @@ from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Tier, Verdict
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LocalRank
-from autogpu.selection.visible_devices import best_kind_first, environment_for
+from autogpu.selection.visible_devices import best_kind_first, numbered_list
 from tests.support.selections import UNSET, case, claim, decided, fields, request
 from tests.support.values import cut, gpu, instance, inventory
 
@@ -158,9 +158,10 @@ def test_since_r570_all_are_listed_the_kind_of_the_best_one_first(ranked, listed
     assert labels(best_kind_first([BY_LABEL[label] for label in ranked])) == listed
 
 
-def test_an_instance_is_written_as_its_uuid_whatever_the_policy_wants():
-    written = environment_for([BY_LABEL["0:1"]], UNSET, inventory(*MIXED), "index")
-    assert written["CUDA_VISIBLE_DEVICES"] == SECOND
+def test_beside_a_card_in_mig_mode_no_gpu_is_listed_by_number():
+    # Before R570 CUDA counts whole cards first: number 1 would be the card in MIG mode.
+    assert numbered_list([gpu(1)], inventory(*cut(0, 5), gpu(1))) == {}
+    assert numbered_list([BY_LABEL["0:1"]], inventory(*MIXED)) == {}
 
 
 def test_what_cuda_counts_has_the_names_of_nvml():

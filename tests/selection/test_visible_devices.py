@@ -1,4 +1,4 @@
-"""Who set CUDA_VISIBLE_DEVICES, and what is written there."""
+"""Who set CUDA_VISIBLE_DEVICES, and what is listed there by number."""
 
 import pytest
 
@@ -7,14 +7,16 @@ from autogpu.policy import Policy
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.visible_devices import (
     VisibleSpec,
-    environment_for,
     initial_visibility,
+    numbered_list,
+    original_environ,
     pool_in_order,
     visible_spec,
 )
 from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL
+from autogpu.variables import SHOWN_VISIBLE_DEVICES as SHOWN
 from autogpu.variables import WRITTEN_VISIBLE_DEVICES as WRITTEN
 from tests.support.selections import UNSET
 from tests.support.values import gpu, inventory
@@ -28,27 +30,49 @@ def by_script(value):
     return VisibleSpec(value, is_scripts=True)
 
 
-OURS = {VISIBLE: "GPU-x", WRITTEN: "GPU-x"}
+@pytest.mark.parametrize(
+    ("started_with", "found", "script", "is_engine_worker", "expected"),
+    [
+        pytest.param(None, None, "respect", False, spec(), id="unset"),
+        pytest.param("1", "1", "respect", False, spec("1"), id="inherited"),
+        pytest.param(None, "2", "respect", False, by_script("2"), id="hard-coded"),
+        pytest.param(None, "2", "override", False, spec(overridden="2"), id="override"),
+        pytest.param("1", "2", "override", False, spec("1", "2"), id="override-to-inherited"),
+        pytest.param(None, "-1", "override", False, by_script("-1"), id="none-is-not-overridden"),
+        pytest.param("1", None, "respect", False, spec(), id="unset-by-the-script"),
+        pytest.param("1", None, "override", False, spec("1", "(unset)"), id="unset-and-overridden"),
+        pytest.param(None, "2", "override", True, spec("2"), id="an-engine"),
+    ],
+)
+def test_a_value_is_the_scripts_or_inherited(started_with, found, script, is_engine_worker, expected):
+    initial = initial_visibility({}, started_with)
+    assert visible_spec(found, initial, script, is_engine_worker=is_engine_worker) == expected
+
+
+LIST = {WRITTEN: "GPU-x,GPU-y"}
+FROM_SHELL, CLAIMED, ONE_GPU = {**LIST, ORIGINAL: "0,1"}, {**LIST, SHOWN: "1,0"}, {WRITTEN: ""}
 
 
 @pytest.mark.parametrize(
-    ("started_with", "environ", "script", "expected"),
+    ("environ", "started_with", "value", "is_parents"),
     [
-        pytest.param(None, {}, "respect", spec(), id="unset"),
-        pytest.param("1", {VISIBLE: "1"}, "respect", spec("1"), id="inherited"),
-        pytest.param(None, {VISIBLE: "2"}, "respect", by_script("2"), id="hard-coded"),
-        pytest.param(None, {VISIBLE: "2"}, "override", spec(overridden="2"), id="override"),
-        pytest.param("1", {VISIBLE: "2"}, "override", spec("1", "2"), id="override-to-inherited"),
-        pytest.param(None, {VISIBLE: "-1"}, "override", by_script("-1"), id="none-is-not-overridden"),
-        pytest.param("1", {}, "respect", spec(), id="unset-by-the-script"),
-        pytest.param("1", {}, "override", spec("1", "(unset)"), id="unset-and-overridden"),
-        pytest.param(None, {VISIBLE: "2", "RAY_RAYLET_PID": "9"}, "override", spec("2"), id="an-engine"),
-        pytest.param("GPU-x", OURS, "respect", spec(), id="an-ancestors-autogpu-counts-as-unset"),
-        pytest.param("GPU-x", {**OURS, ORIGINAL: "0"}, "respect", spec("0"), id="as-an-ancestor-had-it"),
+        pytest.param(LIST, "GPU-x,GPU-y", None, True, id="as-cuda-reads-it"),
+        pytest.param(LIST, None, None, True, id="as-the-parents-script-found-it"),
+        pytest.param(LIST, "0", "0", False, id="told-by-a-launcher"),
+        pytest.param(FROM_SHELL, "0,1", "0,1", True, id="a-shells-list"),
+        pytest.param(FROM_SHELL, None, None, False, id="a-shells-list-taken-away"),
+        pytest.param(CLAIMED, "1,0", None, True, id="numbers-of-a-claim"),
+        pytest.param(CLAIMED, "0,1", "0,1", False, id="other-numbers-than-those-of-a-claim"),
+        pytest.param(ONE_GPU, None, None, True, id="nothing-had-to-be-written"),
+        pytest.param(ONE_GPU, "", "", False, id="an-empty-list-of-somebody-else"),
+        pytest.param({}, "1", "1", False, id="no-autogpu-above"),
     ],
 )
-def test_who_set_it(started_with, environ, script, expected):
-    assert visible_spec(environ, initial_visibility(environ, started_with), script) == expected
+def test_a_child_tells_its_parents_list_from_another_value(environ, started_with, value, is_parents):
+    initial = initial_visibility(environ, started_with)
+    assert (initial.value, initial.parents_list) == (value, environ.get(WRITTEN) if is_parents else None)
+    now = environ if started_with is None else {**environ, VISIBLE: started_with}
+    assert original_environ({**now, "HOME": "x"}) == {"HOME": "x", **({} if value is None else {VISIBLE: value})}
 
 
 def kept(*indices):
@@ -73,21 +97,19 @@ def test_the_pool_is_listed(devices, exclude, options, expected):
     assert [device.index for device in pool_in_order(ranking, **options)] == expected
 
 
-BY_INDEX = {"identifier": "index", "inventory": inventory(*THREE)}
-LOST = {"identifier": "index", "inventory": inventory(*THREE, unreadable=(UnreadableDevice(3, "GPU is lost"),))}
-INHERITED = {"spec": spec("0")}
+LOST = inventory(*THREE, unreadable=(UnreadableDevice(3, "GPU is lost"),))
 
 
 @pytest.mark.parametrize(
-    ("devices", "options", "expected"),
+    ("devices", "machine", "order", "expected"),
     [
-        pytest.param([gpu(2), gpu(0)], {}, {VISIBLE: f"{gpu(2).uuid},{gpu(0).uuid}"}, id="uuids"),
-        pytest.param([], {}, {VISIBLE: "-1"}, id="without-a-gpu-all-are-hidden"),
-        pytest.param(THREE[1::-1], BY_INDEX, {VISIBLE: "1,0", ORDER: "PCI_BUS_ID"}, id="indices-with-their-order"),
-        pytest.param(THREE[:1], LOST, {VISIBLE: gpu(0).uuid}, id="no-indices-beside-a-lost-gpu"),
-        pytest.param(THREE[:1], INHERITED, {VISIBLE: gpu(0).uuid, ORIGINAL: "0"}, id="what-was-there-before"),
+        pytest.param(
+            THREE[1::-1], inventory(*THREE), None, {VISIBLE: "1,0", ORDER: "PCI_BUS_ID"}, id="with-their-order"
+        ),
+        pytest.param(THREE[:1], inventory(*THREE), "FASTEST_FIRST", {}, id="not-if-the-user-has-set-another-order"),
+        pytest.param(THREE[:1], LOST, None, {}, id="not-beside-a-lost-gpu"),
+        pytest.param([], inventory(*THREE), None, {}, id="not-without-a-gpu"),
     ],
 )
-def test_what_is_written(devices, options, expected):
-    written = environment_for(devices, **{"spec": spec(), **options})
-    assert written == {**expected, WRITTEN: expected[VISIBLE]}
+def test_gpus_are_listed_by_number_if_cuda_counts_alike(devices, machine, order, expected):
+    assert numbered_list(devices, machine, order) == expected

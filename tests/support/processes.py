@@ -11,6 +11,7 @@ from autogpu.frozen import replace
 from autogpu.lease import Processes, find_folder, snapshot
 from autogpu.reporting.text import MIB
 from autogpu.selection.jobs import jobs_of
+from autogpu.selection.visible_devices import initial_visibility
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 
@@ -35,6 +36,7 @@ class Process:
             cuda = FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
         self.cuda = cuda or FakeCuda(counted, nvml=self.driver)
         self.framework = kind(self.cuda, **({"hooks": hooks} if hooks else {}))
+        self.for_cuda = self.environ.get(CUDA_VISIBLE_DEVICES)
         self.lines = []
         self.on_line = lambda line: None
         self.reading = self.driver.start(self.environ)
@@ -43,7 +45,8 @@ class Process:
             self.environ,
             activation.guard,
             grant=engines.granted_here(self.environ),
-            started_with=environ.get(CUDA_VISIBLE_DEVICES),
+            initial=initial_visibility(self.environ, self.environ.get(CUDA_VISIBLE_DEVICES)),
+            write_for_cuda=self.write_for_cuda,
             first_reading=self.reading,
             reader=self.driver,
             cuda=self.cuda,
@@ -52,6 +55,9 @@ class Process:
             say=say or self.say,
         )
         self.framework.join(self.allocation)
+
+    def write_for_cuda(self, value):
+        self.for_cuda = value
 
     def say(self, line):
         self.lines.append(line)
@@ -73,7 +79,7 @@ class Process:
     @property
     def listed(self):
         """What CUDA is shown, by the numbers of the GPUs: ``"2 0:1"``."""
-        return self._numbers(self.environ[CUDA_VISIBLE_DEVICES].split(","))
+        return self._numbers(self.for_cuda.split(",")) if self.for_cuda else ""
 
     @property
     def held(self):

@@ -48,9 +48,9 @@ def test_the_projects_policy_holds_and_is_named_also_where_a_part_of_it_is_bad(r
     assert re.search(r"memory allocated at once.*autogpu\.toml", chosen)
 
 
-def test_chosen_hides_the_others_and_index_comes_with_its_order(run):
+def test_chosen_shows_its_number_and_the_order_that_it_is_meant_by(run):
     show = "print(len(gpus), os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'])"
-    ran = run(script(LISTING, show, WORK), AUTOGPU_VISIBLE="chosen", AUTOGPU_IDENTIFIER="index")
+    ran = run(script(LISTING, show, WORK), AUTOGPU_VISIBLE="chosen")
     assert (ran.stdout.splitlines()[0], ran.contexts) == ("1 3 PCI_BUS_ID", [3])
 
 
