@@ -326,7 +326,7 @@ class Allocation:
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         if visible.counts_indices(numbers, self.grant):
-            selection = replace(selection, chosen=None, positions=numbers)
+            selection = replace(selection, chosen=None, numbers=numbers, keeps_places=self.wants_order)
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
@@ -337,7 +337,9 @@ class Allocation:
             return left_alone(selection, CHOSEN_BY_SCRIPT)
         taken = self.taken
         is_first, uuids = not self.assigned_to, selection.uuids or ()
-        if taken is not None and covers(taken, selection, is_assigned=not is_first):
+        if taken is not None and selection.numbers and taken.decision.moved.keys() >= set(selection.numbers):
+            decision = taken.decision
+        elif taken is not None and covers(taken, selection, is_assigned=not is_first):
             decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
@@ -346,10 +348,21 @@ class Allocation:
             )
         else:
             decision = self.take(selection)
+            self._list_by_number(decision)
         self.assigned_to.add(framework)
         if is_first:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
         return decision
+
+    def _list_by_number(self, decision: Decision) -> None:
+        """List the GPUs for children as this process's script numbers them.
+
+        A worker that runs the script's module again names the same number, and gets the same GPU.
+        """
+        numbering, uuids = decision.numbering, self.uuids or ()
+        if numbering and self.lease is not None and not self.wants_order:
+            in_order = [*(numbering[number] for number in sorted(numbering)), *range(len(uuids))]
+            self.gpu_list.list_for_children([uuids[ordinal] for ordinal in dict.fromkeys(in_order)])
 
     def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
         """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""

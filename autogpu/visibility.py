@@ -178,6 +178,13 @@ class GpuList:
         if inventory is not None and not self.has_changed:
             self._write(with_claim(self.visible, inventory))
 
+    def list_for_children(self, uuids: Sequence[str]) -> None:
+        """Write the same GPUs in another order, for the CUDA of processes that start from now on."""
+        visible = self.visible
+        is_ours = visible.order in (Order.OURS, Order.PARENTS) and visible.written is not None
+        if is_ours and set(uuids) == set(visible.pool):
+            self._write(replace(visible, written=",".join(uuids)))
+
     def hide_all(self) -> None:
         """List no GPU, unless CUDA has counted them already."""
         if self._cuda.visible_uuids() is None:

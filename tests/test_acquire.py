@@ -141,7 +141,7 @@ def test_what_a_job_claimed_and_left_for_another_gpu_is_free(acquired, other, us
 
 
 @pytest.mark.parametrize(
-    ("positions", "held"),
+    ("numbers", "held"),
     [
         pytest.param((0,), {0: 8}, id="its-parents-gpu"),
         pytest.param((1,), {1: 24}, id="another"),
@@ -149,9 +149,9 @@ def test_what_a_job_claimed_and_left_for_another_gpu_is_free(acquired, other, us
         pytest.param((0, 2), TWO, id="its-parents-and-the-last"),
     ],
 )
-def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired, other, tmp_path, positions, held):
+def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired, other, tmp_path, numbers, held):
     job = other({0: 8}, script="launch.py")
-    asked = asking(gpu(0), gpu(1), gpu(2), positions=positions)
+    asked = asking(gpu(0), gpu(1), gpu(2), numbers=numbers)
     child = acquired(beside(asked, job, 0), **child_of(tmp_path))
     assert (child.decision.claims, child.is_parents) == (bytes_on(held), 0 in held)
     assert ("shared with its parent process, launch.py" in child.decision.why) == child.is_parents
@@ -240,7 +240,7 @@ BELOW = {
     "a rank of an unknown launcher": (UNKNOWN_LAUNCHER, (1,)),
     "a rank that names its GPU": ({**UNKNOWN_LAUNCHER, "chosen": (1,)}, (1,)),
     "a script": ({}, (0, 1)),
-    "a script that names one": ({"positions": (0,)}, (0,)),
+    "a script that names one": ({"numbers": (0,)}, (0,)),
 }
 
 

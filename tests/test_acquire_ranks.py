@@ -64,14 +64,14 @@ POOL = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=20, busy=90), gpu(3), gpu(4), gp
     ],
 )
 def test_numbers_of_a_rank_are_places_among_the_gpus_of_its_job(acquired, order, named, expected):
-    found = {rank: acquired(rank_of(rank, *POOL, positions=named[rank])).decision.moved for rank in order}
+    found = {rank: acquired(rank_of(rank, *POOL, numbers=named[rank])).decision.moved for rank in order}
     assert [found[0], found[1]] == expected
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "the-second-first"])
 def test_ranks_that_name_different_numbers_of_gpus_share_none(acquired, order):
     named, idle = [(0,), (1, 2, 3)], [gpu(index) for index in range(4)]
-    taken = {rank: acquired(rank_of(rank, *idle, positions=named[rank])).decision for rank in order}
+    taken = {rank: acquired(rank_of(rank, *idle, numbers=named[rank])).decision for rank in order}
     assert taken[0].claims.keys().isdisjoint(taken[1].claims)
     # Also those for which there is no GPU more.
     assert [tuple(taken[rank].moved) for rank in (0, 1)] == named
@@ -93,7 +93,7 @@ def test_ranks_that_share_a_gpu_leave_others_what_is_beside_all_of_them(acquired
 
 
 def test_a_rank_that_names_all_gpus_does_not_wait_for_them(acquired):
-    looks, asked = [], rank_of(0, BUSY, gpu(1), busy="share", wait_s=1.0, positions=(0, 1))
+    looks, asked = [], rank_of(0, BUSY, gpu(1), busy="share", wait_s=1.0, numbers=(0, 1))
     named = acquired(asked, on_wait=lambda queue, decision: looks.append(decision)).decision
     assert (named.verdict, named.ordinals, looks) == (Verdict.TAKE, (0, 1), [])
 

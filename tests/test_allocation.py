@@ -16,7 +16,7 @@ from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
-from tests.support.fakes import FakeDriver
+from tests.support.fakes import FakeDriver, FirstGpusFramework
 from tests.support.holders import claims_on, other_job
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
@@ -161,13 +161,49 @@ def test_a_list_that_the_script_wrote_too_late_is_named(started):
     assert process.lines[1].startswith("CUDA_VISIBLE_DEVICES=1 was set after CUDA had read it and has no effect")
 
 
-def test_a_position_whose_gpu_is_taken_is_another_one_for_the_life_of_the_process(started):
+def test_a_number_stands_for_one_gpu_for_the_life_of_the_process(started):
     process = started(*TWO)
     process.driver.change(0, utilization_percent=99)
     process.framework.prepare()
     process.framework.prepare()
-    assert [process.framework.take(chosen=(1,)).moved for _ in range(2)] == [{1: 0}, {1: 0}]
-    assert "position 1 of 2, named by the script; GPU 0 at that position is taken" in process.lines[0]
+    assert [process.framework.take(chosen=(1,)).moved for _ in range(2)] == [{1: 0, 0: 1}] * 2
+    assert "the idlest of 2, as the script's number 1" in process.lines[0]
+
+
+def test_children_count_as_the_parents_script_does(started):
+    parent = started(gpu(0), gpu(1), gpu(2))
+    parent.framework.take(chosen=(2,))
+    assert (parent.claims, parent.listed) == ({2: ALL}, "1 0 2")
+    now = parent.driver.now.devices
+
+    def work():
+        child = started(*now, counted=(gpu(1), gpu(0), gpu(2)), **parent.environ)
+        return child.framework.take(chosen=(2,)).ordinals, child.lines[0]
+
+    ordinals, line = in_a_fork(work)
+    assert (ordinals, "shared with its parent process" in line) == ((2,), True)
+
+
+def test_the_list_of_a_script_keeps_its_order(started):
+    process = started(gpu(0), gpu(1), gpu(2), counted=(gpu(0), gpu(1)))
+    process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
+    assert process.framework.take(chosen=(0,)).ordinals == (1,)
+    assert process.environ[CUDA_VISIBLE_DEVICES] == "0,1"
+    assert "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES" in process.lines[0]
+
+
+def test_a_number_is_the_same_gpu_in_two_frameworks(started):
+    process = started(gpu(0), gpu(1), gpu(2))
+    other = process.imports_another()
+    assert [framework.take(chosen=(2,)).ordinals for framework in (process.framework, other)] == [(0,), (0,)]
+    assert process.claims == {2: ALL}
+
+
+def test_a_number_keeps_its_place_beside_a_framework_that_uses_cudas_order(started):
+    process = started(gpu(0), gpu(1), gpu(2))
+    process.imports_another(kind=FirstGpusFramework)
+    assert process.framework.take(chosen=(2,)).ordinals == (2,)
+    assert (process.claims, process.listed) == ({0: ALL}, "2 1 0")
 
 
 def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(started):

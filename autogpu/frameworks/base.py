@@ -231,7 +231,7 @@ class HookedFramework(Framework):
             growth=True if policy.growth else None,
             caps=self._caps(decision, ordinals, parts),
             logical_gpus=parts,
-            moved=decision.moved,
+            moved=decision.numbering,
             ceilings=ceilings(decision, selection),
             usable=usable_bytes(decision.visible, self.DEFAULT_SHARE),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},

@@ -64,7 +64,7 @@ class Assignment(Value):
         growth: Memory is allocated as needed; ``None`` leaves that to the framework.
         caps: The most bytes that each logical GPU may allocate; no entry means no cap.
         logical_gpus: Into how many each GPU that has a cap is split.
-        moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
+        moved: Ordinals keyed by the script's numbers for these GPUs; empty if its numbers are the ordinals.
         ceilings: The most bytes that also what the script itself set may come to.
         usable: The bytes that the framework would take where nothing limits it.
         totals: The bytes of memory that the GPU has.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from itertools import chain, cycle
 from types import MappingProxyType
-from typing import Mapping, Sequence
+from typing import Collection, Mapping, Sequence
 
 from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
@@ -162,7 +162,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
     if request.policy.count != "all":
         mine = mine[: request.policy.count]
     # A number that the script names is a position among the GPUs of its job.
-    named = [usable[number] if number < len(usable) else mine[0] for number in request.positions]
+    named = [usable[number] if number < len(usable) else mine[0] for number in request.numbers]
     mine = list(dict.fromkeys(named)) or mine
     ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
@@ -171,7 +171,7 @@ def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
         Verdict.TAKE,
         explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
         ordinals=ordinals,
-        moved=dict(zip(request.positions, map(pool.visible.index, named))),
+        moved=dict(zip(request.numbers, map(pool.visible.index, named))),
         claims=claims,
         caps=caps,
         why_capped=why_capped,
@@ -222,44 +222,46 @@ def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
 
 def _take_best(pool: _Pool) -> Decision:
     request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
-    candidates = _in_order(pool)
-    allowed = best_connected_first(_takeable(candidates, request), min(wanted, pool.quota), request, pool.is_free)
+    candidates, kept = _in_order(pool)
+    allowed = _takeable(candidates, request)
+    allowed = best_connected_first(allowed, min(wanted, pool.quota), request, kept, pool.is_free)
     usable = pool.within_quota(allowed)
     taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
     if len(taken) < pool.waits_for and _waits(request, pool.within_quota(candidates)):
         return _take_none(pool, candidates, len(taken), waits=True)
     if not taken:
-        is_shared = request.positions and request.policy.busy == "share" and pool.quota > 0
-        return _respect_choice(pool, request.positions) if is_shared else _take_none(pool, candidates, 0)
-    return _take(pool, taken, attainable=0 if request.positions else len(usable))
+        return _take_none(pool, candidates, 0)
+    return _take(pool, taken, kept, attainable=0 if request.numbers else len(usable))
 
 
-def _in_order(pool: _Pool) -> list[Candidate]:
-    request, uuids = pool.request, pool.request.uuids or ()
-    named = {uuids[position] for position in request.positions}
-    # Of those that are not free, one position takes the best; several keep the GPUs that were named.
-    kept = (Tier.FREE,) if len(named) == 1 else tuple(Tier)
-    # What another library has begun on a GPU stays with it, rather than spreading the process over two.
-    in_use = request.uuids_in_use
-    begun = in_use & named if named else in_use
+def _in_order(pool: _Pool) -> tuple[list[Candidate], frozenset[str]]:
+    """Return the candidates in the order to take them, and the UUIDs of those that come first, however idle they are.
 
-    def order(candidate: Candidate) -> tuple[bool, Tier, bool, bool]:
-        uuid, tier = candidate.device.uuid, candidate.tier
-        return uuid not in begun, tier, tier in kept and uuid not in named, uuid not in in_use
-
+    If another library of the process has begun on a GPU, the process continues there, rather than on two. A number that
+    the script names stands for a further GPU, unless it is the number of that one.
+    """
+    request = pool.request
     # A GPU that a waiter could have now is as good as taken.
-    candidates = pool.ranking.candidates
-    theirs = awaited(candidates, pool.waiters, pool.claims_on)
+    theirs = awaited(pool.ranking.candidates, pool.waiters, pool.claims_on)
     as_taken = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
-    return sorted((replace(each, **as_taken) if each.device.uuid in theirs else each for each in candidates), key=order)
+    candidates = [replace(c, **as_taken) if c.device.uuid in theirs else c for c in pool.ranking.candidates]
+    in_use = request.uuids_in_use
+    free = frozenset(candidate.device.uuid for candidate in candidates if candidate.tier is Tier.FREE)
+    kept = in_use
+    if request.numbers:
+        kept = frozenset(request.named_uuids) & (in_use | free if request.keeps_places else in_use)
+
+    def order(candidate: Candidate) -> tuple[bool, Tier, bool]:
+        uuid = candidate.device.uuid
+        return uuid not in kept, candidate.tier, uuid in in_use
+
+    return sorted(candidates, key=order), kept
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
     """The candidates that the process may take together: whole cards, or one MIG instance a process."""
     allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
     whole = [candidate for candidate in allowed if candidate.device.parent is None]
-    if request.positions:
-        return allowed
     if not request.takes_one:
         return whole or allowed[: request.processes]
     if request.processes > 1:
@@ -276,10 +278,15 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
 
 
-def gpus_of_positions(named: Sequence[int], taken: Sequence[int]) -> Mapping[int, int]:
-    """By position that a script named, the GPU that it gets: its own if ``taken``, else another, else a shared one."""
-    others = chain((ordinal for ordinal in taken if ordinal not in named), cycle(taken))
-    return {position: position if position in taken else next(others) for position in named}
+def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collection[int] = ()) -> Mapping[int, int]:
+    """Return the ordinal of the GPU that each number stands for: the best first, and shared ones if they are too few.
+
+    Args:
+        taken: Ordinals, best first.
+        kept: The numbers that are the ordinals of their own GPUs.
+    """
+    others = chain((ordinal for ordinal in taken if ordinal not in kept), cycle(taken))
+    return {number: number if number in kept else next(others) for number in numbers}
 
 
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
@@ -289,16 +296,17 @@ def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
 
 
-def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
+def _take(pool: _Pool, taken: Sequence[Candidate], kept: Collection[str], attainable: int) -> Decision:
     request, devices = pool.request, [candidate.device for candidate in taken]
     ordinals = tuple(map(pool.visible.index, devices))
-    moved = gpus_of_positions(request.positions, ordinals)
+    own = [ordinal for ordinal, device in zip(ordinals, devices) if device.uuid in kept]
+    moved = gpus_of_numbers(request.numbers, ordinals, own)
     idle = pool.idle_alternatives(devices)
     beside = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
     sharers = -(-request.processes // len(taken))
     return Decision(
         Verdict.TAKE,
-        _why_taken(pool, taken, idle),
+        _why_taken(pool, taken, kept, idle),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={each.device.uuid: _claim_of_all(each, sharers) for each in taken},
@@ -309,16 +317,13 @@ def _take(pool: _Pool, taken: Sequence[Candidate], attainable: int) -> Decision:
     )
 
 
-def _why_taken(pool: _Pool, taken: Sequence[Candidate], idle: Sequence[Device]) -> str:
+def _why_taken(pool: _Pool, taken: Sequence[Candidate], kept: Collection[str], idle: Sequence[Device]) -> str:
     request, spec = pool.request, pool.request.visible_spec
-    if request.positions:
-        why = explain.positions(pool.visible, request.positions, taken)
-    else:
-        why = explain.taken(pool.ranking, taken, request)
-        why += explain.lists_without_effect(request.policy, spec, request.grant)
-        # Of what an engine granted there is no other GPU to have.
-        if not request.grant.engine and (spec.value is not None or request.in_use):
-            why += explain.idle_alternative(idle)
+    why = explain.taken(pool.ranking, taken, request, kept)
+    why += explain.lists_without_effect(request.policy, spec, request.grant)
+    # Of what an engine granted there is no other GPU to have.
+    if not request.grant.engine and (spec.value is not None or request.in_use):
+        why += explain.idle_alternative(idle)
     is_instance = request.processes == 1 and has_instances(candidate.device for candidate in taken)
     why += explain.shortfall(request, len(taken), pool.quota, is_instance=is_instance)
     why += explain.instances_left(pool.ranking, taken) if request.wanted_count > 1 else ""

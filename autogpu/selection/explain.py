@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Collection, Iterable, Sequence
 
 from autogpu.devices.model import Device, Inventory, UnreadableDevice
 from autogpu.frozen import replace
@@ -65,8 +65,8 @@ def too_full(wanted_bytes: int, total_bytes: int, usable_bytes: int) -> str:
     return f"{size(wanted_bytes)} do not fit, {has}"
 
 
-def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest) -> str:
-    """Why these candidates were taken; the process may have a context of another library on some of them already."""
+def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionRequest, kept: Collection[str] = ()) -> str:
+    """Why these candidates were taken; those that are ``kept``, by UUID, were taken however idle others are."""
     total, count, spec, grant = len(ranking.pool), len(chosen), request.visible_spec, request.grant
     if not grant.engine or spec.is_scripts:
         pool = _named_by(spec) + granted_part(grant)
@@ -78,11 +78,13 @@ def taken(ranking: Ranking, chosen: Sequence[Candidate], request: SelectionReque
         why = f"the only one{pool}{_left_out(ranking, request.inventory.unreadable if pool == ' here' else ())}"
     elif count == total:
         why = f"all {total}{pool}"
-    elif request.in_use:
-        why = f"{count} of {total}{pool}, where another library of this process has a CUDA context"
+    elif any(candidate.device.uuid in kept for candidate in chosen):
+        is_in_use = any(candidate.device.uuid in request.uuids_in_use for candidate in chosen)
+        why = f"{count} of {total}{pool}"
+        why += ", where another library of this process has a CUDA context" if is_in_use else ""
     else:
         why = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
-    return why + drawbacks(chosen)
+    return why + _as_numbers(request.numbers) + drawbacks(chosen)
 
 
 def _named_by(spec: VisibleSpec) -> str:
@@ -124,17 +126,16 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def positions(visible: Sequence[Device | None], chosen: Sequence[int], taken: Sequence[Candidate]) -> str:
-    words, those = ("position", "that position") if len(chosen) == 1 else ("positions", "those positions")
-    why = f"{words} {listed([str(position) for position in chosen])} of {len(visible)}, named by the script"
-    mine = [candidate.device for candidate in taken]
-    left = [device.label for device in (visible[position] for position in chosen) if device and device not in mine]
-    return why + (f"; {gpu_names(left)} at {those} {_are(len(left))} taken" if left else "") + drawbacks(taken)
+def _as_numbers(numbers: Sequence[int]) -> str:
+    """Name the ``numbers`` by which the script uses its GPUs; ``""`` if these are 0, 1 and so on."""
+    if numbers == tuple(range(len(numbers))):
+        return ""
+    return f", as the script's number{'s' * (len(numbers) > 1)} {listed([str(number) for number in numbers])}"
 
 
 def shortfall(request: SelectionRequest, taken: int, quota: int, *, is_instance: bool = False) -> str:
     """Why the process has fewer GPUs than it asks for, to follow why it has those; ``""`` if it has all."""
-    wanted, named = request.wanted_count, len(request.positions) or request.named_count
+    wanted, named = request.wanted_count, len(request.numbers) or request.named_count
     if taken >= max(wanted, named) or (request.policy.count == "all" and not named):
         return ""
     reasons = (

@@ -48,7 +48,7 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
     # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
     policy = replace(policy, count=request.least_count * processes, per_user=0, wait_s=wait_s)
     grant = replace(request.grant, rank=None)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, positions=())
+    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, numbers=())
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
@@ -127,15 +127,15 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
     has_rank = request.grant.rank is not None
     if family.has_parents_list and not has_rank and request.chosen is None:
         # `gpus[0]` in a worker of the same script.
-        return not request.positions or family.parent.claims.keys() >= set(request.named_uuids)
-    may_use = request.uuids if has_rank and request.positions else request.named_uuids
+        return not request.numbers or family.parent.claims.keys() >= set(request.named_uuids)
+    may_use = request.uuids if has_rank and request.numbers else request.named_uuids
     return bool(may_use) and family.held.keys() >= set(may_use or ())
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
     alone, uuids, held = decide(request), request.uuids or (), family.held
     claims = {uuid: held[uuid] for uuid in uuids if uuid in held}
-    ordinals = request.positions or tuple(map(uuids.index, claims))
+    ordinals = request.numbers or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
     # A job that is a best-effort one on a GPU is capped there in each of its processes.
@@ -191,7 +191,8 @@ def decide_beside(
     Also returns what to claim: a rank keeps what all ranks of its job were promised until its own end.
     """
     if family is not None:  # a process below a job's own lease never waits for its parent
-        request = replace(request, policy=replace(request.policy, wait_s=0.0))
+        policy = replace(request.policy, wait_s=0.0)
+        request = replace(request, policy=policy, keeps_places=request.keeps_places or family.has_parents_list)
     ranks = ranks_of(job, request.own_uid, holders)
     others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
     claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory.devices, now_s))

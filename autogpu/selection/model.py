@@ -172,7 +172,10 @@ class SelectionRequest(Value):
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
         chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
-        positions: Indices that it named instead, into autogpu's order: each stands for some GPU of its own.
+        numbers: GPU numbers that the script named instead, in its order: the first stands for the best GPU that the
+            process can have, and each further number for a further GPU.
+        keeps_places: True if others count by the same numbers, so that a number stands for the GPU at that place as
+            long as it is free.
         named_count: On how many different GPUs the script's device names would be.
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
@@ -192,7 +195,8 @@ class SelectionRequest(Value):
     own_uid: int
     own_pid: int | None = None
     chosen: Sequence[int] | None = None
-    positions: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    keeps_places: bool = False
     named_count: int = 0
     asked_count: int = 0
     count_is_set: bool = False
@@ -207,7 +211,7 @@ class SelectionRequest(Value):
     @property
     def joins_at_once(self) -> bool:
         """It shares what there is: it is not to wait, or its GPUs were named and no others would do."""
-        is_told = self.names_cards or len(self.positions) == self.gpu_count > 1
+        is_told = self.names_cards or len(self.numbers) == self.gpu_count > 1
         return self.policy.busy == "share" and (is_told or not self.policy.wait_s)
 
     @property
@@ -223,18 +227,18 @@ class SelectionRequest(Value):
         if self.visible_spec.value is None:
             return False
         asked = self.gpu_count if self.policy.count == "all" else self.policy.count
-        return self.gpu_count <= max(asked, len(self.positions), self.named_count, self.asked_count)
+        return self.gpu_count <= max(asked, len(self.numbers), self.named_count, self.asked_count)
 
     @property
     def least_count(self) -> int:
         """How many GPUs it takes also beside others: a device name more can mean a logical GPU on one of those."""
         count = self.policy.count
-        return len(self.positions) or (sys.maxsize if count == "all" else count)
+        return len(self.numbers) or (sys.maxsize if count == "all" else count)
 
     @property
     def wanted_count(self) -> int:
         """How many GPUs it asks for: the script's word, where it has one, else the policy's."""
-        is_set = self.positions or self.count_is_set
+        is_set = self.numbers or self.count_is_set
         return self.least_count if is_set else max(self.least_count, self.named_count, self.asked_count)
 
     @property
@@ -245,7 +249,7 @@ class SelectionRequest(Value):
     @property
     def named(self) -> Sequence[int] | None:
         """The numbers that the script named, whatever they mean; ``None`` if it named none."""
-        return self.positions or self.chosen
+        return self.numbers or self.chosen
 
     @property
     def uuids_in_use(self) -> frozenset[str]:
@@ -329,9 +333,9 @@ class Decision(Value):
     """Which GPUs a process takes, and why, or why autogpu does not choose, in words such as ``the idlest of 4``.
 
     Attributes:
-        ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named positions, in their order.
+        ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named numbers, in their order.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
-        moved: By ordinal that the script named as a position, the ordinal of the GPU that it gets.
+        moved: By number that the script named, the ordinal of the GPU that it stands for.
         caps: By UUID, the most that it may allocate on a GPU that it shares, or of which it was granted a part.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
@@ -366,6 +370,19 @@ class Decision(Value):
         taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
         ordinals, visible = taken if chosen is None else chosen, tuple(known.get(uuid) for uuid in uuids)
         return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
+
+    @property
+    def numbering(self) -> Mapping[int, int]:
+        """Ordinals of the process's GPUs, keyed by the script's numbers for them; empty if these are the ordinals.
+
+        The numbers that the script has not named stand for the other GPUs, in their order.
+        """
+        moved, count = self.moved, range(len(self.visible))
+        if all(number == ordinal for number, ordinal in moved.items()):
+            return {}
+        numbers = [number for number in count if number not in moved]
+        others = [ordinal for ordinal in count if ordinal not in moved.values()]
+        return {**dict(zip(numbers, others)), **moved}
 
     @property
     def devices(self) -> tuple[Device, ...]:

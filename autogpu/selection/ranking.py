@@ -101,15 +101,22 @@ def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
 
 
 def best_connected_first(
-    candidates: Sequence[Candidate], count: int, request: SelectionRequest, is_free: Callable[[Device], bool]
+    candidates: Sequence[Candidate],
+    count: int,
+    request: SelectionRequest,
+    kept: Collection[str],
+    is_free: Callable[[Device], bool],
 ) -> list[Candidate]:
-    """Put the best connected first among candidates of one standing, where only some of these will be taken."""
-    inventory = request.inventory
-    if request.positions or not inventory.topology:
+    """Put the best connected first among candidates of one standing, if only some of these will be taken.
+
+    Args:
+        kept: UUIDs of GPUs that come before all others.
+    """
+    inventory, in_use = request.inventory, request.uuids_in_use
+    if not inventory.topology:
         return list(candidates)
-    in_use = request.uuids_in_use
     ordered: list[Candidate] = []
-    for _, equals in groupby(candidates, lambda c: (c.device.uuid in in_use, standing(c))):
+    for _, equals in groupby(candidates, lambda c: (c.device.uuid in kept, c.device.uuid in in_use, standing(c))):
         group, missing = list(equals), count - len(ordered)
         if 0 < missing < len(group):
             free = {device.uuid for device in inventory.devices if is_free(device)}

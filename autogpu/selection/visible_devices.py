@@ -184,12 +184,13 @@ class VisibleDevices(Value):
         }
 
     def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:
-        """True if these numbers of a script are indices in an order that is autogpu's.
+        """True if these numbers of a script stand for GPUs that autogpu chooses.
 
         A rank's are indices among the GPUs of its job, unless there is a list for all of them.
         """
+        is_alone = grant.rank is None and self.order is not Order.WORKERS
         is_ranks = self.spec.value is None and bool(grant.dividing_job)
-        return bool(numbers) and (self.order in (Order.OURS, Order.PARENTS) or is_ranks)
+        return bool(numbers) and (is_alone or is_ranks)
 
     @property
     def names_none(self) -> bool:

@@ -102,6 +102,8 @@ def test_no_connection_outweighs_what_gpus_rank_by(fields, expected):
 # The list names GPUs 1 and 2; GPU 3, which belongs to GPU 2, is free for others.
 LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=topology(("23",)))}
 
+NUMBERS_OF_PARENT = {"numbers": (1, 2), "keeps_places": True}
+
 
 @pytest.mark.parametrize(
     ("count", "devices", "machine", "asked", "expected"),
@@ -109,7 +111,8 @@ LISTED = {"visible_spec": INHERITED, "inventory": inventory(*gpus(4), topology=t
         pytest.param(1, gpus(4), TWO_PAIRS, {"held": {1: claim(24)}}, [0], id="a-claim-takes-a-partner-before-any-use"),
         pytest.param(2, [gpu(0), gpu(1), gpu(2, total_gib=48)], topology(("02",)), {}, [0, 2], id="joined-to-the-best"),
         pytest.param(1, [gpu(1), gpu(2)], None, LISTED, [1], id="a-partner-outside-the-pool-counts"),
-        pytest.param(2, gpus(4), TWO_PAIRS, {"positions": (1, 2)}, [1, 2], id="named-positions-stay"),
+        pytest.param(2, gpus(4), TWO_PAIRS, {"numbers": (1, 2)}, [2, 3], id="numbers-stand-for-a-pair"),
+        pytest.param(2, gpus(4), TWO_PAIRS, NUMBERS_OF_PARENT, [1, 2], id="numbers-in-a-parents-order"),
     ],
 )
 def test_what_is_connected_counts_within_all_other_rules(count, devices, machine, asked, expected):

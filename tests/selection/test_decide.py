@@ -39,7 +39,7 @@ TOO_SMALL = (
 FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
 IN_USE = "1 of 3, where another library of this process has a CUDA context"
 ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
-PLACE = {"positions": [1], "wait_s": 0.0}
+PLACE = {"numbers": [1], "wait_s": 0.0}
 AT_THE_CAP = "you hold 1 GPU, the most that limits.per_user allows"
 HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
 WHILE_IDLE = ", busy while GPU 1 and GPU 2 are idle"
@@ -162,8 +162,8 @@ CAPPED = {"claims": {UUID: 0}, "caps": {UUID: FIVE}, "why_capped": BEST_EFFORT_O
 ALONE = gpu(0, pids=[7], compute_mode="exclusive_process")
 
 
-def named(positions):
-    return {"positions": positions}
+def named(numbers):
+    return {"numbers": numbers}
 
 
 @pytest.mark.parametrize(

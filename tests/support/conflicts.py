@@ -71,7 +71,7 @@ class Row:
 
     Attributes:
         lists_first: Whether it begins with ``LISTS``.
-        gpus: Places in the list of GPUs of those that it names; ``None`` if it names none.
+        gpus: GPU numbers that it names, each of which stands for a GPU, the idlest first; ``None`` if it names none.
         growth: What it says of memory growth; ``None`` if nothing.
         limit: MiB that it allows itself on each GPU; ``None`` if it sets no limit.
         prints_replicas: Whether it prints a number of replicas: as many as logical GPUs, at least one.
@@ -251,8 +251,8 @@ def expected(row: Row, policy: Policy) -> Mapping[int, str]:
     if cell is not None:
         gpus: Sequence[int] = cell
     elif row.gpus is not None:
-        # A place on a list of which the policy takes none.
-        gpus = [IDLEST_FIRST[place] for place in row.gpus] if policy.count else ()
+        # The policy may take none of the GPUs that are listed.
+        gpus = IDLEST_FIRST[: len(row.gpus)] if policy.count else ()
     else:
         gpus = IDLEST_FIRST[: policy.count]
     growth = policy.growth if row.growth is None else row.growth

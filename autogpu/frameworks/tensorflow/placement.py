@@ -232,7 +232,7 @@ class PlacementResolver:
 
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
         """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the framework."""
-        write_placement(proto, placement, self.gpu_count)
+        write_placement(proto, placement)
         # Later names run on one of the GPUs that there are, where without autogpu there would be more.
         proto.allow_soft_placement |= len(placement.logical) < self.gpu_count
         if len(placement.logical) > len(self._first.logical):

@@ -79,19 +79,14 @@ class UserSettings(Value):
         )
 
     def on_moved(self, moved: Mapping[int, int]) -> UserSettings:
-        """These settings, where what was set for one GPU is meant for the other that stands in for it."""
-        if self.visible is None or all(moved.get(ordinal, ordinal) == ordinal for ordinal in self.visible):
+        """Return these settings with the ordinals of the GPUs that the script's numbers stand for."""
+        if self.visible is None or not moved:
             return self
-
-        def follow(by_ordinal: Mapping[int, Any]) -> dict[int, Any]:
-            mine = {moved.get(o, o): value for o, value in by_ordinal.items() if o in (self.visible or ())}
-            others = {o: value for o, value in by_ordinal.items() if o not in moved and o not in moved.values()}
-            return {**others, **mine}
-
-        visible = tuple(moved.get(ordinal, ordinal) for ordinal in self.visible)
-        # Where several are one, that has a logical GPU for each.
+        visible = tuple(moved.get(number, number) for number in self.visible)
+        # If several numbers stand for one GPU, that has a logical GPU for each.
         last = {len(visible) - 1} if len(set(visible)) < len(visible) else set()
-        growths, limits = follow(self.growths), follow(self.limits)
+        growths = {moved.get(number, number): growth for number, growth in self.growths.items()}
+        limits = {moved.get(number, number): parts for number, parts in self.limits.items()}
         return replace(self, visible=visible, named=self.named | last, growths=growths, limits=limits)
 
     @property
@@ -340,12 +335,12 @@ def has_invalid_list(proto: Any, gpu_count: int) -> bool:
     return bool(proto.gpu_options.visible_device_list) and listed_ordinals(proto, gpu_count) is None
 
 
-def write_placement(proto: Any, placement: DevicePlacement, gpu_count: int) -> None:
+def write_placement(proto: Any, placement: DevicePlacement) -> None:
     """Write ``placement`` into ``proto``; an entry that is as it should be keeps its other fields."""
     options = proto.gpu_options
     old = options.experimental.virtual_devices
-    named = listed_ordinals(proto, gpu_count) or placement.ordinals
-    entries = {ordinal: type(entry).FromString(entry.SerializeToString()) for ordinal, entry in zip(named, old)}
+    copies = [type(entry).FromString(entry.SerializeToString()) for entry in old]
+    entries = dict(zip(placement.ordinals, copies))
     del old[:]
     options.visible_device_list = ",".join(map(str, placement.ordinals))
     if not placement.ordinals:

@@ -81,7 +81,7 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, le
     assert claims(lease_folder, start.server)[second.pid] == {0: 0.0}
     status, lines = second.end()
     assert (status, len(lines)) == (0, 1)
-    assert "position 0 of 1, named by the script" in lines[0]
+    assert "free): the only one here (shared: claimed by train.py" in lines[0]
     assert "memory limited to 2048 MiB" in lines[0]
 
 

@@ -114,14 +114,14 @@ def test_unknown_memory_is_no_obstacle():
     assert merge_settings(named(1, gpu_count=4), assignment, (3,)).logical == (3, 3)
 
 
-def test_settings_follow_a_position_to_its_gpu():
-    settings = UserSettings(visible=(2,), limits={2: (1024.0,)}, growths={0: False, 2: True})
-    moved = settings.on_moved({2: 0})
-    assert (moved.visible, moved.limits, moved.growths) == ((0,), {0: (1024.0,)}, {0: True})
-    assert settings.on_moved({2: 2}) == settings
+def test_settings_follow_a_number_to_its_gpu():
+    settings = UserSettings(visible=(2,), limits={0: (512.0,), 2: (1024.0,)}, growths={0: False, 2: True})
+    moved = settings.on_moved({2: 0, 0: 1, 1: 2})
+    assert (moved.visible, moved.limits, moved.growths) == ((0,), {1: (512.0,), 0: (1024.0,)}, {1: False, 0: True})
+    assert settings.on_moved({}) == settings
 
 
-def test_positions_on_one_gpu_are_logical_gpus_there():
+def test_numbers_on_one_gpu_are_logical_gpus_there():
     placement = merged(UserSettings(visible=(0, 1, 2)).on_moved({0: 3, 1: 3, 2: 1}), 3, 1)
     assert (placement.ordinals, len(placement.logical)) == ((3, 1), 3)
 

@@ -21,20 +21,36 @@ y = tf.random.uniform((256, 256))
 """
 
 
-def test_a_loop_over_all_numbers_uses_all_gpus_however_far_apart(host, lease_folder):
+# The only small card is the fourth in every order.
+MIXED = (Gpu(memory="11GiB"), *[Gpu(memory="24GiB")] * 3)
+
+
+@pytest.mark.parametrize("is_at_once", [True, False], ids=["at-once", "one-after-another"])
+def test_jobs_numbered_0_to_3_share_no_gpu(is_at_once, host, lease_folder):
     start = host(*[Gpu()] * 4, script=NUMBER_OF_ARGUMENT)
     jobs = []
     for number in range(4):
-        # Each sees the ones before it at work, and counts in another order.
         jobs.append(start(str(number)))
-        assert jobs[-1].ready() == "ready 4 1"
+        if not is_at_once:
+            # Each sees the ones before it at work, and counts in another order.
+            assert jobs[-1].ready() == "ready 4 1"
+    if is_at_once:
+        assert [job.ready() for job in jobs] == ["ready 4 1"] * 4
     assert sorted(gpu for job in jobs for gpu in job.gpus()) == [0, 1, 2, 3]
     assert claims(lease_folder, start.server) == {job.pid: {job.gpus()[0]: 24.0} for job in jobs}
     had = [job.gpus() for job in jobs]
     ended = [job.end() for job in jobs]
     assert [status for status, _ in ended] == [0] * 4
     assert [sorted({c.gpu for c in start.server.calls(pid=job.pid, call="context")}) for job in jobs] == had
-    assert all("of 4, named by the script" in lines[0] for _, lines in ended)
+    assert all("as the script's number 3" in lines[0] for _, lines in ended[3:])
+
+
+@pytest.mark.parametrize(("numbers", "gpus"), [(("3",), [3]), (("1", "3"), [2, 3])], ids=["one", "two"])
+def test_a_number_is_not_the_smallest_card_while_another_is_free(numbers, gpus, host):
+    start = host(*MIXED, script=NUMBER_OF_ARGUMENT)
+    job = start(*numbers)
+    assert job.ready() == f"ready 4 {len(numbers)}"
+    assert sorted(job.gpus()) == gpus
 
 
 def test_pairs_of_numbers_are_pairs_of_gpus(host):
@@ -46,11 +62,38 @@ def test_pairs_of_numbers_are_pairs_of_gpus(host):
     assert sorted(first.gpus() + second.gpus()) == [0, 1, 2, 3]
 
 
+# Runs the same module again in a worker, as every start by "spawn" does.
+WORKER = """
+import multiprocessing, os
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+tf.config.set_visible_devices(gpus[2], "GPU")
+
+def work():
+    tf.random.uniform((256, 256))
+    os.write(1, f"{os.getpid()}\\n".encode())
+
+if __name__ == "__main__":
+    tf.random.uniform((256, 256))
+    worker = multiprocessing.get_context("spawn").Process(target=work)
+    worker.start()
+    worker.join()
+"""
+
+
+def test_a_worker_that_names_its_parents_number_gets_its_parents_gpu(host):
+    start = host(*[Gpu()] * 4, script=WORKER)
+    parent = start()
+    worker = int(parent.ready())
+    assert parent.end()[0] == 0
+    assert {call.gpu for pid in (parent.pid, worker) for call in start.server.calls(pid=pid, call="context")} == {3}
+
+
 LAUNCHER = """
 import subprocess, sys
 import tensorflow as tf
 jobs = []
-for number in range(4):
+for number in reversed(range(4)):
     job = subprocess.Popen([sys.executable, "-c", {script!r}, str(number)], stdin=-1, stdout=-1, stderr=-1, text=True)
     jobs.append(job)
     assert job.stdout.readline() == "ready 4 1\\n", job.stderr.read()
@@ -68,7 +111,7 @@ def test_a_launcher_that_has_imported_the_framework_changes_nothing(host):
     _, *pids = launcher.ready().split()
     contexts = start.server.contexts()
     assert sorted(gpu for pid in pids for gpu in contexts[int(pid)]) == [0, 1, 2, 3]
-    # All count in one order, that of their parent: each number is its own GPU.
+    # It has claimed nothing, so that each takes the idlest.
     assert [contexts[int(pid)] for pid in pids] == [[3], [2], [1], [0]]
     assert launcher.end()[0] == 0
 
