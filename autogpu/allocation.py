@@ -325,7 +325,8 @@ class Allocation:
             learned=self.this_run.learned(self.readings.newest, visible.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
-        if visible.counts_indices(numbers, self.grant):
+        # The framework has an error of its own for a number that does not exist.
+        if visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count:
             selection = replace(selection, chosen=None, numbers=numbers, keeps_places=self.wants_order)
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
@@ -363,6 +364,7 @@ class Allocation:
         if numbering and self.lease is not None and not self.wants_order:
             in_order = [*(numbering[number] for number in sorted(numbering)), *range(len(uuids))]
             self.gpu_list.list_for_children([uuids[ordinal] for ordinal in dict.fromkeys(in_order)])
+            self.gpu_list.show_claimed(self.readings.newest)
 
     def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
         """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""

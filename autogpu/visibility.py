@@ -179,7 +179,7 @@ class GpuList:
             self._write(with_claim(self.visible, inventory))
 
     def list_for_children(self, uuids: Sequence[str]) -> None:
-        """Write the same GPUs in another order, for the CUDA of processes that start from now on."""
+        """Write the same GPUs in another order, for processes that start from now on."""
         visible = self.visible
         is_ours = visible.order in (Order.OURS, Order.PARENTS) and visible.written is not None
         if is_ours and set(uuids) == set(visible.pool):

@@ -12,6 +12,7 @@ import pytest
 from autogpu import activation
 from autogpu.devices.model import NVLINK, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
+from autogpu.frameworks.model import DeviceRequest
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
@@ -168,6 +169,10 @@ def test_a_number_stands_for_one_gpu_for_the_life_of_the_process(started):
     process.framework.prepare()
     assert [process.framework.take(chosen=(1,)).moved for _ in range(2)] == [{1: 0, 0: 1}] * 2
     assert "the idlest of 2, as the script's number 1" in process.lines[0]
+
+
+def test_a_number_that_does_not_exist_is_left_to_the_framework(started):
+    assert started(gpu(0), gpu(1)).framework.assign(DeviceRequest(2, (1, 2))).ordinals is None
 
 
 def test_children_count_as_the_parents_script_does(started):

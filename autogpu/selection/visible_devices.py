@@ -281,7 +281,7 @@ def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
     known = by_uuid(inventory.devices)
-    numbers = numbered_list([known[uuid] for uuid in visible.pool], inventory, visible.found_order)
+    numbers = numbered_list([known[uuid] for uuid in visible.written.split(",")], inventory, visible.found_order)
     return replace(visible, shown={**visible.shown, **numbers})
 
 
