@@ -338,7 +338,7 @@ class Allocation:
             return left_alone(selection, CHOSEN_BY_SCRIPT)
         taken = self.taken
         is_first, uuids = not self.assigned_to, selection.uuids or ()
-        if taken is not None and selection.numbers and taken.decision.moved.keys() >= set(selection.numbers):
+        if taken is not None and taken.lease is not None and taken.decision.has_named(selection.numbers):
             decision = taken.decision
         elif taken is not None and covers(taken, selection, is_assigned=not is_first):
             decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))

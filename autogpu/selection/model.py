@@ -371,6 +371,10 @@ class Decision(Value):
         ordinals, visible = taken if chosen is None else chosen, tuple(known.get(uuid) for uuid in uuids)
         return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
 
+    def has_named(self, numbers: Sequence[int]) -> bool:
+        """True if the script has named these numbers before."""
+        return bool(numbers) and self.moved.keys() >= set(numbers)
+
     @property
     def numbering(self) -> Mapping[int, int]:
         """Ordinals of the process's GPUs, keyed by the script's numbers for them; empty if these are the ordinals.
