@@ -71,6 +71,19 @@ def _taken(
     return line
 
 
+def contexts_beside(framework: str, labels: Sequence[str]) -> str:
+    """Name, after the memory of the claimed GPUs, those that a framework is shown before the script's number."""
+    return f", {framework} makes a context on {explain.gpu_names(labels)} too" if labels else ""
+
+
+def few_devices(framework: str, shown: int, needed: int, total: int) -> str:
+    """Say that a script ended because it names a device beyond those that the framework was given."""
+    return (
+        f"{framework} was given {shown} of {total} GPUs, the script needs device {needed - 1}: AUTOGPU_COUNT={needed} "
+        "gives it as many"
+    )
+
+
 def not_held(shared: Sequence[Device], decision: Decision) -> str:
     """Say, after the reason for the GPUs that a program has, that it shares some although it asked to hold them."""
     names = "" if len(shared) == len(decision.devices) else explain.gpu_names(device.label for device in shared) + " "

@@ -11,15 +11,14 @@ import re
 import sys
 import threading
 from functools import partial
-from types import FrameType
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
-import autogpu
 from autogpu import process
 from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.calls import calls
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, importing_module, ordinal_of
-from autogpu.frameworks.torch.number import Call, gpus_named, number_of_process
+from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB, memory_in_words
 from autogpu.selection.ranks import worker_of
@@ -34,9 +33,6 @@ _LAUNCHER_MODULES = (
     *("torch/distributed/run.py", "torch/distributed/launch.py"),
     *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
 )
-
-# CO_OPTIMIZED of CPython: the code of a function, and not of a module or a class.
-_IS_FUNCTION = 1
 
 # ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
 _INIT = "_cuda_init"
@@ -260,8 +256,8 @@ class PyTorch(HookedFramework):
     def _before(self) -> None:
         """CUDA is about to be initialised, if it is not already."""
         with self.lock, self.guard():
-            calls, arguments = list(_calls()), getattr(sys, "argv", [])[1:]
-            number, named = number_of_process(calls, arguments, _index_of), gpus_named(calls, _index_of)
+            leading, arguments = list(calls("torch")), getattr(sys, "argv", [])[1:]
+            number, named = number_of_process(leading, arguments, _index_of), gpus_named(leading, _index_of)
             # All of them are named for a script that names none.
             named = named if len(named) < (self.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
@@ -340,27 +336,6 @@ def _counted() -> list[dict[str, int]]:
 def _version_numbers(version: str) -> tuple[int, int] | None:
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _calls() -> Iterator[Call]:
-    """The calls that lead here, innermost first, but for our own."""
-    own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in (autogpu.__file__, sys.modules["torch"].__file__))
-    frame = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(own):
-            yield Call(code.co_name, _variables_of(frame), code.co_consts, code.co_filename.startswith(its))
-        frame = frame.f_back  # type: ignore[assignment]
-
-
-def _variables_of(frame: FrameType) -> dict[str, object]:
-    found = frame.f_locals
-    variables = dict(found)
-    # Up to 3.12 a function's frame keeps this copy, and with it all that the script deletes before the function ends.
-    # Not one that the script has asked for itself, nor a module's own names. The frame, this name and the call count.
-    if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
-        found.clear()
-    return variables
 
 
 def _index_of(value: Any) -> int | None:

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autogpu.frameworks.torch.number import Call, gpus_named, number_of_process, number_of_words
+from autogpu.frameworks.number import Call
+from autogpu.frameworks.torch.number import gpus_named, number_of_process
 
 
 class Device:
@@ -76,42 +77,6 @@ def test_number_of_the_calls_that_start_cuda(calls, number):
 )
 def test_the_command_line_counts_where_the_calls_tell_nothing(calls, number):
     assert number_of_process(calls, ("--gpu", "3"), index_of) == number
-
-
-@pytest.mark.parametrize(
-    ("words", "number"),
-    [
-        *((f"--{name} 2", 2) for name in ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id")),
-        *((f"--{name} 2", 2) for name in ("cuda_device", "cuda_id", "gpu-id", "GPU")),
-        ("-gpu 2", 2),
-        ("--gpu=2", 2),
-        ("trainer.device=2", 2),
-        ("gpu=2 epochs=3", 2),
-        ("--where cuda:2", 2),
-        ("where=cuda:2", 2),
-        ("train cuda:2", 2),
-        ("--gpu 2 --device cuda:2", 2),
-        # What only contains such a word, what says another thing, and numbers that stand alone.
-        ("--per_device_train_batch_size 2", None),
-        ("--gpus 2", None),
-        ("--num-gpu 2", None),
-        ("--rank 2 --id 3", None),
-        ("cora 2 --epochs 1", None),
-        ("--gpu 0,1", None),
-        ("--gpu -1", None),
-        ("--gpu", None),
-        ("--gpu auto 2", None),
-        ("--device cuda", None),
-        ("--gpu 1 --device cuda:2", None),
-        ("", None),
-    ],
-)
-def test_number_of_a_command_line(words, number):
-    assert number_of_words(words.split()) == number
-
-
-def test_arguments_of_any_kind_are_read():
-    assert number_of_words(["--gpu", 2, None, b"x"]) == 2
 
 
 class Computed:

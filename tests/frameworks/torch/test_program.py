@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from autogpu.frameworks import torch
+from autogpu.frameworks.calls import variables_of
 from autogpu.frameworks.torch import is_launcher
 
 
@@ -37,12 +37,12 @@ class Data:
 def test_what_a_function_deletes_after_its_variables_were_read_is_gone():
     data = Data()
     kept = weakref.ref(data)
-    assert torch._variables_of(sys._getframe())["kept"] is kept
+    assert variables_of(sys._getframe())["kept"] is kept
     del data
     assert kept() is None
 
 
 def test_the_variables_that_a_script_has_asked_for_itself_stay():
     data, asked = Data(), locals()
-    assert "data" in torch._variables_of(sys._getframe())
+    assert "data" in variables_of(sys._getframe())
     assert asked["data"] is data

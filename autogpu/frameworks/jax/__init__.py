@@ -2,6 +2,9 @@
 
 JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. Every
 way to a GPU ends in that client's options, and there the assignment is filled in where the script set nothing.
+
+A script that uses one GPU by a number, as ``jax.devices()[2]``, needs as many devices: it is shown the GPUs before that
+number too, and the claimed one there.
 """
 
 from __future__ import annotations
@@ -14,8 +17,11 @@ from typing import Any, Iterable, Mapping, Sequence
 from autogpu.devices import probe
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.calls import calls
+from autogpu.frameworks.jax.number import number_of_process, places_of, shown_ordinals
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
+from autogpu.reporting import messages
 from autogpu.reporting.text import MIB, memory_in_words
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
@@ -54,6 +60,8 @@ class JAX(HookedFramework):
 
     _bridge: Any = None  # jax._src.xla_bridge
     _has_prepared = False
+    _number: int | None = None  # under which the script is about to use its GPU, once that was looked for
+    _shown_count = 0  # how many GPUs the client was given
 
     @staticmethod
     def find_hooks() -> Hooks:
@@ -129,10 +137,23 @@ class JAX(HookedFramework):
             return
         # Before the plug-in's check of CUDA's version, which initialises CUDA.
         self._has_prepared = True
-        self.prepare(_request(self._flag(), 0))
+        self._prepare_for_number()
         self._bridge._discover_and_register_pjrt_plugins()
         if _PLATFORM in self._bridge._backend_factories:
             self._decide()
+
+    def _prepare_for_number(self) -> None:
+        visible = self._flag()
+        if self._number is None:
+            self._number = 0 if visible else self._find_number()
+        places = places_of(self._number, self.allocation.policy.count, self.gpu_count or 0)
+        self.prepare(replace(_request(visible, 0), places=places))
+
+    def _find_number(self) -> int:
+        is_rank = self.allocation.is_rank
+        # All ranks of a job have one command line.
+        words = [] if is_rank else getattr(sys, "argv", [])[1:]
+        return number_of_process(calls("jax"), words, is_rank=is_rank)
 
     def _decide(self) -> None:
         count = self.gpu_count
@@ -147,7 +168,7 @@ class JAX(HookedFramework):
     def _completed(self, options: Any) -> Any:
         """The client's options with the assignment filled in where the script set nothing."""
         with self.lock, self.guard():
-            self.prepare()
+            self._prepare_for_number()
             count = self.gpu_count
             if count:
                 own = dict(options or {})
@@ -163,12 +184,15 @@ class JAX(HookedFramework):
         return options
 
     def _filled(self, options: dict[str, Any], assignment: Assignment, request: DeviceRequest) -> dict[str, Any]:
-        ordinals = request.visible or tuple(range(request.gpu_count))
+        shown = ordinals = request.visible or tuple(range(request.gpu_count))
         if assignment.ordinals:  # with an empty list JAX aborts
             ordinals = assignment.ordinals
-            options["visible_devices"] = list(ordinals)
-        if assignment.growth:
+            shown = shown_ordinals(ordinals, self._number or 0)
+            options["visible_devices"] = list(shown)
+        others = [ordinal for ordinal in shown if ordinal not in ordinals]
+        if assignment.growth or others:  # nothing is to be taken in advance of a GPU that is not claimed
             options.setdefault("preallocate", False)
+        self._shown_count = len(shown)
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
@@ -177,8 +201,20 @@ class JAX(HookedFramework):
             options["memory_fraction"] = min(least, by_script or 1.0)
         if least and not by_script:
             limits = [(total * least / MIB,) if total else () for total in map(assignment.totals.get, ordinals)]
-        self.on_usage(Usage(ordinals, _memory(options, limits)))
+        decision = self.allocation.decision
+        labels = [device.label for device in decision.at(others)] if decision else []
+        self.on_usage(Usage(ordinals, _memory(options, limits) + messages.contexts_beside(self.NAME, labels)))
         return options
+
+    def on_uncaught(self, error: BaseException) -> None:
+        super().on_uncaught(error)
+        from autogpu.frameworks.jax.index_error import devices_needed
+
+        jax: Any = sys.modules["jax"]
+        needed = devices_needed(error, self._shown_count, (jax.devices, jax.local_devices))
+        total = self.gpu_count or 0
+        if self._shown_count < needed <= total:
+            self._say_unless_quiet(messages.few_devices(self.NAME, self._shown_count, needed, total))
 
     def _may_use_gpus(self) -> bool:
         """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""

@@ -1,0 +1,86 @@
+"""An ``IndexError`` that ends a script because JAX has fewer devices than the script's number needs.
+
+The line that failed is read in the script's source, as a traceback reads it. Only a line that indexes JAX's own list of
+devices counts: the result of ``jax.devices()``, or a variable that holds such a list.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from types import ModuleType
+from typing import Any, Callable, Mapping, Sequence
+
+from autogpu.frameworks.number import attributes_of
+
+_UNKNOWN = object()
+
+
+def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[..., object]]) -> int:
+    """How many devices the line that failed needs at least; 0 if ``error`` has another cause.
+
+    Args:
+        shown: How many GPUs JAX has.
+        listing: The functions that list them.
+    """
+    trace = error.__traceback__
+    if type(error) is not IndexError or str(error) != "list index out of range" or trace is None:
+        return 0
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    frame, number = trace.tb_frame, trace.tb_lineno
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+    except (SyntaxError, ValueError, RecursionError):
+        return 0
+    here = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and node.lineno <= number <= (getattr(node, "end_lineno", 0) or node.lineno)
+    ]
+    variables = {**frame.f_globals, **frame.f_locals}
+    needed = [
+        _needed(_value_of(_index_of(node), variables), shown) for node in here if _lists(node, variables, listing)
+    ]
+    return max(needed, default=0)
+
+
+def _needed(index: object, shown: int) -> int:
+    if type(index) is not int:
+        return shown + 1  # computed: it is not known, but too large
+    return index + 1 if index >= 0 else -index
+
+
+def _lists(node: ast.Subscript, variables: Mapping[str, object], listing: Sequence[Callable[..., object]]) -> bool:
+    """True if ``node`` indexes JAX's list of GPUs."""
+    if not isinstance(node.value, ast.Call):
+        found = _value_of(node.value, variables)
+        return type(found) is list and bool(found) and all(map(_is_gpu, found))
+    platforms = [_value_of(argument, variables) for argument in node.value.args]
+    is_for_gpus = platforms in ([], ["gpu"], ["cuda"]) and not node.value.keywords
+    return is_for_gpus and any(_value_of(node.value.func, variables) is each for each in listing)
+
+
+def _is_gpu(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("jax", "jaxlib") and getattr(value, "platform", "") == "gpu"
+
+
+def _index_of(node: ast.Subscript) -> ast.AST:
+    return getattr(node.slice, "value", node.slice) if type(node.slice).__name__ == "Index" else node.slice
+
+
+def _value_of(node: ast.AST, variables: Mapping[str, object]) -> object:
+    """The value of a name, an attribute, an entry of a dictionary or a constant, without running the script's code."""
+    if isinstance(node, ast.Name):
+        return variables.get(node.id, _UNKNOWN)
+    if isinstance(node, ast.Attribute):
+        owner = _value_of(node.value, variables)
+        own = owner.__dict__ if type(owner) is ModuleType else attributes_of(owner)
+        return own.get(node.attr, _UNKNOWN)
+    if isinstance(node, ast.Subscript):
+        owner, key = _value_of(node.value, variables), _value_of(_index_of(node), variables)
+        return owner.get(key, _UNKNOWN) if type(owner) is dict and type(key) is str else _UNKNOWN
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return _UNKNOWN

@@ -1,0 +1,63 @@
+"""The number of a GPU on a command line, and in a named value."""
+
+import pytest
+
+from autogpu.frameworks.number import number_of_value, number_of_words
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        *((f"--{name} 2", 2) for name in ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id")),
+        *((f"--{name} 2", 2) for name in ("cuda_device", "cuda_id", "gpu-id", "GPU")),
+        ("-gpu 2", 2),
+        ("--gpu=2", 2),
+        ("trainer.device=2", 2),
+        ("gpu=2 epochs=3", 2),
+        ("--where cuda:2", 2),
+        ("--device gpu:2", 2),
+        ("where=cuda:2", 2),
+        ("train cuda:2", 2),
+        ("--gpu 2 --device cuda:2", 2),
+        # What only contains such a word, what says another thing, and numbers that stand alone.
+        ("--per_device_train_batch_size 2", None),
+        ("--gpus 2", None),
+        ("--num-gpu 2", None),
+        ("--rank 2 --id 3", None),
+        ("cora 2 --epochs 1", None),
+        ("--gpu 0,1", None),
+        ("--gpu -1", None),
+        ("--gpu", None),
+        ("--gpu auto 2", None),
+        ("--device cuda", None),
+        ("--gpu 1 --device cuda:2", None),
+        ("", None),
+    ],
+)
+def test_number_of_a_command_line(words, number):
+    assert number_of_words(words.split()) == number
+
+
+def test_arguments_of_any_kind_are_read():
+    assert number_of_words(["--gpu", 2, None, b"x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number"),
+    [
+        ("gpu", 2, 2),
+        ("GPU_ID", "2", 2),
+        ("gpu", 0, 0),
+        ("where", "cuda:2", 2),
+        ("", "gpu:2", 2),
+        ("gpus", 2, None),
+        ("gpu", True, None),
+        ("gpu", -1, None),
+        ("gpu", 10000, None),
+        ("gpu", 2.0, None),
+        ("gpu", "cuda", None),
+        (None, 2, None),
+    ],
+)
+def test_number_of_a_named_value(name, value, number):
+    assert number_of_value(name, value) == number
