@@ -119,6 +119,10 @@ class FakeCuda:
         for ordinal in ordinals:
             self._show(ordinal, 0)
 
+    def begin_use(self, ordinals):
+        for ordinal in ordinals:
+            self.make_context(ordinal)
+
     def _show(self, ordinal, size):
         index, shown = self.devices[ordinal].index, self._nvml.now if self._nvml else None
         for device in shown.devices if shown else ():

@@ -193,6 +193,9 @@ class JAX(HookedFramework):
         if assignment.growth or others:  # nothing is to be taken in advance of a GPU that is not claimed
             options.setdefault("preallocate", False)
         self._shown_count = len(shown)
+        if others:
+            # Else other jobs would see this process on a GPU that it has not claimed, and not yet on its own.
+            self.allocation.cuda.begin_use(ordinals)
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
