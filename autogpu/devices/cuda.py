@@ -1,4 +1,4 @@
-"""Ask the CUDA driver that this process has loaded. Never initialises it here."""
+"""Ask the CUDA driver that this process has loaded. Only :func:`begin_use` initialises it."""
 
 from __future__ import annotations
 
@@ -142,10 +142,16 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 def begin_use(ordinals: Sequence[int]) -> None:
     """Make a context with a little memory on some GPUs, which both stay until this process ends.
 
-    Without that memory the driver shows no difference to a GPU on which a framework only makes a context.
+    For a framework that is about to make contexts on other GPUs as well. Without the memory the driver shows no
+    difference between these and the GPUs that the framework uses.
     """
-    cuda, _ = _loaded()
-    for ordinal in ordinals if cuda is not None else ():
+    try:
+        cuda: Any = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise_if_from_script(error)
+        return  # the framework will say so
+    cuda.cuInit(0)
+    for ordinal in ordinals:
         device = _written_by(cuda.cuDeviceGet, ordinal)
         context = None if device is None else _written_by(cuda.cuDevicePrimaryCtxRetain, device, kind=ctypes.c_void_p)
         if context is not None and cuda.cuCtxPushCurrent_v2(ctypes.c_void_p(context)) == _CUDA_SUCCESS:

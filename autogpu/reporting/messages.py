@@ -76,12 +76,10 @@ def contexts_beside(framework: str, labels: Sequence[str]) -> str:
     return f", {framework} makes a context on {explain.gpu_names(labels)} too" if labels else ""
 
 
-def few_devices(framework: str, shown: int, needed: int, total: int) -> str:
+def few_devices(framework: str, shown: int, needed: int, total: int, *, is_rank: bool) -> str:
     """Say that a script ended because it names a device beyond those that the framework was given."""
-    return (
-        f"{framework} was given {shown} of {total} GPUs, the script needs device {needed - 1}: AUTOGPU_COUNT={needed} "
-        "gives it as many"
-    )
+    remedy = "a rank's own GPU is device 0" if is_rank else f"for {needed} GPUs: AUTOGPU_COUNT={needed}"
+    return f"{framework} was given {shown} of {total} GPUs, and the script names device {needed - 1}; {remedy}"
 
 
 def not_held(shared: Sequence[Device], decision: Decision) -> str:

@@ -210,14 +210,17 @@ class JAX(HookedFramework):
         return options
 
     def on_uncaught(self, error: BaseException) -> None:
+        """Say also how to have more devices, if ``error`` came from a number beyond those that JAX was given."""
         super().on_uncaught(error)
         from autogpu.frameworks.jax.index_error import devices_needed
 
         jax: Any = sys.modules["jax"]
-        needed = devices_needed(error, self._shown_count, (jax.devices, jax.local_devices))
-        total = self.gpu_count or 0
-        if self._shown_count < needed <= total:
-            self._say_unless_quiet(messages.few_devices(self.NAME, self._shown_count, needed, total))
+        shown, allocation = self._shown_count, self.allocation
+        needed = devices_needed(error, shown, (jax.devices, jax.local_devices))
+        total = len(self._decision.ranking.pool) if self._decision else 0
+        if shown < needed <= total:
+            line = messages.few_devices(self.NAME, shown, needed, total, is_rank=allocation.is_rank)
+            allocation.say_in_each_rank(line)
 
     def _may_use_gpus(self) -> bool:
         """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import linecache
-from types import ModuleType
+from itertools import islice
+from types import ModuleType, TracebackType
 from typing import Any, Callable, Mapping, Sequence
 
 from autogpu.frameworks.number import attributes_of
@@ -28,21 +29,25 @@ def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[
         return 0
     while trace.tb_next is not None:
         trace = trace.tb_next
-    frame, number = trace.tb_frame, trace.tb_lineno
+    file, variables = trace.tb_frame.f_code.co_filename, {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
+    linecache.checkcache(file)
     try:
-        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals)))
+        tree = ast.parse("".join(linecache.getlines(file, trace.tb_frame.f_globals)))
     except (SyntaxError, ValueError, RecursionError):
         return 0
-    here = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript) and node.lineno <= number <= (getattr(node, "end_lineno", 0) or node.lineno)
-    ]
-    variables = {**frame.f_globals, **frame.f_locals}
-    needed = [
-        _needed(_value_of(_index_of(node), variables), shown) for node in here if _lists(node, variables, listing)
-    ]
-    return max(needed, default=0)
+    nodes = [node for node in _failed(tree, trace) if _lists(node, variables, listing)]
+    return max([_needed(_value_of(_index_of(node), variables), shown) for node in nodes], default=0)
+
+
+def _failed(tree: ast.AST, trace: TracebackType) -> list[ast.Subscript]:
+    """The expression that failed; before Python 3.11, each in its line."""
+    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    nodes = [node for node in nodes if not isinstance(node.slice, ast.Slice)]
+    positions: Any = getattr(trace.tb_frame.f_code, "co_positions", tuple)()
+    at = next(islice(positions, trace.tb_lasti // 2, None), (None,))
+    if None not in at:
+        return [node for node in nodes if (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == at]
+    return [node for node in nodes if node.lineno <= trace.tb_lineno <= getattr(node, "end_lineno", node.lineno)]
 
 
 def _needed(index: object, shown: int) -> int:

@@ -1,0 +1,188 @@
+"""JAX scripts that use one GPU by its number: the idlest GPU comes there, and JAX has as many devices as it needs."""
+
+import pytest
+
+from tests.support.framework_environments import JAXES, each_older, jax, with_autogpu
+from tests.support.framework_machines import FOUR, GIB, IDLE, Installed, all_at_once
+
+pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("jax-numbered")]
+
+# With `import`s done, waits for a line of input, starts JAX, and for each further line takes another step.
+TRAINING = """
+import sys
+import argparse
+import jax
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpu", type=int)
+args = parser.parse_args()
+print("imported", flush=True)
+sys.stdin.readline()
+device = jax.devices()[args.gpu]
+print("ready", device.id, len(jax.devices()), flush=True)
+sys.stdin.readline()
+x = jax.device_put(1.0, device)
+print("used", *[each.id for each in x.devices()], flush=True)
+sys.stdin.readline()
+"""
+
+LITERAL = "import jax\nprint(jax.device_put(1.0, jax.devices()[2]).devices())\n"
+NUMBERED = "import jax\ngpu = 2\nprint(jax.device_put(1.0, jax.devices()[gpu]).devices(), len(jax.devices()))\n"
+
+# Of each release, as every test of the number needs what is hooked in JAX.
+RELEASES = [pytest.param(JAXES[0], id=JAXES[0].version), *each_older(JAXES)]
+
+
+@pytest.fixture
+def on_release(importers, machine_of):
+    """Make a machine with a release of JAX."""
+    return lambda release, *gpus: machine_of(Installed(with_autogpu(jax(release)), importers["jax"]), *gpus)
+
+
+def of(machine, job, call):
+    """The GPUs on which a job has made such a call so far."""
+    return sorted({each.gpu for each in machine.server.calls(pid=job.pid, call=call)})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_jobs_numbered_0_to_3_have_a_gpu_each_in_the_same_instant(release, on_release):
+    machine = on_release(release, *IDLE)
+    jobs = [machine.start(TRAINING, arguments=("--gpu", str(number)), AUTOGPU_BUSY="error") for number in range(4)]
+    assert all_at_once(*jobs) == [f"ready {number} {number + 1}" for number in range(4)]
+    claims = machine.claims()
+    assert sorted(claims.values()) == [[0], [1], [2], [3]]
+    for number, job in enumerate(jobs):
+        job.go_on()
+        assert job.line() == f"used {number}"
+    assert {job.pid: of(machine, job, "allocate") for job in jobs} == claims
+    assert [len(job.contexts) for job in jobs] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 2, 2)], ids=["upwards", "downwards", "equal"])
+def test_jobs_that_come_later_have_a_gpu_each_before_any_has_an_array(numbers, machine_of):
+    machine = machine_of("jax", *IDLE)
+    jobs = []
+    for number in numbers:
+        jobs.append(machine.start(TRAINING, arguments=("--gpu", str(number)), AUTOGPU_BUSY="error"))
+        assert all_at_once(jobs[-1]) == [f"ready {number} {number + 1}"]
+    claims = machine.claims()
+    assert claims[jobs[0].pid] == [3]
+    assert sorted(claims.values()) == [[0], [1], [2], [3]]
+
+
+def test_line_names_the_number_and_the_gpus_that_only_get_a_context(machine_of):
+    ran = machine_of("jax", *FOUR).run(NUMBERED)
+    assert (ran.exit_status, ran.stdout) == (0, "{CudaDevice(id=2)} 3\n"), ran.stderr
+    assert (ran.contexts, list(ran.allocated)) == ([1, 2, 3], [3])
+    [line] = ran.said
+    assert "the idlest of 4, as the script's cuda:2;" in line
+    assert "allocated as needed, JAX makes a context on GPU 2 and GPU 1 too;" in line
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, on_release):
+    machine = on_release(release, *FOUR)
+    ran = machine.run(LITERAL, fresh=True)
+    assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
+    assert ran.said[1:] == [
+        "autogpu: JAX was given 1 of 4 GPUs, and the script names device 2; for 3 GPUs: AUTOGPU_COUNT=3"
+    ]
+    assert machine.run(LITERAL, AUTOGPU_COUNT="3").exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "environ"),
+    [
+        pytest.param("import jax\n[][2]", {}, id="another-list"),
+        pytest.param(f"{LITERAL}".replace("2", "4"), {}, id="a-gpu-that-is-not-there"),
+        pytest.param(LITERAL, {"AUTOGPU_LEVEL": "quiet"}, id="a-quiet-policy"),
+        pytest.param(LITERAL, {"JAX_PLATFORMS": "cpu"}, id="on-the-cpu"),
+    ],
+)
+def test_other_index_errors_name_no_setting(script, environ, machine_of):
+    ran = machine_of("jax", *FOUR).run(f"import jax\njax.devices()\n{script}", fresh=True, **environ)
+    assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
+    assert [line for line in ran.said if "the script names" in line] == []
+
+
+def test_count_of_the_policy_holds_below_and_above_the_number(machine_of):
+    machine = machine_of("jax", *FOUR)
+    assert machine.run(NUMBERED.replace("2", "1"), AUTOGPU_COUNT="3").stdout == "{CudaDevice(id=1)} 3\n"
+    ran = machine.run(NUMBERED, AUTOGPU_COUNT="2")
+    assert (ran.stdout, sorted(ran.allocated)) == ("{CudaDevice(id=2)} 3\n", [2, 3]), ran.stderr
+    assert "the 2 idlest of 4, as the script's cuda:2 and cuda:0" in ran.said[0]
+
+
+def test_nothing_is_allocated_in_advance_on_an_unclaimed_gpu(machine_of):
+    script = "import jax\ngpu = 2\nfound = [jax.device_put(1.0, device) for device in jax.devices()]\n"
+    ran = machine_of("jax", *FOUR).run(script, AUTOGPU_GROWTH="false")
+    assert (ran.exit_status, ran.contexts) == (0, [1, 2, 3]), ran.stderr
+    assert max(ran.allocated.values()) < GIB
+
+
+@pytest.mark.parametrize(
+    ("before", "environ", "stdout", "contexts"),
+    [
+        pytest.param(
+            "import os\ngpu = 2\nos.environ['CUDA_VISIBLE_DEVICES'] = str(gpu)\nindex = 0",
+            {},
+            "0 1",
+            [2],
+            id="the-scripts-own-card",
+        ),
+        pytest.param(
+            "gpu = index = 1",
+            {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            "1 2",
+            [0, 1],
+            id="a-list-of-the-shell",
+        ),
+        pytest.param(
+            "gpu = index = 1\njax.config.update('jax_cuda_visible_devices', '1,2')", {}, "1 2", [1, 2], id="the-flag"
+        ),
+        pytest.param("gpu = 2\nindex = 0\njax.config.update('jax_platforms', 'cpu')", {}, "0 1", [], id="the-cpu"),
+    ],
+)
+def test_explicit_setting_wins_over_a_number(before, environ, stdout, contexts, machine_of):
+    script = f"import jax\n{before}\nprint(jax.devices()[index].id, len(jax.devices()))\n"
+    ran = machine_of("jax", *FOUR).run(script, fresh=True, **environ)
+    assert (ran.exit_status, ran.stdout.strip(), ran.contexts) == (0, stdout, contexts), ran.stderr
+
+
+def test_child_with_the_number_of_its_parent_is_on_the_same_gpu(machine_of):
+    script = (
+        f"import subprocess, sys\n{NUMBERED}if not sys.argv[1:]:\n    subprocess.run([sys.executable, __file__, '-'])"
+    )
+    ran = machine_of("jax", *FOUR).run(script)
+    assert (ran.exit_status, list(ran.allocated)) == (0, [3]), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "stdout", "contexts"),
+    [
+        pytest.param(
+            "import os, jax\nlocal_rank = int(os.environ['LOCAL_RANK'])\ndevice = jax.devices()[local_rank]",
+            "2 3",
+            [0, 1, 2],
+            id="by-its-number",
+        ),
+        pytest.param("import jax\ngpu = 1\ndevice = jax.devices()[0]", "0 1", [2], id="which-is-its-own"),
+    ],
+)
+def test_rank_is_on_its_own_gpu(script, stdout, contexts, machine_of):
+    ranks = {"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "RANK": "2", "WORLD_SIZE": "4"}
+    text = f"{script}\nprint(device.id, len(jax.devices()))\nx = jax.device_put(1.0, device)"
+    ran = machine_of("jax", *IDLE).run(text, MASTER_ADDR="127.0.0.1", MASTER_PORT="2222", **ranks)
+    assert (ran.exit_status, ran.stdout.strip()) == (0, stdout), ran.stderr
+    assert len(ran.contexts) == len(contexts)
+
+
+def test_device_of_keras_is_a_number(together, machine_of):
+    script = """
+import keras
+with keras.device("gpu:1"):
+    x = keras.ops.ones(3)
+print([each.id for each in x.devices()])
+"""
+    ran = machine_of(together["jax"], *FOUR).run(script, fresh=True, KERAS_BACKEND="jax")
+    assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "[1]\n", [2, 3]), ran.stderr
+    assert "as the script's cuda:1" in ran.said[0]
