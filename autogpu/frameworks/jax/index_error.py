@@ -12,6 +12,7 @@ from itertools import islice
 from types import ModuleType, TracebackType
 from typing import Any, Callable, Mapping, Sequence
 
+from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.number import attributes_of
 
 _UNKNOWN = object()
@@ -33,7 +34,8 @@ def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[
     linecache.checkcache(file)
     try:
         tree = ast.parse("".join(linecache.getlines(file, trace.tb_frame.f_globals)))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError) as raised:
+        raise_if_from_script(raised)
         return 0
     nodes = [node for node in _failed(tree, trace) if _lists(node, variables, listing)]
     return max([_needed(_value_of(_index_of(node), variables), shown) for node in nodes], default=0)
@@ -87,5 +89,6 @@ def _value_of(node: ast.AST, variables: Mapping[str, object]) -> object:
         return owner.get(key, _UNKNOWN) if type(owner) is dict and type(key) is str else _UNKNOWN
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, RecursionError) as error:
+        raise_if_from_script(error)
         return _UNKNOWN

@@ -2,7 +2,7 @@
 
 JAX by itself makes a context on every GPU and takes three quarters of the first, or what somebody else has left of it.
 With autogpu it is given the chosen GPU alone, and allocates as it needs: so ``jax.devices()`` has one GPU instead of
-four, and what names more than one asks for them by ``AUTOGPU_COUNT``.
+four, and what names more than one asks for them by ``AUTOGPU_COUNT``. No script here holds its number in a variable.
 """
 
 from __future__ import annotations
