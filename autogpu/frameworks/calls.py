@@ -14,15 +14,22 @@ from autogpu.frameworks.number import Call
 _IS_FUNCTION = 1
 
 
-def calls(framework: str) -> Iterator[Call]:
-    """The calls that lead here, innermost first, but for our own; ``framework`` is the name of a module."""
+def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
+    """The calls that lead here, innermost first, but for our own.
+
+    Args:
+        framework: The name of its module.
+        with_globals: The variables are also the global ones whose names stand in the code of the call.
+    """
     files = (autogpu.__file__, sys.modules[framework].__file__)
     own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in files)
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(own):
-            yield Call(code.co_name, variables_of(frame), code.co_consts, code.co_filename.startswith(its))
+            variables, names = variables_of(frame), code.co_names if with_globals else ()
+            named = {name: frame.f_globals[name] for name in names if name in frame.f_globals}
+            yield Call(code.co_name, {**named, **variables}, code.co_consts, code.co_filename.startswith(its))
         frame = frame.f_back  # type: ignore[assignment]
 
 

@@ -153,7 +153,8 @@ class JAX(HookedFramework):
         is_rank = self.allocation.is_rank
         # All ranks of a job have one command line.
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
-        return number_of_process(calls("jax"), words, is_rank=is_rank)
+        # JAX is never given the index itself, which may be a global variable of a module that no longer runs.
+        return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
     def _decide(self) -> None:
         count = self.gpu_count
@@ -195,7 +196,8 @@ class JAX(HookedFramework):
         self._shown_count = len(shown)
         if others:
             # Else other jobs would see this process on a GPU that it has not claimed, and not yet on its own.
-            self.allocation.cuda.begin_use(ordinals)
+            with self.guard():
+                self.allocation.cuda.begin_use(ordinals)
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.

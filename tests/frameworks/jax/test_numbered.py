@@ -78,6 +78,21 @@ def test_line_names_the_number_and_the_gpus_that_only_get_a_context(machine_of):
     assert "allocated as needed, JAX makes a context on GPU 2 and GPU 1 too;" in line
 
 
+@pytest.mark.parametrize("number", [pytest.param("gpu", id="a-variable"), pytest.param("args.gpu", id="an-attribute")])
+def test_number_in_a_global_variable_counts_in_a_thread(number, machine_of):
+    script = f"""
+import threading, types, jax
+{"args = types.SimpleNamespace(gpu=2)" if "." in number else "gpu = 2"}
+def work():
+    print(jax.devices()[{number}].id, len(jax.devices()))
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    ran = machine_of("jax", *FOUR).run(script)
+    assert (ran.exit_status, ran.stdout) == (0, "2 3\n"), ran.stderr
+
+
 @pytest.mark.parametrize("release", RELEASES)
 def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, on_release):
     machine = on_release(release, *FOUR)
