@@ -12,7 +12,7 @@ from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.reporting import stderr
 from autogpu.reporting.text import GIB, MIB
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, LEASE_DIR
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.support.fakes import FakeFramework
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
@@ -179,10 +179,11 @@ def test_a_child_is_told_that_its_job_shares_the_gpu(started):
     parent = started(gpu(0), gpu(1))
     parent.framework.take()
     used = replace(gpu(1, used_gib=12), compute_processes=(Process(os.getpid(), 12 * GIB),))
-    names, counted = (LEASE, LEASE_DIR, CUDA_VISIBLE_DEVICES), parent.cuda.devices
+    inherited = {name: value for name, value in parent.environ.items() if name.startswith(("AUTOGPU_", "CUDA_"))}
+    counted = parent.cuda.devices
 
     def work():
-        child = started(gpu(0), used, counted=counted, **{name: parent.environ[name] for name in names})
+        child = started(gpu(0), used, counted=counted, **inherited)
         child.framework.take()
         return ended(child)
 
