@@ -28,7 +28,7 @@ from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
 from autogpu.selection.ranking import unmatched_lists
-from autogpu.selection.ranks import told_of_siblings
+from autogpu.selection.ranks import library_count, told_of_siblings
 from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices, restore
 from autogpu.variables import LEASE
 from autogpu.visibility import GpuList
@@ -136,7 +136,7 @@ class Allocation:
     @property
     def is_rank(self) -> bool:
         """By what the environment tells now."""
-        return self._granted_by_now().rank is not None
+        return self.granted_by_now().rank is not None
 
     @property
     def decision(self) -> Decision | None:
@@ -213,7 +213,7 @@ class Allocation:
         # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
         if is_engine_worker(self.environ) or (told != self.told and self.lease is None):
             self.told = told
-            grant = self._granted_by_now()
+            grant = self.granted_by_now()
         is_listed_anew = self.gpu_list.follow(inventory, grant)
         if is_listed_anew and self.taken is not None:
             self.taken = replace(self.taken, is_listed=False)
@@ -309,8 +309,10 @@ class Allocation:
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
+        # Lightning starts as many ranks as it was given GPUs.
+        is_shared_out = library_count(self.grant.rank, self.environ) > 0
         selection = SelectionRequest(
-            policy=self.policy,
+            policy=replace(self.policy, count=1) if is_shared_out else self.policy,
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
@@ -478,13 +480,14 @@ class Allocation:
         # What the process has claimed itself and does not use is for them.
         return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
 
-    def _granted_by_now(self) -> Grant:
+    def granted_by_now(self) -> Grant:
+        """Return what an engine or a launcher grants this process by its present environment."""
         return engines.granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
 
     def _tell_what_is_kept(self) -> None:
         """Say once that another task of this worker was given what a framework can't follow any more."""
         with self.guard():
-            grant = self._granted_by_now()
+            grant = self.granted_by_now()
             now = messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
             before = messages.granted_gpus(self.grant, self.visible.spec.value)
             if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":

@@ -15,6 +15,7 @@ POLICY_FILE = PREFIX + "POLICY"  # the project's policy file, named outright
 LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a program started by one call
+LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the number of GPUs that a library was given, for ranks that it starts
 
 # For an autogpu in a child: what CUDA is to read in CUDA_VISIBLE_DEVICES, what the variable was without autogpu, and
 # what the script finds there if that is something else.
@@ -26,5 +27,5 @@ SHOWN_VISIBLE_DEVICES = PREFIX + "ORIG_SHOWN"
 TYPED = PREFIX + "RUN_"
 
 # These are not keys of the policy, and no mistakes.
-INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER)
+INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT)
 INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_", TYPED)

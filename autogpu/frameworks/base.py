@@ -335,6 +335,12 @@ class HookedFramework(Framework):
         if decision and decision.verdict is Verdict.TAKE and policy.level != "quiet":
             allocation.say(messages.few_replicas(strategy, replicas, decision, policy.per_user))
 
+    def on_spreading(self, library: str) -> None:
+        """Name the GPUs that the process has not claimed, because a ``library`` is about to use all that it sees."""
+        decision = self.allocation.decision
+        if decision is not None and decision.verdict is Verdict.TAKE and self.allocation.policy.level != "quiet":
+            self.allocation.say(messages.spreading(library, decision))
+
     def on_late_name(self, number: int, taken: int) -> None:
         """The script names the GPU of this ``number`` after the framework has started with ``taken`` GPUs."""
         self._say_unless_quiet(messages.late_name(number, taken, self.NAME))

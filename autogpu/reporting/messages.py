@@ -175,6 +175,18 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
     return [f"{line}no more can be had now{why}"]
 
 
+def spreading(library: str, decision: Decision) -> list[str]:
+    """A library uses every GPU that the process sees; no line if the process, or its job, has claimed all of them."""
+    claimed = {*decision.claims, *decision.of_ranks}
+    others = [device for device in decision.visible if device and device.uuid not in claimed]
+    if not others:
+        return []
+    names = explain.gpu_names(device.label for device in sorted(others, key=lambda device: device.index))
+    own = explain.gpu_names(device.label for device in decision.devices)
+    what = f"{library} also uses {names}, which this process has not claimed"
+    return [f"{what}; to use {own} alone: AUTOGPU_VISIBLE=chosen"]
+
+
 def late_name(number: int, taken: int, framework: str) -> str:
     """The script names a GPU that does not exist, because the framework has started without it."""
     what = f"the script names '/gpu:{number}' after {framework} has started with {counted(taken, 'GPU')}"

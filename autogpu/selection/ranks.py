@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
-from autogpu.variables import CUDA_VISIBLE_DEVICES, WORKER
+from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 
 TF_CONFIG = "TF_CONFIG"
 LONE_RANK = "LOCAL_RANK"
@@ -105,6 +105,12 @@ def told_of_siblings(environ: Mapping[str, str]) -> Sequence[str | None]:
 def worker_of(number: int, count: int, job: str) -> str:
     """The value that tells a process that it is worker ``number`` of ``count`` that a program started together."""
     return f"{number}/{count}/{job}"
+
+
+def library_count(rank: LocalRank | None, environ: Mapping[str, str]) -> int:
+    """Return how many GPUs Lightning was given for all its ranks; 0 if ``rank`` is not one of them."""
+    told = _integer(environ.get(LIBRARY_COUNT)) or 0
+    return told if rank is not None and rank.launcher == LONE_RANK else 0
 
 
 def _worker(environ: Mapping[str, str]) -> LocalRank | None:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from autogpu.frozen import replace
 from autogpu.lease import QueueState
-from autogpu.reporting.messages import WaitingReport, few_replicas, not_held
+from autogpu.reporting.messages import WaitingReport, few_replicas, not_held, spreading
 from autogpu.reporting.text import span
 from autogpu.selection.model import Decision, Verdict
 from tests.support.selections import claim, decided
@@ -23,6 +24,13 @@ def test_a_strategy_with_few_replicas_is_told_what_stands_in_the_way(per_user, h
     decision = decided(gpu(0), gpu(1), gpu(2), per_user=per_user, held=held)
     (line,) = few_replicas("MirroredStrategy", 1, decision, per_user)
     assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"
+
+
+def test_line_about_gpus_used_without_a_claim_leaves_out_those_of_the_job():
+    decision = replace(decided(gpu(0), gpu(1), gpu(2)), of_ranks=(gpu(1).uuid,))
+    others = "also uses GPU 0, which this process has not claimed"
+    assert spreading("DataParallel", decision) == [f"DataParallel {others}; to use GPU 2 alone: AUTOGPU_VISIBLE=chosen"]
+    assert spreading("DataParallel", decided(gpu(0), gpu(1), count="all")) == []
 
 
 def test_of_gpus_to_hold_those_that_are_shared_are_named_and_the_remedy_where_it_helps():

@@ -15,11 +15,12 @@ from autogpu.selection.ranks import (
     LocalRank,
     among_same_gpus,
     coordinating_task,
+    library_count,
     local_rank,
     with_scripts_list,
     worker_of,
 )
-from autogpu.variables import WORKER
+from autogpu.variables import LIBRARY_COUNT, WORKER
 from tests.support.selections import request
 from tests.support.values import gpu
 
@@ -252,3 +253,17 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
     environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     found = among_same_gpus(rank, environ, of_launcher)
     assert found.dividers == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        pytest.param(BY_HAND, 2, id="lightning"),
+        pytest.param({**BY_HAND, "LOCAL_WORLD_SIZE": "2"}, 0, id="torchrun"),
+        pytest.param(WORKER_1, 0, id="workers-of-one-call"),
+        pytest.param({}, 0, id="no-rank"),
+    ],
+)
+def test_only_ranks_of_lightning_share_the_count_of_their_program(environ, count):
+    environ = {**environ, LIBRARY_COUNT: "2"}
+    assert library_count(local_rank(environ), environ) == count

@@ -36,6 +36,11 @@ NEWEST_PYTHON = "3.14" if interpreter("3.14") else "3.12"
 JAXES = (Release("0.12.0.1", "3.12"), Release("0.10.2", NEWEST_PYTHON, cuda=13), Release("0.4.30", "3.10"))
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
+# The names of packages that Lightning had before, and an older Trainer; on the oldest PyTorch above.
+OLD_TORCH_LIBRARIES = (
+    *("pytorch-lightning==2.0.9.post0", "lightning-fabric==2.0.9.post0", "torchmetrics==1.2.1"),
+    *("accelerate==0.30.1", "transformers==4.40.2"),
+)
 # What they import, since the installer has to leave out all that the wheels ask for: that has the nvidia-* wheels.
 NEEDED_BY_TORCH = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
@@ -43,6 +48,10 @@ NEEDED_BY_TORCH = (
 NEEDED_BY_TORCH_LIBRARIES = (
     *("huggingface_hub", "lightning_utilities", "packaging", "psutil", "pyyaml"),
     *("regex", "safetensors", "tokenizers", "tqdm"),
+)
+NEEDED_BY_OLD_TORCH_LIBRARIES = (
+    *("huggingface_hub<0.30", "lightning_utilities", "numpy<2", "packaging", "psutil", "pyyaml"),
+    *("regex", "requests", "safetensors", "tokenizers<0.20", "tqdm"),
 )
 
 
@@ -59,14 +68,16 @@ def torch(wanted: Release = TORCHES[0]) -> Path:
 
 def torch_libraries_with_autogpu() -> Path:
     """Lightning, accelerate and transformers on the newest PyTorch, where a user has run ``autogpu install``."""
-    base = torch()
-    libraries = environment(
-        base.resolve(),
-        NEEDED_BY_TORCH_LIBRARIES,
-        without_dependencies=TORCH_LIBRARIES,
-        with_autogpu=False,
-        on_top_of=base,
-    )
+    return _libraries_with_autogpu(torch(), NEEDED_BY_TORCH_LIBRARIES, TORCH_LIBRARIES)
+
+
+def old_torch_libraries_with_autogpu() -> Path:
+    """Older versions of the same on an older PyTorch."""
+    return _libraries_with_autogpu(torch(TORCHES[-1]), NEEDED_BY_OLD_TORCH_LIBRARIES, OLD_TORCH_LIBRARIES)
+
+
+def _libraries_with_autogpu(base: Path, needed: Sequence[str], wheels: Sequence[str]) -> Path:
+    libraries = environment(base.resolve(), needed, without_dependencies=wheels, with_autogpu=False, on_top_of=base)
     return with_autogpu(libraries, base)
 
 

@@ -17,12 +17,14 @@ from autogpu import process
 from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.calls import calls
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
+from autogpu.frameworks.number import number_of_words
+from autogpu.frameworks.torch import libraries
 from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, importing_module, ordinal_of
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB, memory_in_words
-from autogpu.selection.ranks import worker_of
-from autogpu.variables import WORKER
+from autogpu.selection.ranks import library_count, worker_of
+from autogpu.variables import LIBRARY_COUNT, WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class PyTorch(HookedFramework):
     _limit_makes_contexts = False
     _set_fraction: Any = None
     _said = NOTHING_SAID
+    # The code that spreads over all GPUs; "" if there is none, or if it was reported.
+    _spreading = ""
+    _has_reported_spreading = False
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -114,6 +119,7 @@ class PyTorch(HookedFramework):
             setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
         for name in _OF_CUDA:
             self._hook_until_start(sys.modules.get("torch.cuda"), name)
+        self._hook_device_count(sys.modules.get("torch.cuda"))
         start = _start_function()
         replaced = hooked(start, self._start_processes) if start else None
         for module in map(sys.modules.get, _START_MODULES):
@@ -122,6 +128,14 @@ class PyTorch(HookedFramework):
         groups: Any = sys.modules.get(_GROUPS_MODULE)
         if callable(getattr(groups, _NCCL, None)):
             setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), self.is_nccl_available))
+
+    def _hook_device_count(self, cuda: Any) -> None:
+        original = getattr(cuda, "device_count", None)
+        if callable(original):
+            cuda.device_count = hooked(original, self.device_count)
+            # PyTorch 2.0 caches the answer, and scripts clear that cache.
+            if hasattr(original, "cache_clear"):
+                cuda.device_count.cache_clear = original.cache_clear
 
     @staticmethod
     def peak_bytes() -> int:
@@ -199,6 +213,38 @@ class PyTorch(HookedFramework):
         else:
             # PyTorch runs this call as soon as CUDA has started.
             sys.modules["torch"].cuda._lazy_call(partial(original, device))
+
+    def device_count(self, original: Any) -> int:
+        """Return the number of GPUs; ``select.count`` to a library that would use all of them."""
+        caller = sys._getframe(2)
+        if libraries.is_lightning(caller):
+            libraries.hook_lightning(self.count_for_library)
+        if libraries.is_trainer(caller):
+            return self.count_for_library(original)
+        self._spreading = libraries.spreading(caller) or self._spreading
+        if self._spreading and self.assignment is not None:
+            self._report_spreading()
+        return int(original())
+
+    def count_for_library(self, original: Any) -> int:
+        """Return the number of GPUs for a library that would use all that ``original`` counts."""
+        visible, count = int(original()), None
+        with self.lock, self.guard():
+            count = self._count_for_library(visible)
+        return visible if count is None else count
+
+    def _count_for_library(self, visible: int) -> int:
+        allocation = self.allocation
+        rank = allocation.granted_by_now().rank
+        if rank is not None:
+            # Lightning starts its ranks itself, and each of them asks again. Every other launcher sets their number.
+            return min(visible, library_count(rank, os.environ) or visible)
+        is_listed = allocation.gpu_list.spec_with(allocation.grant).value is not None
+        is_set = is_listed or number_of_words(getattr(sys, "argv", [])[1:]) is not None
+        claimed = None if self.assignment is None else self.assignment.ordinals or ()
+        count = libraries.count_for_library(visible, allocation.policy.count, claimed=claimed, is_set=is_set)
+        os.environ[LIBRARY_COUNT] = str(count)
+        return count
 
     def get_device_properties(self, original: Any, device: Any = None) -> Any:
         gpus = self._gpus_for_an_import()
@@ -283,8 +329,17 @@ class PyTorch(HookedFramework):
                 ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
             limits = [(assignment.caps[ordinal] / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals]
             self.on_usage(Usage(ordinals, memory_in_words(limits, self._said.fraction, grows=True)))
+        if self._spreading:
+            self._report_spreading()
         assigned = self.assignment
         return assigned is None or assigned.ordinals != ()
+
+    def _report_spreading(self) -> None:
+        with self.lock, self.guard():
+            spreading, self._spreading = self._spreading, ""
+            if not self._has_reported_spreading:
+                self._has_reported_spreading = True
+                self.on_spreading(spreading)
 
     def _limits(self, assignment: Assignment | None) -> Mapping[int, float]:
         if assignment is None or self._set_fraction is None:

@@ -1,13 +1,12 @@
-"""What people use on top of PyTorch and that takes every GPU that it sees: Lightning, accelerate and transformers."""
+"""Libraries on top of PyTorch that would use every GPU that they see: Lightning, accelerate and transformers."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.frameworks.torch.cases import ALL, FIRST_TWO, NEITHER, ONLY_ONE, SAYS_NOTHING
-from tests.gpusim import Gpu
 from tests.support import framework_environments
-from tests.support.framework_machines import Machine
+from tests.support.framework_machines import IDLE, Machine
 from tests.support.patterns import Case, Laboratory, each_case
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(900), pytest.mark.xdist_group("torch-libraries")]
@@ -28,11 +27,10 @@ class Model(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
-several = {devices!r} == "auto" and torch.cuda.device_count() > 1
 trainer = lightning.Trainer(
     max_epochs=1,
     devices={devices!r},
-    strategy=DDPStrategy(process_group_backend="gloo") if several else "auto",
+    strategy="auto" if {devices!r} == 1 else DDPStrategy(process_group_backend="gloo"),
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
@@ -55,10 +53,55 @@ print(tuple(model(torch.ones(1, 8, dtype=torch.long).to(model.device)).last_hidd
 print("on several" if len({weights.device for weights in model.parameters()}) > 1 else "on one")
 """
 
+TRAINER = """
+import tempfile
+{imports}
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return {{"x": torch.ones(8), "labels": torch.ones(1)}}
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, x, labels=None):
+        y = self.layer(x)
+        return {{"loss": ((y - labels) ** 2).mean(), "logits": y}}
+
+from transformers.trainer_callback import PrinterCallback
+
+with tempfile.TemporaryDirectory() as folder:
+    args = TrainingArguments(
+        output_dir=folder,
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Trainer(Model(), args, train_dataset=Data())
+    trainer.remove_callback(PrinterCallback)  # it prints durations
+    trainer.train()
+print(args.n_gpu, args.train_batch_size, torch.cuda.device_count())
+"""
+
+# In the second order transformers' module of the arguments is being imported when PyTorch is.
+TORCH_FIRST = "import torch\nfrom transformers import Trainer, TrainingArguments"
+ARGUMENTS_FIRST = "from transformers import TrainingArguments, Trainer\nimport torch"
+
 SCRIPTS = {
     "lightning_auto": LIGHTNING.format(devices="auto"),
     "lightning_one": LIGHTNING.format(devices=1),
+    "lightning_all": LIGHTNING.format(devices=-1),
+    "lightning_two": LIGHTNING.format(devices=2),
     "device_map_auto": DEVICE_MAP_AUTO,
+    "trainer": TRAINER.format(imports=TORCH_FIRST),
+    "trainer_arguments_first": TRAINER.format(imports=ARGUMENTS_FIRST),
 }
 
 
@@ -67,14 +110,38 @@ def narrowed(script: str, granted: str, prints: str, **more: str) -> Case:
     return Case(script, (ALL[0], granted), None, None, {"AUTOGPU_VISIBLE": "chosen", **more}, prints=prints)
 
 
+SPREAD = ALL[0]
+TWO_LISTED = ("GPU 1 < 1 GiB, GPU 2 < 1 GiB",) * 2
+# PyTorch makes contexts on the others when it copies between two.
+TWO_OF_FOUR = "GPU 2 < 1 GiB, GPU 3 < 1 GiB, contexts on 0, 1"
+
 # With gloo every rank has a context on what the first one calls cuda:0, as without us.
 CASES = (
-    Case("lightning_auto", ALL, ONLY_ONE, NEITHER),
+    Case("lightning_auto", (SPREAD, SAYS_NOTHING[1]), ONLY_ONE, NEITHER, prints="1 cuda:0"),
+    Case("lightning_auto", (SPREAD, FIRST_TWO[1]), None, None, {"AUTOGPU_COUNT": "2"}, prints="2 cuda:0"),
+    Case("lightning_auto", TWO_LISTED, None, None, {"CUDA_VISIBLE_DEVICES": "1,2"}, note="the user's own list"),
     narrowed("lightning_auto", SAYS_NOTHING[1], "1 cuda:0"),
     narrowed("lightning_auto", FIRST_TWO[1], "2 cuda:0", AUTOGPU_COUNT="2"),
     Case("lightning_one", SAYS_NOTHING, None, None),
+    Case("lightning_two", FIRST_TWO, None, None),
+    Case("lightning_all", ALL, None, None),
     Case("device_map_auto", ALL, ONLY_ONE, None),
     narrowed("device_map_auto", SAYS_NOTHING[1], "(1, 8, 64)\non one"),
+    Case("trainer", (SPREAD, SAYS_NOTHING[1]), ONLY_ONE, None, prints="1 2 4"),
+    Case("trainer", (SPREAD, TWO_OF_FOUR), None, None, {"AUTOGPU_COUNT": "2"}, prints="2 4 4"),
+    Case("trainer_arguments_first", (SPREAD, SAYS_NOTHING[1]), None, None, prints="1 2 4", fresh=True),
+    narrowed("trainer", SAYS_NOTHING[1], "1 2 1"),
+)
+
+# Lightning's and transformers' older versions.
+OLD_LIGHTNING = SCRIPTS["lightning_auto"].replace("lightning.pytorch", "pytorch_lightning")
+OLD_SCRIPTS = {
+    "lightning_auto": OLD_LIGHTNING.replace("import lightning\n", "import pytorch_lightning as lightning\n"),
+    "trainer": SCRIPTS["trainer"],
+}
+OLD_CASES = (
+    Case("lightning_auto", (SPREAD, SAYS_NOTHING[1]), None, None, prints="1 cuda:0"),
+    Case("trainer", (SPREAD, SAYS_NOTHING[1]), None, None, prints="1 2 4"),
 )
 
 
@@ -92,9 +159,56 @@ def laboratory(python, importers, tmp_path_factory):
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("case", "machine"), [pytest.param(*each.values, id=each.id) for each in each_case(CASES)])
-def test_a_library_takes_what_it_sees(laboratory, case, machine):
+def test_library_that_uses_all_gpus_gets_what_the_policy_says(laboratory, case, machine):
     complaint = laboratory.complaint(case, machine)
     assert not complaint, complaint
+
+
+@pytest.fixture(scope="module")
+def old_laboratory(tmp_path_factory):
+    python = framework_environments.old_torch_libraries_with_autogpu()
+    made = Laboratory(python, OLD_SCRIPTS, tmp_path_factory.mktemp("old_laboratory"))
+    yield made
+    made.close()
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in OLD_CASES])
+def test_older_library_that_uses_all_gpus_gets_what_the_policy_says(old_laboratory, case):
+    complaint = old_laboratory.complaint(case, "four-gpus")
+    assert not complaint, complaint
+
+
+DATA_PARALLEL = """
+import torch
+model = torch.nn.DataParallel(torch.nn.Linear(8, 8){cuda}).cuda()
+for _ in range(2):
+    torch.nn.parallel.data_parallel(model.module, torch.ones(16, 8).cuda())
+    model(torch.ones(16, 8).cuda())
+"""
+OTHERS = (
+    "also uses GPU 0, GPU 1 and GPU 2, which this process has not claimed; to use GPU 3 alone: AUTOGPU_VISIBLE=chosen"
+)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(
+    ("script", "environ", "said"),
+    [
+        pytest.param(DATA_PARALLEL.format(cuda=".cuda()"), {}, [f"DataParallel {OTHERS}"], id="after-the-claim"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {}, [f"DataParallel {OTHERS}"], id="before-the-claim"),
+        pytest.param(DEVICE_MAP_AUTO, {}, [f'device_map="auto" {OTHERS}'], id="device-map"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_COUNT": "all"}, [], id="all-are-claimed"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_VISIBLE": "chosen"}, [], id="only-the-chosen"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_LEVEL": "quiet"}, [], id="quiet"),
+    ],
+)
+def test_gpus_used_without_a_claim_are_named_once(python, importers, tmp_path, script, environ, said):
+    with Machine(python, tmp_path / "machine", IDLE, importers["torch"]) as machine:
+        ran = machine.run(script, **environ)
+    assert ran.exit_status == 0, ran.error
+    found = [line for line in ran.said if "AUTOGPU_VISIBLE=chosen" in line]
+    assert found == [f"autogpu: {line}" for line in said]
 
 
 # After the first step; the other ranks wait for it in the second.
@@ -109,8 +223,8 @@ HOLDS = """
 
 @pytest.mark.turns(3)
 def test_the_leases_of_a_trainer_with_several_processes_name_all_that_it_uses(python, tmp_path):
-    begin, end = SCRIPTS["lightning_auto"].split("\n    def configure_optimizers")
-    with Machine(python, tmp_path / "machine", (Gpu(), Gpu(), Gpu(), Gpu())) as machine:
+    begin, end = SCRIPTS["lightning_all"].split("\n    def configure_optimizers")
+    with Machine(python, tmp_path / "machine", IDLE) as machine:
         job = machine.start(f"{begin}{HOLDS}    def configure_optimizers{end}")
         assert job.line() == "training"
         assert sorted(set().union(*machine.claims().values())) == [0, 1, 2, 3]
