@@ -103,10 +103,7 @@ def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
         if framework in imported:
-            try:
-                imported[framework].imported()
-            except NoEligibleDevice:  # where the policy asks for this, the first use raises it again
-                pass
+            imported[framework].imported()
 
 
 def _begin(started_with: str | None) -> Allocation:

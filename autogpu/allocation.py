@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
 from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence
@@ -41,27 +40,6 @@ if TYPE_CHECKING:
 
 # Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
 IMPORT_DEADLINE_S = 5.0
-
-
-class Moment(enum.IntEnum):
-    """When a process claims its GPUs."""
-
-    IMPORT = 1
-    CUDA_START = 2
-    CONTEXT = 3
-
-
-def claim_moment(*, hides_others: bool, has_candidates: bool, wants_order: bool) -> Moment:
-    """When a process claims its GPUs: at the last moment at which its list of GPUs can still be written.
-
-    Args:
-        hides_others: What it has not claimed is to be hidden from every library.
-        has_candidates: MIG instances are among its GPUs, of which CUDA does not show all.
-        wants_order: One of its frameworks takes the GPUs that CUDA counts first.
-    """
-    if hides_others or (has_candidates and not wants_order):
-        return Moment.IMPORT  # any library may start CUDA from now on
-    return Moment.CUDA_START if wants_order else Moment.CONTEXT
 
 
 class Allocation:
@@ -149,13 +127,14 @@ class Allocation:
         return self.taken.lease if self.taken else None
 
     @property
-    def moment(self) -> Moment:
-        """When the process claims, as far as is known."""
-        return claim_moment(
-            hides_others=self.gpu_list.hides_others,
-            has_candidates=bool(self.visible.candidates) and not self.gpu_list.lists_chosen,
-            wants_order=self.wants_order,
-        )
+    def claims_before_cuda(self) -> bool:
+        """True if the process claims before CUDA starts: the list of GPUs that CUDA reads then depends on the claim.
+
+        That is so if unclaimed GPUs are to be hidden, if CUDA does not show all MIG instances among the candidates, and
+        if a framework takes the GPUs that CUDA counts first. Otherwise the process claims at its first context.
+        """
+        has_candidates = bool(self.visible.candidates) and not self.gpu_list.lists_chosen
+        return self.gpu_list.hides_others or has_candidates or self.wants_order
 
     @property
     def inventory(self) -> Inventory | None:
@@ -177,7 +156,7 @@ class Allocation:
     # The import
 
     def list_gpus(self, *, anew: bool) -> None:
-        """List the pool, idlest first, if no framework has done so, or ``anew``; claim where that can't wait."""
+        """List the pool, idlest first, if no framework has done so, or ``anew``. Nothing is claimed."""
         policy = self.policy
         with self.lock:
             if anew or not self.visible.is_listed:
@@ -186,8 +165,6 @@ class Allocation:
                 self.readings.prepare()
                 if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
                     self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
-            if self.moment is Moment.IMPORT and self.taken is None:
-                self._claim_before_cuda(NOTHING_SAID)
 
     # CUDA's start
 
@@ -202,7 +179,7 @@ class Allocation:
                 self.gpu_list.keep_order(self.readings.newest)
             if self.visible.may_have_gpus and not has_fresh_reading:
                 self.readings.begin()
-            if self.moment is not Moment.CONTEXT and (is_listed_anew or self.taken is None):
+            if self.claims_before_cuda and (is_listed_anew or self.taken is None):
                 self._claim_before_cuda(said)
 
     def _follow_environment(self) -> bool:
@@ -225,7 +202,7 @@ class Allocation:
         inventory, pool = self.readings.newest, visible.candidates or visible.pool
         if inventory is None or not pool or self.cuda.visible_uuids() is not None or self.assigned_to:
             return
-        if self.moment is Moment.CUDA_START and not visible.candidates:
+        if not visible.candidates:
             if self._keeps_order(said):
                 return
             said = self._as_place(said)
@@ -472,7 +449,7 @@ class Allocation:
     def leave_to_workers(self, count: int, framework: Framework) -> bool:
         """Let ``count`` processes that one call is about to start choose together, a GPU each; whether they will."""
         taken = self.taken
-        is_own_choice = self.visible.spec.is_scripts or self.policy.visible == "chosen"
+        is_own_choice = self.visible.spec.is_scripts or (self.gpu_list.hides_others and taken is not None)
         if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():
             return False
         if not 2 <= count <= len(self.uuids or ()):

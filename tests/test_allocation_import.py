@@ -1,9 +1,8 @@
-"""What a process does while a framework is imported: it lists its GPUs, and claims where that can't wait."""
+"""What a process does while a framework is imported, and what it claims before CUDA starts."""
 
 import pytest
 
 from autogpu import activation
-from autogpu.allocation import Moment, claim_moment
 from autogpu.errors import NoEligibleDevice
 from autogpu.frameworks.model import Hooks
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
@@ -18,21 +17,6 @@ ALL = 24 * 1024
 CHOSEN = {"AUTOGPU_VISIBLE": "chosen"}
 
 
-@pytest.mark.parametrize(
-    ("hides_others", "has_candidates", "wants_order", "moment"),
-    [
-        pytest.param(False, False, False, Moment.CONTEXT, id="as-late-as-can-be"),
-        pytest.param(False, False, True, Moment.CUDA_START, id="cuda-is-to-count-the-claimed-first"),
-        pytest.param(False, True, False, Moment.IMPORT, id="any-library-may-start-cuda-which-shows-one-instance"),
-        pytest.param(False, True, True, Moment.CUDA_START, id="an-instance-for-one-that-tells-of-cudas-start"),
-        pytest.param(True, False, True, Moment.IMPORT, id="no-library-is-to-see-others"),
-    ],
-)
-def test_a_process_claims_as_late_as_its_list_can_be_written(hides_others, has_candidates, wants_order, moment):
-    found = claim_moment(hides_others=hides_others, has_candidates=has_candidates, wants_order=wants_order)
-    assert found is moment
-
-
 def test_an_import_orders_the_pool_and_claims_nothing(started):
     process = started(*THREE)
     assert process.listed == "2 1 0"
@@ -40,9 +24,11 @@ def test_an_import_orders_the_pool_and_claims_nothing(started):
     assert (process.driver.taken, process.lines) == (1, [])
 
 
-def test_what_is_hidden_from_every_library_is_claimed_first(started, tmp_path):
+def test_visible_chosen_claims_at_the_first_question_and_shows_no_other(started, tmp_path):
     with other_job({LEASE_DIR: str(tmp_path)}, claims_on(gpu(1))):
         process = started(*TWO, counted=[gpu(0)], **CHOSEN)
+        assert (process.listed, process.allocation.lease) == ("1 0", None)
+        process.framework.on_listing()
     assert (process.listed, process.claims) == ("0", {0: ALL})
     (before,) = process.holders
     assert [process.framework.take(chosen=chosen).ordinals for chosen in (None, (0,))] == [(0,), (0,)]
@@ -52,6 +38,7 @@ def test_what_is_hidden_from_every_library_is_claimed_first(started, tmp_path):
 
 def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started):
     process = started(*TWO, counted=[gpu(0)], **CHOSEN)
+    process.framework.on_listing()
     assert process.listed == "1"
     process.environ[CUDA_VISIBLE_DEVICES] = "0"
     process.framework.take()
@@ -69,6 +56,7 @@ def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started)
 
 def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
     process = started(BUSY, counted=[BUSY], AUTOGPU_BUSY="cpu", **CHOSEN)
+    process.framework.on_listing()
     assert (process.environ.get(CUDA_VISIBLE_DEVICES), process.listed, process.holders) == (None, "", ())
 
 

@@ -44,7 +44,10 @@ def other(tmp_path):
 
 def ranks(process, *devices, size, **options):
     named = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"]
-    return [process(*devices, **dict(zip(named, (str(rank), str(size)))), **options) for rank in range(size)]
+    job = [process(*devices, **dict(zip(named, (str(rank), str(size)))), **options) for rank in range(size)]
+    for rank in job:
+        rank.framework.on_listing()
+    return job
 
 
 NO_INSTANCE = (
@@ -61,7 +64,6 @@ FIRST_TWO = {CUDA_VISIBLE_DEVICES: f"{CUT[1].uuid},{CUT[2].uuid}"}
         pytest.param(CUT, {}, [CUT[3]], "0:1", "0:1", id="one-that-no-other-job-has-claimed"),
         pytest.param(CUT, {"version": R570}, [], "0:2 0:1 0:0", "", id="since-r570-all-as-cards-are"),
         pytest.param(CUT, FIRST_TWO, [], "0:1", "0:1", id="the-idlest-of-an-inherited-list"),
-        pytest.param(CUT, {"kind": FirstGpusFramework}, [], "0:2", "", id="one-that-is-not-claimed-before-our-hooks"),
         pytest.param(ONE, {}, [], "", "", id="the-only-instance"),
         pytest.param(MIXED, {}, [], "2 1", "2", id="whole-cards-the-claimed-one-first"),
         pytest.param(MIXED, {}, MIXED[3:], "0:0", "0:0", id="an-instance-where-the-cards-are-others"),
@@ -70,9 +72,13 @@ FIRST_TWO = {CUDA_VISIBLE_DEVICES: f"{CUT[1].uuid},{CUT[2].uuid}"}
         pytest.param(MIXED, {"AUTOGPU_VISIBLE": "chosen"}, [], "2", "2", id="chosen-shows-no-other-card"),
     ],
 )
-def test_an_import_lists_and_claims(process, other, devices, options, others, listed, held):
+def test_an_import_claims_nothing_and_a_listing_what_its_list_needs(
+    process, other, devices, options, others, listed, held
+):
     with other(*others):
         mine = process(*devices, **options)
+        assert mine.held == ""
+        mine.framework.on_listing()
     assert (mine.listed, mine.held, mine.lines) == (listed, held, [])
 
 
@@ -89,8 +95,9 @@ def test_without_a_gpu_nothing_is_claimed_and_listed(process, devices, environ, 
     assert (mine.environ.get(CUDA_VISIBLE_DEVICES), mine.held, mine.lines) == (None, "", lines)
 
 
-def test_what_was_claimed_at_the_import_is_taken(process):
+def test_instance_that_was_claimed_at_the_listing_is_taken(process):
     mine = process(*CUT, counted=[CUT[3]])
+    mine.framework.on_listing()
     written = mine.holders
     assert mine.framework.take().ordinals == (0,)
     assert (mine.held, mine.holders) == ("0:2", written)

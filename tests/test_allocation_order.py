@@ -136,10 +136,23 @@ def test_of_a_pool_only_what_is_claimed_is_shown_and_counted(first, other):
     policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_COUNT": "2", "AUTOGPU_LIMIT": "2GiB"}
     with other({1: 24, 3: 24}):
         process = first(*map(gpu, range(4)), counted=[2, 0], **policy)
-        assert process.listed == "2 0"
         process.framework.count()
+    assert process.listed == "2 0"
     assignment = process.framework.assignment
     assert (assignment.ordinals, sorted(assignment.totals), sorted(assignment.caps)) == ((0, 1), [0, 1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("number", "counted", "listed"),
+    [
+        pytest.param(0, [3], "3", id="number-0"),
+        pytest.param(2, [2, 1, 3, 0], "2 1 3 0", id="a-number-without-a-gpu-among-the-chosen"),
+    ],
+)
+def test_visible_chosen_shows_as_many_gpus_as_the_number_needs(first, number, counted, listed):
+    process = first(*map(gpu, range(4)), counted=counted, AUTOGPU_VISIBLE="chosen")
+    process.framework.count(number)
+    assert (process.listed, process.claims) == (listed, {3: ALL})
 
 
 # Of several processes

@@ -172,11 +172,8 @@ class HookedFramework(Framework):
             self.allocation.prepare(said)
 
     def on_listing(self) -> None:
-        """The framework is about to start CUDA, only to list the GPUs.
-
-        Claim now if another one takes what CUDA counts first: it would count the GPUs before the claim.
-        """
-        if self.allocation.wants_order:
+        """The framework is about to start CUDA, only to list the GPUs: claim now if the list depends on the claim."""
+        if self.allocation.claims_before_cuda:
             self.prepare()
 
     @property

@@ -339,6 +339,8 @@ def list_claimed(
         hides_others: What is not claimed is hidden.
         is_parents: The claim is that of the process that started this one.
     """
+    # A script that uses number 2 needs three GPUs.
+    hides_others = hides_others and max(indices, default=0) < len(decision.devices)
     pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
     claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
     first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]

@@ -186,7 +186,7 @@ class PyTorch(HookedFramework):
         if gpus is not None:
             count = original()  # 0, with PyTorch's own warning
             return count
-        self._before()
+        self._before(is_question=True)
         count = original()
         if count <= 0:
             self._on_failure()
@@ -217,6 +217,7 @@ class PyTorch(HookedFramework):
     def device_count(self, original: Any) -> int:
         """Return the number of GPUs; ``select.count`` to a library that would use all of them."""
         caller = sys._getframe(2)
+        self._claim_for_question()
         if libraries.is_lightning(caller):
             libraries.hook_lightning(self.count_for_library)
         if libraries.is_trainer(caller):
@@ -225,6 +226,16 @@ class PyTorch(HookedFramework):
         if self._spreading and self.assignment is not None:
             self._report_spreading()
         return int(original())
+
+    def _claim_for_question(self) -> None:
+        """Claim if the process is to see the claimed GPUs alone: PyTorch answers by the list in the environment."""
+        is_first_question = False
+        with self.lock, self.guard():
+            allocation = self.allocation
+            is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
+            is_first_question = allocation.gpu_list.hides_others and not is_begun and not importing_module()
+        if is_first_question:
+            self._before(is_question=True)
 
     def count_for_library(self, original: Any) -> int:
         """Return the number of GPUs for a library that would use all that ``original`` counts."""
@@ -299,11 +310,15 @@ class PyTorch(HookedFramework):
             self._before()
         return original(*arguments, **options)
 
-    def _before(self) -> None:
-        """CUDA is about to be initialised, if it is not already."""
+    def _before(self, *, is_question: bool = False) -> None:
+        """CUDA is about to be initialised, if it is not already, or the script asks a question about the GPUs."""
         with self.lock, self.guard():
             leading, arguments = list(calls("torch")), getattr(sys, "argv", [])[1:]
             number, named = number_of_process(leading, arguments, _index_of), gpus_named(leading, _index_of)
+            if is_question and self.allocation.gpu_list.hides_others:
+                # The code that asks does not use a GPU yet, and its "cuda" says nothing about the number.
+                told = number_of_words(arguments)
+                number = number if told is None else told
             # All of them are named for a script that names none.
             named = named if len(named) < (self.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
