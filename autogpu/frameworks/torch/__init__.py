@@ -232,8 +232,9 @@ class PyTorch(HookedFramework):
         is_first_question = False
         with self.lock, self.guard():
             allocation = self.allocation
-            is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
-            is_first_question = allocation.gpu_list.hides_others and not is_begun and not importing_module()
+            if allocation.gpu_list.hides_others and allocation.taken is None:
+                has_started = allocation.cuda.visible_uuids() is not None
+                is_first_question = not has_started and not importing_module()
         if is_first_question:
             self._before(is_question=True)
 
