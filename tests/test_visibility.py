@@ -2,9 +2,10 @@
 
 import pytest
 
+from autogpu.devices.model import UnreadableDevice
 from autogpu.policy import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.model import VisibleSpec
+from autogpu.selection.model import Decision, Verdict, VisibleSpec
 from autogpu.selection.ranks import LONE_RANK, LocalRank
 from autogpu.selection.visible_devices import Order, initial_visibility
 from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
@@ -131,6 +132,14 @@ def test_a_process_with_its_gpus_finds_their_numbers(found, order, shown, shown_
     assert visible.environ_without_autogpu().get(VISIBLE) == found
     # A child is started with what CUDA reads, or with what the script finds.
     assert [initial_visibility(environ, value).value for value in visible.seen] == [found, found]
+
+
+def test_a_card_that_was_lost_since_stays_listed_and_is_not_shown():
+    visible, lost = Listed({}), inventory(gpu(0), gpu(1), unreadable=(UnreadableDevice(2, "GPU is lost"),))
+    decision = Decision(Verdict.TAKE, "", ordinals=(1,), visible=(None, gpu(0), gpu(1)))
+    assert visible.list_claimed(lost, decision, (), is_parents=False) == ()
+    visible.show_claimed(lost)
+    assert visible.seen == (listing(0, 2, 1), None)
 
 
 # What the script and others write

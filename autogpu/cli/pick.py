@@ -15,7 +15,6 @@ from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
-from autogpu.selection.visible_devices import uuid_list
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 
@@ -93,7 +92,7 @@ def _without_gpu(why: str) -> str:
 
 
 def _formatted(taken: Sequence[Device], form: str) -> str:
-    uuids = uuid_list(taken)
+    uuids = ",".join(device.uuid for device in taken)
     if form == "export":
         return f"export {CUDA_VISIBLE_DEVICES}={uuids}"
     if form == "docker":

@@ -24,7 +24,7 @@ from autogpu.reporting.stderr import say
 from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
-from autogpu.selection.visible_devices import numbered_list, original_environ, uuid_list
+from autogpu.selection.visible_devices import numbered_list, original_environ
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 
@@ -126,8 +126,8 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
         for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
             tell(line)
     # The program may be one that reads numbers.
-    numbered = numbered_list(decision.devices, request.inventory)
-    return {**(numbered or {CUDA_VISIBLE_DEVICES: uuid_list(decision.devices)})}
+    uuids = [device.uuid for device in decision.devices]
+    return {**(numbered_list(uuids, request.inventory) or {CUDA_VISIBLE_DEVICES: ",".join(uuids)})}
 
 
 def command_name(command: Sequence[str]) -> str:

@@ -106,21 +106,17 @@ def restore(environ: MutableMapping[str, str], value: str | None, name: str = CU
         environ[name] = value
 
 
-def uuid_list(devices: Sequence[Device]) -> str:
-    """Return the list of ``devices`` by UUID; without any it hides every GPU."""
-    return ",".join(device.uuid for device in devices) or _HIDES_ALL
-
-
-def numbered_list(devices: Sequence[Device], inventory: Inventory, found_order: str | None = None) -> Mapping[str, str]:
-    """Return the variables that list ``devices`` by the numbers of ``nvidia-smi``; none if CUDA could count otherwise.
+def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str | None = None) -> Mapping[str, str]:
+    """Return the variables that list GPUs by the numbers of ``nvidia-smi``; none if CUDA could count otherwise.
 
     NVML's indices are CUDA's under ``PCI_BUS_ID``, unless a GPU is lost or a card is in MIG mode. A ``found_order``
     that somebody else has set is not replaced.
     """
+    known = by_uuid(inventory.devices)
     is_uncertain = inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices)
-    if is_uncertain or not devices or found_order not in (None, PCI_ORDER):
+    if is_uncertain or not uuids or not known.keys() >= set(uuids) or found_order not in (None, PCI_ORDER):
         return {}
-    return {CUDA_DEVICE_ORDER: PCI_ORDER, CUDA_VISIBLE_DEVICES: ",".join(str(device.index) for device in devices)}
+    return {CUDA_DEVICE_ORDER: PCI_ORDER, CUDA_VISIBLE_DEVICES: ",".join(str(known[uuid].index) for uuid in uuids)}
 
 
 class Order(enum.Enum):
@@ -251,22 +247,22 @@ def list_gpus(
         visible = replace(visible, order=Order.FOREIGN)
     elif visible.order is not Order.WORKERS:
         visible = replace(visible, order=Order.OURS if parents_list is None else Order.PARENTS)
-    return _with_pool(replace(visible, candidates=candidates), devices, inventory)
-
-
-def _with_pool(visible: VisibleDevices, devices: Sequence[Device], inventory: Inventory) -> VisibleDevices:
-    """List these, for CUDA by UUID, and for the script if CUDA would count others without autogpu."""
     pool = tuple(device.uuid for device in devices)
+    return _with_pool(replace(visible, candidates=candidates), pool, inventory)
+
+
+def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
+    """List these GPUs, for CUDA by UUID, and for the script if some are left out."""
     order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
         return replace(visible, pool=pool, written=None)
-    shown = visible.shown
-    if counted is None or set(counted) != set(pool):
+    written, shown = ",".join(pool), visible.shown
+    if counted is None or not set(counted) <= set(pool):
         is_by_uuid = (visible.found or "")[:4].upper() in ("GPU-", "MIG-")
-        numbers = {} if is_by_uuid else numbered_list(devices, inventory, order)
-        shown = {**shown, **(numbers or {CUDA_VISIBLE_DEVICES: uuid_list(devices)})}
-    return replace(visible, pool=pool, written=uuid_list(devices), shown=shown)
+        numbers = {} if is_by_uuid else numbered_list(pool, inventory, order)
+        shown = {**shown, **(numbers or {CUDA_VISIBLE_DEVICES: written})}
+    return replace(visible, pool=pool, written=written, shown=shown)
 
 
 def without_gpus(visible: VisibleDevices) -> VisibleDevices:
@@ -280,8 +276,7 @@ def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
     """Show the GPUs of a process that has its own by number, in CUDA's order, if the variable was not set."""
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
-    known = by_uuid(inventory.devices)
-    numbers = numbered_list([known[uuid] for uuid in visible.written.split(",")], inventory, visible.found_order)
+    numbers = numbered_list(visible.written.split(","), inventory, visible.found_order)
     return replace(visible, shown={**visible.shown, **numbers})
 
 
@@ -357,8 +352,7 @@ def list_claimed(
     for index, uuid in sorted(zip(at or range(len(first)), first)):
         others.insert(index, uuid)
     if tuple(others) != visible.pool:
-        known = by_uuid(inventory.devices)
-        visible = _with_pool(visible, [known[uuid] for uuid in others], inventory)
+        visible = _with_pool(visible, tuple(others), inventory)
     return visible, () if at == tuple(range(len(at))) else at
 
 

@@ -160,8 +160,8 @@ def test_since_r570_all_are_listed_the_kind_of_the_best_one_first(ranked, listed
 
 def test_beside_a_card_in_mig_mode_no_gpu_is_listed_by_number():
     # Before R570 CUDA counts whole cards first: number 1 would be the card in MIG mode.
-    assert numbered_list([gpu(1)], inventory(*cut(0, 5), gpu(1))) == {}
-    assert numbered_list([BY_LABEL["0:1"]], inventory(*MIXED)) == {}
+    assert numbered_list([gpu(1).uuid], inventory(*cut(0, 5), gpu(1))) == {}
+    assert numbered_list([SECOND], inventory(*MIXED)) == {}
 
 
 def test_what_cuda_counts_has_the_names_of_nvml():

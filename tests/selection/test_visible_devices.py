@@ -108,8 +108,9 @@ LOST = inventory(*THREE, unreadable=(UnreadableDevice(3, "GPU is lost"),))
         ),
         pytest.param(THREE[:1], inventory(*THREE), "FASTEST_FIRST", {}, id="not-if-the-user-has-set-another-order"),
         pytest.param(THREE[:1], LOST, None, {}, id="not-beside-a-lost-gpu"),
+        pytest.param(THREE, inventory(*THREE[:2]), None, {}, id="not-if-one-was-lost-since"),
         pytest.param([], inventory(*THREE), None, {}, id="not-without-a-gpu"),
     ],
 )
 def test_gpus_are_listed_by_number_if_cuda_counts_alike(devices, machine, order, expected):
-    assert numbered_list(devices, machine, order) == expected
+    assert numbered_list([device.uuid for device in devices], machine, order) == expected

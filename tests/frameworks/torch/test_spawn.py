@@ -159,7 +159,7 @@ import sys
 import torch
 model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[3, 1])
 torch.empty(8, device="cuda:3")
-print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 if "CHILD" not in os.environ:
     subprocess.run([sys.executable, __file__], env={**os.environ, "CHILD": "1"}, check=True)
 """
