@@ -93,6 +93,8 @@ class GpuList:
         )
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count == 0 or inventory is None or self._cuda.visible_uuids() is not None:
+            # Without a reading this is tried again.
+            visible = replace(visible, is_listed=inventory is not None)
             if found == self.initial.value:
                 visible = replace(visible, written=self.initial.parents_list or None, shown=self.initial.shown)
             self._write(visible)
@@ -129,7 +131,7 @@ class GpuList:
             grant: What the engine grants now.
         """
         grant = settled(grant, inventory)
-        is_new = self.has_changed or grant != self.grant
+        is_new = self.has_changed or grant != self.grant or not self.visible.is_listed
         self.grant = grant
         if self._cuda.visible_uuids() is not None:
             return False

@@ -134,6 +134,12 @@ def test_a_process_with_its_gpus_finds_their_numbers(found, order, shown, shown_
     assert [initial_visibility(environ, value).value for value in visible.seen] == [found, found]
 
 
+def test_a_list_is_made_as_soon_as_there_is_a_reading():
+    visible = Listed({}, machine=None)
+    assert visible.follow(MACHINE, NO_ENGINE)
+    assert visible.seen == (listing(2, 0, 1), None)
+
+
 def test_a_card_that_was_lost_since_stays_listed_and_is_not_shown():
     visible, lost = Listed({}), inventory(gpu(0), gpu(1), unreadable=(UnreadableDevice(2, "GPU is lost"),))
     decision = Decision(Verdict.TAKE, "", ordinals=(1,), visible=(None, gpu(0), gpu(1)))

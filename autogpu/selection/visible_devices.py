@@ -143,7 +143,7 @@ class VisibleDevices(Value):
         may_have_gpus: False if the environment is known to hide all GPUs.
         written: What CUDA is to read; ``None`` if that is what the script finds.
         shown: The variables that the script finds otherwise than without autogpu.
-        is_listed: False before the first list was made.
+        is_listed: False if no list was made yet, for want of a reading.
         pid: The process for which it was made.
     """
 
