@@ -62,6 +62,7 @@ class JAX(HookedFramework):
     _has_prepared = False
     _number: int | None = None  # under which the script is about to use its GPU, once that was looked for
     _shown_count = 0  # how many GPUs the client was given
+    _first_claimed = 0  # the lowest of the claimed ones, as CUDA counts
 
     @staticmethod
     def find_hooks() -> Hooks:
@@ -123,6 +124,7 @@ class JAX(HookedFramework):
         # It is called at every look at a device.
         put_back(self._bridge, "backends", original)
         with self.guard():
+            self._set_default_device(started)
             if self._has_prepared and _PLATFORM not in started:
                 self.on_unused()
                 self.on_usage(Usage((), ""))
@@ -155,6 +157,13 @@ class JAX(HookedFramework):
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
         # JAX is never given the index itself, which may be a global variable of a module that no longer runs.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
+
+    def _set_default_device(self, started: Mapping[str, Any]) -> None:
+        """Let JAX place what names no device on the claimed GPU, also if that is not JAX's first one."""
+        config, first = sys.modules["jax"].config, self._first_claimed
+        if first and _PLATFORM in started and config.jax_default_device is None:
+            devices = {device.local_hardware_id: device for device in started[_PLATFORM].local_devices()}
+            config.update("jax_default_device", devices[first])
 
     def _decide(self) -> None:
         count = self.gpu_count
@@ -193,7 +202,7 @@ class JAX(HookedFramework):
         others = [ordinal for ordinal in shown if ordinal not in ordinals]
         if assignment.growth or others:  # nothing is to be taken in advance of a GPU that is not claimed
             options.setdefault("preallocate", False)
-        self._shown_count = len(shown)
+        self._shown_count, self._first_claimed = len(shown), min(ordinals) if others else 0
         if others:
             # Else other jobs would see this process on a GPU that it has not claimed, and not yet on its own.
             with self.guard():

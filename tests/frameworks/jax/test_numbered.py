@@ -57,6 +57,21 @@ def test_jobs_numbered_0_to_3_have_a_gpu_each_in_the_same_instant(release, on_re
     assert [len(job.contexts) for job in jobs] == [1, 2, 3, 4]
 
 
+DEFAULT = "import jax\ngpu = 2\nx = jax.numpy.ones(3)\nprint(*[device.id for device in x.devices()])\n"
+SET_BY_SCRIPT = DEFAULT.replace("x =", "jax.config.update('jax_default_device', jax.devices()[1])\nx =")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_array_without_a_device_is_on_the_claimed_gpu(release, on_release):
+    ran = on_release(release, *FOUR).run(DEFAULT)
+    assert (ran.exit_status, ran.stdout) == (0, "2\n"), ran.stderr
+
+
+def test_default_device_of_the_script_stays(machine_of):
+    ran = machine_of("jax", *FOUR).run(SET_BY_SCRIPT)
+    assert (ran.exit_status, ran.stdout) == (0, "1\n"), ran.stderr
+
+
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 2, 2)], ids=["upwards", "downwards", "equal"])
 def test_jobs_that_come_later_have_a_gpu_each_before_any_has_an_array(numbers, machine_of):
     machine = machine_of("jax", *IDLE)
