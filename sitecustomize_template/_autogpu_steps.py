@@ -35,7 +35,7 @@ def find(fullname, path, target):
 
 def is_off():
     """``AUTOGPU`` in the environment says so."""
-    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in hook.off
 
 
 def notice_bypass(framework):
