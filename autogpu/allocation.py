@@ -153,6 +153,12 @@ class Allocation:
         counted = self.counted_uuids
         return (self.visible.pool or None) if counted is None else counted
 
+    @property
+    def listed_uuids(self) -> tuple[str, ...]:
+        """The same, if autogpu wrote the list that CUDA reads; empty if CUDA reads what the script finds."""
+        is_ours = self.visible.written is not None and not self.gpu_list.has_changed
+        return (self.uuids or ()) if is_ours else ()
+
     # The import
 
     def list_gpus(self, *, anew: bool) -> None:

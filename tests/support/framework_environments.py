@@ -41,6 +41,8 @@ OLD_TORCH_LIBRARIES = (
     *("pytorch-lightning==2.0.9.post0", "lightning-fabric==2.0.9.post0", "torchmetrics==1.2.1"),
     *("accelerate==0.30.1", "transformers==4.40.2"),
 )
+# What reads CUDA_VISIBLE_DEVICES to find a program's GPUs in NVML.
+TORCH_MONITORS = ("nvitop==1.7.2", "codecarbon==3.3.2", "zeus==0.16.0", "deepspeed==0.19.8")
 # What they import, since the installer has to leave out all that the wheels ask for: that has the nvidia-* wheels.
 NEEDED_BY_TORCH = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
@@ -52,6 +54,12 @@ NEEDED_BY_TORCH_LIBRARIES = (
 NEEDED_BY_OLD_TORCH_LIBRARIES = (
     *("huggingface_hub<0.30", "lightning_utilities", "numpy<2", "packaging", "psutil", "pyyaml"),
     *("regex", "requests", "safetensors", "tokenizers<0.20", "tqdm"),
+)
+
+NEEDED_BY_TORCH_MONITORS = (
+    *("arrow", "click", "einops", "hjson", "httpx", "joblib", "msgpack", "packaging", "pandas"),
+    *("prometheus_client", "psutil", "py-cpuinfo", "pydantic", "python-dateutil", "rapidfuzz", "requests"),
+    *("rich", "tqdm"),
 )
 
 
@@ -79,6 +87,19 @@ def old_torch_libraries_with_autogpu() -> Path:
 def _libraries_with_autogpu(base: Path, needed: Sequence[str], wheels: Sequence[str]) -> Path:
     libraries = environment(base.resolve(), needed, without_dependencies=wheels, with_autogpu=False, on_top_of=base)
     return with_autogpu(libraries, base)
+
+
+def torch_monitors_with_autogpu() -> Path:
+    """Libraries that monitor GPUs on the newest PyTorch, where a user has run ``autogpu install``; 160 MB."""
+    base = torch()
+    monitors = environment(
+        base.resolve(),
+        NEEDED_BY_TORCH_MONITORS,
+        without_dependencies=TORCH_MONITORS,
+        with_autogpu=False,
+        on_top_of=base,
+    )
+    return with_autogpu(monitors, base)
 
 
 def jax(wanted: Release = JAXES[0]) -> Path:

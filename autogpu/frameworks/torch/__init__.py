@@ -48,6 +48,10 @@ _OTHERS = {
 # Functions of ``torch.cuda`` that bitsandbytes, fastai and other libraries call while they are imported.
 _OF_CUDA = ("current_device", "get_device_properties", "set_device")
 
+# Read the variable to count GPUs before CUDA starts, and to find a GPU in NVML. The first may return UUIDs if there is
+# the second, which looks them up.
+_PARSE, _LOOK_UP = "_parse_visible_devices", "_transform_uuid_to_ordinals"
+
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
 _START = "start_processes"
 _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
@@ -119,7 +123,10 @@ class PyTorch(HookedFramework):
             setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
         for name in _OF_CUDA:
             self._hook_until_start(sys.modules.get("torch.cuda"), name)
-        self._hook_device_count(sys.modules.get("torch.cuda"))
+        cuda: Any = sys.modules.get("torch.cuda")
+        self._hook_device_count(cuda)
+        if callable(getattr(cuda, _PARSE, None)) and callable(getattr(cuda, _LOOK_UP, None)):
+            setattr(cuda, _PARSE, hooked(getattr(cuda, _PARSE), self.parse_visible_devices))
         start = _start_function()
         replaced = hooked(start, self._start_processes) if start else None
         for module in map(sys.modules.get, _START_MODULES):
@@ -263,6 +270,15 @@ class PyTorch(HookedFramework):
         ordinal = ordinal_of(device) if gpus else None
         found = gpus[ordinal] if gpus and ordinal is not None and ordinal < len(gpus) else None
         return original(device) if found is None else DeviceProperties(found, partial(original, device))
+
+    def parse_visible_devices(self, original: Any) -> Any:
+        """Return the list that CUDA reads, so that PyTorch's count and its monitors agree with CUDA."""
+        with self.guard():
+            uuids = self.allocation.listed_uuids
+            # PyTorch finds no MIG instance in NVML by its UUID.
+            if uuids and not any(uuid.startswith("MIG-") for uuid in uuids):
+                return list(uuids)
+        return original()
 
     def is_nccl_available(self, original: Any) -> bool:
         if caller_named("_new_process_group_helper") is not None:
