@@ -163,6 +163,9 @@ class GpuList:
         self, inventory: Inventory, decision: Decision, indices: Sequence[int], *, is_parents: bool
     ) -> tuple[int, ...]:
         """List what the process has claimed, as :func:`autogpu.selection.visible_devices.list_claimed` says."""
+        # Ray tells each worker of a trainer its GPUs as indices in the list that it has set for all of them.
+        if self.grant.engine == "Ray" and self.grant.dividing_rank is not None and not self.visible.candidates:
+            return ()
         visible, at = list_claimed(
             self.visible,
             inventory,

@@ -220,3 +220,14 @@ def test_an_engines_numbers_are_indices_on_the_bus():
     environ = {VISIBLE: "1,2"}
     assert Listed(environ, machine=mixed, grant=by_bus).seen == ("1,2", "1,2")
     assert ORDER not in environ
+
+
+@pytest.mark.parametrize(
+    ("engine", "for_cuda"),
+    [pytest.param("Ray", listing(0, 1, 2), id="of-ray"), pytest.param("Slurm", listing(0, 2, 1), id="of-slurm")],
+)
+def test_gpus_of_ranks_come_first_unless_ray_names_them_as_indices(engine, for_cuda):
+    listed = Listed({VISIBLE: "0,1,2"}, "0,1,2", grant=Grant(engine, rank=LocalRank(0, 2, "torchrun")))
+    claimed = Decision(Verdict.TAKE, "", of_ranks=(gpu(0).uuid, gpu(2).uuid))
+    listed.list_claimed(MACHINE, claimed, (0,), is_parents=False)
+    assert listed.seen == (for_cuda, "0,1,2")

@@ -27,13 +27,16 @@ JOBS = Path(__file__).parent / "jobs"
 WHOLE = 22.0
 
 
-def python_with(*requirements: str) -> Path:
+def python_with(*requirements: str, base: Path | None = None) -> Path:
     """An environment with TensorFlow, an engine, and autogpu installed as a user does it.
 
     The engine has an environment of its own below this one, so that a change of autogpu's source installs only
     autogpu again. TensorFlow's packages come before the engine's: both need protobuf, and TensorFlow has bounds for it.
+
+    Args:
+        base: An environment with another framework instead of TensorFlow.
     """
-    base = environments.tensorflow()
+    base = base or environments.tensorflow()
     try:
         engine = environments.environment(base.resolve(), requirements, with_autogpu=False)
     except RuntimeError as error:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.engines.engine_jobs import JOBS, Script, end_all, gpus_of, lines_of_autogpu, python_with, taken_by
 from tests.gpusim import Gpu, Server
+from tests.support import framework_environments
+from tests.support.framework_environments import TORCHES
 from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -63,9 +65,10 @@ def start(tmp_path, lease_folder, monkeypatch):
     }
     made: list[Script] = []
 
-    def start(*arguments):
+    def start(*arguments, base=None):
+        python = python_with("ray[train]", base=base)
         server = Server(GPUS, folder=tmp_path).__enter__()
-        command = [str(python_with("ray[train]")), str(JOBS / "on_ray.py"), *arguments]
+        command = [str(python), str(JOBS / "on_ray.py"), *arguments]
         made.append(Script(server, command, tmp_path, environ))
         return Ray(server, made[-1], own / "session_latest" / "logs")
 
@@ -164,3 +167,20 @@ def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus,
     # One speaks for all of them.
     assert [len(lines) for lines in ray.said(*told)] == [1] + [0] * (int(workers) - 1)
     assert " for RayTrainWorker: " in ray.said(*told)[0][0]
+
+
+# In the runs in which tests/frameworks installs this version, which is on the Python of the other environments of Ray.
+OLDER_TORCH = next(place for place, release in enumerate(TORCHES) if release.python == "3.11")
+
+
+@pytest.mark.turns(4, OLDER_TORCH)
+@pytest.mark.parametrize(("workers", "gpus"), [("2", "1"), ("2", "2")])
+def test_the_device_that_ray_names_for_pytorch_is_what_it_assigned(start, workers, gpus):
+    ray = start("torch", workers, gpus, base=framework_environments.torch(TORCHES[OLDER_TORCH]))
+    told = ray.reports()
+    on, assigned = ray.on(*told)
+    assert on == assigned
+    assert [len(each["devices"]) for each in told] == [int(gpus)] * int(workers)
+    # Ray looks its numbers up in the list that it set.
+    listed = ",".join(number for each in told for number in each["ids"])
+    assert [each["visible"] for each in told] == [[listed, listed]] * int(workers)

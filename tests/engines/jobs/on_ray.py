@@ -4,6 +4,7 @@
 imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
 ``on_ray.py out_of_memory`` ends by the error of an actor whose memory runs out, with a framework of its own.
 ``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
+``on_ray.py torch WORKERS GPUS`` for a TorchTrainer, whose workers compute on the device that Ray tells them.
 """
 
 import json
@@ -147,6 +148,45 @@ def train(workers, gpus, framework):
     sys.stdin.read()
     (place / "end").touch()
     job.join()
+
+
+def torch_worker(config):
+    """Compute on the devices that Ray names, and report once all workers have."""
+    import torch
+    from ray import train
+    from ray.train.torch import get_device, get_devices
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    tensors = [torch.ones(3, device=device) for device in get_devices()]
+    told = {
+        "pid": os.getpid(),
+        "ids": ray.get_runtime_context().get_accelerator_ids()["GPU"],
+        "device": str(get_device()),
+        "devices": [str(tensor.device) for tensor in tensors],
+        "visible": [visible, os.environ.get("CUDA_VISIBLE_DEVICES")],
+    }
+    Path(config["place"], str(train.get_context().get_world_rank())).write_text(json.dumps(told))
+    torch.distributed.barrier()
+
+
+def torch(workers, gpus):
+    begin(num_gpus=4)
+    # After Ray's start, as the imports in a function that starts it.
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    place = Path(os.environ["FOLDER_OF_RAY"]) / "told"
+    place.mkdir()
+    TorchTrainer(
+        torch_worker,
+        train_loop_config={"place": str(place)},
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=int(workers), use_gpu=True, resources_per_worker={"CPU": 0.1, "GPU": float(gpus)}
+        ),
+        run_config=RunConfig(storage_path=str(place / "results")),
+    ).fit()
+    report([json.loads((place / str(rank)).read_text()) for rank in range(int(workers))])
 
 
 globals()[sys.argv[1]](*sys.argv[2:])
