@@ -161,9 +161,10 @@ def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus,
     on, assigned = ray.on(*told)
     assert on == assigned
     assert [len(each) for each in on] == [int(gpus)] * int(workers)
-    taken = [taken_by(each["pid"], ray.server).gpus for each in told]
-    # Somebody else computes on GPU 1: of that what is free.
-    assert taken == [{gpu: "13.50 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
+    if framework == "toyflow":
+        taken = [taken_by(each["pid"], ray.server).gpus for each in told]
+        # Somebody else computes on GPU 1: of that what is free.
+        assert taken == [{gpu: "13.50 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
     # One speaks for all of them.
     assert [len(lines) for lines in ray.said(*told)] == [1] + [0] * (int(workers) - 1)
     assert " for RayTrainWorker: " in ray.said(*told)[0][0]

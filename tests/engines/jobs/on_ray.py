@@ -116,7 +116,8 @@ def train_worker(config):
     from ray import train
 
     place, rank = Path(config["place"]), train.get_context().get_world_rank()
-    told = compute(22, config["framework"])
+    # TensorFlow would be refused more than is free on a GPU that somebody else uses.
+    told = compute(22 if config["framework"] == "toyflow" else 0.1, config["framework"])
     new = place / f"{rank}.new"
     new.write_text(json.dumps({"pid": os.getpid(), "ids": told["ids"], "gpus": told["gpus"], "rank": rank}))
     new.rename(place / f"{rank}.json")
