@@ -176,6 +176,15 @@ def test_a_list_that_the_script_changed_and_put_back_is_written_again():
     assert visible.seen == (listing(2, 0, 1), None)
 
 
+def test_a_list_that_os_reload_environ_shows_is_not_taken_for_the_scripts():
+    visible = Listed({}, None)
+    visible.environ[VISIBLE] = visible.for_cuda
+    assert not visible.follow(MACHINE, NO_ENGINE)
+    assert visible.environ_without_autogpu().get(VISIBLE) is None
+    visible.show_claimed(MACHINE)
+    assert visible.seen == (listing(2, 0, 1), "2,0,1")
+
+
 def test_what_the_script_wrote_after_cuda_had_read_it_is_left_there():
     environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
     visible = Listed(environ, cuda=cuda)
