@@ -154,10 +154,17 @@ class Allocation:
         return (self.visible.pool or None) if counted is None else counted
 
     @property
-    def listed_uuids(self) -> tuple[str, ...]:
-        """The same, if autogpu wrote the list that CUDA reads; empty if CUDA reads what the script finds."""
-        is_ours = self.visible.written is not None and not self.gpu_list.has_changed
-        return (self.uuids or ()) if is_ours else ()
+    def listed_indices(self) -> list[int]:
+        """NVML's indices of the same GPUs, if autogpu wrote the list that CUDA reads; empty if it did not.
+
+        Empty also if MIG instances are among them, which have no index of their own.
+        """
+        inventory, is_ours = self.readings.newest, self.visible.written is not None and not self.gpu_list.has_changed
+        if not is_ours or inventory is None:
+            return []
+        index = {device.uuid: device.index for device in inventory.devices if device.parent is None}
+        uuids = self.uuids or ()
+        return [index[uuid] for uuid in uuids] if set(uuids) <= set(index) else []
 
     # The import
 

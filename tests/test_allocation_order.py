@@ -396,14 +396,14 @@ def test_a_system_without_fork_imports_it_all_the_same():
 
 def test_the_list_for_cuda_is_known_unless_the_script_writes_its_own(started):
     process = started(BUSY, gpu(1))
-    idlest_first = (gpu(1).uuid, gpu(0).uuid)
-    assert process.allocation.listed_uuids == idlest_first
+    idlest_first = [1, 0]
+    assert process.allocation.listed_indices == idlest_first
     process.environ[CUDA_VISIBLE_DEVICES] = "0"
-    assert process.allocation.listed_uuids == ()
+    assert process.allocation.listed_indices == []
     del process.environ[CUDA_VISIBLE_DEVICES]
-    assert process.allocation.listed_uuids == idlest_first
+    assert process.allocation.listed_indices == idlest_first
 
 
 @pytest.mark.parametrize("found", ["1", "", "9"])
 def test_the_list_for_cuda_is_that_of_the_script_if_none_was_written(started, found):
-    assert started(gpu(0), gpu(1), CUDA_VISIBLE_DEVICES=found).allocation.listed_uuids == ()
+    assert started(gpu(0), gpu(1), CUDA_VISIBLE_DEVICES=found).allocation.listed_indices == []

@@ -48,9 +48,8 @@ _OTHERS = {
 # Functions of ``torch.cuda`` that bitsandbytes, fastai and other libraries call while they are imported.
 _OF_CUDA = ("current_device", "get_device_properties", "set_device")
 
-# Read the variable to count GPUs before CUDA starts, and to find a GPU in NVML. The first may return UUIDs if there is
-# the second, which looks them up.
-_PARSE, _LOOK_UP = "_parse_visible_devices", "_transform_uuid_to_ordinals"
+# Reads the variable to count GPUs before CUDA starts, and to find a GPU in NVML.
+_PARSE = "_parse_visible_devices"
 
 # Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
 _START = "start_processes"
@@ -125,7 +124,7 @@ class PyTorch(HookedFramework):
             self._hook_until_start(sys.modules.get("torch.cuda"), name)
         cuda: Any = sys.modules.get("torch.cuda")
         self._hook_device_count(cuda)
-        if callable(getattr(cuda, _PARSE, None)) and callable(getattr(cuda, _LOOK_UP, None)):
+        if callable(getattr(cuda, _PARSE, None)):
             setattr(cuda, _PARSE, hooked(getattr(cuda, _PARSE), self.parse_visible_devices))
         start = _start_function()
         replaced = hooked(start, self._start_processes) if start else None
@@ -273,12 +272,11 @@ class PyTorch(HookedFramework):
 
     def parse_visible_devices(self, original: Any) -> Any:
         """Return the list that CUDA reads, so that PyTorch's count and its monitors agree with CUDA."""
+        indices: list[int] = []
         with self.guard():
-            uuids = self.allocation.listed_uuids
-            # PyTorch finds no MIG instance in NVML by its UUID.
-            if uuids and not any(uuid.startswith("MIG-") for uuid in uuids):
-                return list(uuids)
-        return original()
+            # No UUIDs: PyTorch would ask every card for its own, also one that hangs.
+            indices = self.allocation.listed_indices
+        return indices or original()
 
     def is_nccl_available(self, original: Any) -> bool:
         if caller_named("_new_process_group_helper") is not None:
