@@ -17,25 +17,6 @@ frameworks = ("tensorflow", "jax", "torch")
 # keeps all of os alive beside it, which adds 1.3 % of a bare start to the interpreter's end (3.11).
 started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
 
-# Values of AUTOGPU that switch it off.
-off = ("0", "off", "false", "no")
-
-# A list that autogpu wrote in an ancestor is for CUDA. The script is to find what the ancestor's script finds, however
-# it has started this process: with its own copy of the environment, or with that of C, which CUDA reads. If autogpu is
-# off here, CUDA finds that, too.
-written = sys.modules["os"].environ.get("AUTOGPU_ORIG_WRITTEN")
-if written:
-    shown = sys.modules["os"].environ.get("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES")
-    shown = sys.modules["os"].environ.get("AUTOGPU_ORIG_SHOWN", shown)
-    if started_with == written:
-        started_with = shown
-        if shown is None:
-            del sys.modules["os"].environ["CUDA_VISIBLE_DEVICES"]
-        else:
-            sys.modules["os"].environ["CUDA_VISIBLE_DEVICES"] = shown
-    if started_with == shown and sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() not in off:
-        sys.modules["os"].putenv("CUDA_VISIBLE_DEVICES", written)
-
 # Where packages are installed, and PYTHONPATH: a script's own folder comes after this.
 started_path = tuple(sys.path)
 
@@ -82,3 +63,8 @@ def find_spec(fullname, path=None, target=None):
 
 # On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.
 install()
+
+# A process that has the list of GPUs of its parent loads the file beside this one at once, which puts the list where
+# only CUDA finds it. The environment of the start is a plain dictionary; os.environ costs ten times as much.
+if getattr(sys.modules.get("posix"), "environ", {}).get(b"AUTOGPU_ORIG_WRITTEN"):
+    find_spec("torch.")

@@ -35,7 +35,26 @@ def find(fullname, path, target):
 
 def is_off():
     """``AUTOGPU`` in the environment says so."""
-    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in hook.off
+    return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
+
+
+def separate_parents_list():
+    """Leave the list of GPUs that autogpu wrote in the parent process to CUDA; the script finds what its parent's does.
+
+    The parent may have passed on its own copy of the environment, or that of C, which CUDA reads.
+    """
+    environ = sys.modules["os"].environ
+    written = environ.get("AUTOGPU_ORIG_WRITTEN")
+    shown = environ.get("AUTOGPU_ORIG_SHOWN", environ.get("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"))
+    if not written or hook.started_with not in (written, shown):
+        return
+    hook.started_with = shown
+    if shown is None:
+        environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        environ["CUDA_VISIBLE_DEVICES"] = shown
+    if not is_off():
+        sys.modules["os"].putenv("CUDA_VISIBLE_DEVICES", written)
 
 
 def notice_bypass(framework):
@@ -191,3 +210,6 @@ def stderr_is_read():
         raise_if_from_script(error)
         return True
     return [event for _, event in poll.poll(1000)] == [select.POLLOUT]
+
+
+separate_parents_list()
