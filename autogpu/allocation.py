@@ -155,14 +155,11 @@ class Allocation:
 
     @property
     def listed_indices(self) -> list[int]:
-        """NVML's indices of the same GPUs, if autogpu wrote the list that CUDA reads; empty if it did not.
-
-        Empty also if MIG instances are among them, which have no index of their own.
-        """
+        """NVML's indices of the same GPUs, or of the cards of instances; empty if CUDA reads what the script finds."""
         inventory, is_ours = self.readings.newest, self.visible.written is not None and not self.gpu_list.has_changed
         if not is_ours or inventory is None:
             return []
-        index = {device.uuid: device.index for device in inventory.devices if device.parent is None}
+        index = {device.uuid: device.index for device in inventory.devices}
         uuids = self.uuids or ()
         return [index[uuid] for uuid in uuids] if set(uuids) <= set(index) else []
 

@@ -22,6 +22,9 @@ LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the number of GPUs that a library wa
 WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = PREFIX + "ORIG_CUDA_VISIBLE_DEVICES"
 SHOWN_VISIBLE_DEVICES = PREFIX + "ORIG_SHOWN"
+# CUDA_DEVICE_ORDER without autogpu, "" if it was not set, if the script finds another one; and the host of all these.
+ORIGINAL_DEVICE_ORDER = PREFIX + "ORIG_CUDA_DEVICE_ORDER"
+ORIGINAL_HOST = PREFIX + "ORIG_HOST"
 
 # With a key's name in capitals: the value that an option of `autogpu run` has, beside the key's own variable.
 TYPED = PREFIX + "RUN_"

@@ -23,7 +23,7 @@ from autogpu.selection.visible_devices import (
     with_claim,
     without_gpus,
 )
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES, ORIGINAL_HOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class GpuList:
         self._write_for_cuda = write_for_cuda
         self.visible = VisibleDevices(
             found=initial.value,
-            found_order=environ.get(CUDA_DEVICE_ORDER),
+            found_order=initial.order,
             written=initial.parents_list or None,
             shown=initial.shown,
         )
@@ -121,6 +121,8 @@ class GpuList:
                 restore(environ, found, name)
         for name, value in visible.for_children.items():
             restore(environ, value, name)
+        # The variables may come to another host, as with `ssh` or `sbatch`.
+        environ[ORIGINAL_HOST] = os.uname().nodename
         self._write_for_cuda(environ.get(CUDA_VISIBLE_DEVICES) if visible.written is None else visible.written)
         self.visible = visible
 
@@ -131,7 +133,7 @@ class GpuList:
             grant: What the engine grants now.
         """
         grant = settled(grant, inventory)
-        is_new = self.has_changed or grant != self.grant or not self.visible.is_listed
+        is_new = self._is_changed or grant != self.grant or not self.visible.is_listed
         self.grant = grant
         if self._cuda.visible_uuids() is not None:
             return False
@@ -146,6 +148,11 @@ class GpuList:
     def has_changed(self) -> bool:
         """True if the script or its engine has changed the variable since the list was written."""
         return self.visible.found_now(self._environ)[0] != self.visible.found
+
+    @property
+    def _is_changed(self) -> bool:
+        """True if somebody has changed one of both variables since the list was written."""
+        return self.visible.found_now(self._environ) != (self.visible.found, self.visible.found_order)
 
     def keep_order(self, inventory: Inventory | None) -> None:
         """List the GPUs as the other workers of a program do, if the numbers that they use are not known."""
@@ -180,14 +187,14 @@ class GpuList:
 
     def show_claimed(self, inventory: Inventory | None) -> None:
         """Let the script find the numbers of the process's GPUs, now that it has them, if the variable was not set."""
-        if inventory is not None and not self.has_changed:
+        if inventory is not None and not self._is_changed:
             self._write(with_claim(self.visible, inventory))
 
     def list_for_children(self, uuids: Sequence[str]) -> None:
         """Write the same GPUs in another order, for processes that start from now on."""
         visible = self.visible
         is_ours = visible.order in (Order.OURS, Order.PARENTS) and visible.written is not None
-        if is_ours and set(uuids) == set(visible.pool):
+        if is_ours and set(uuids) == set(visible.pool) and not self._is_changed:
             self._write(replace(visible, written=",".join(uuids)))
 
     def hide_all(self) -> None:

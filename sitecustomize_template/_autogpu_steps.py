@@ -41,20 +41,36 @@ def is_off():
 def separate_parents_list():
     """Leave the list of GPUs that autogpu wrote in the parent process to CUDA; the script finds what its parent's does.
 
-    The parent may have passed on its own copy of the environment, or that of C, which CUDA reads.
+    The parent may have passed on its own copy of the environment, or that of C, which CUDA reads. A list that came from
+    another host is taken away, and so is the order by which the parent's script reads numbers, if they are not its own.
     """
-    environ = sys.modules["os"].environ
-    written = environ.get("AUTOGPU_ORIG_WRITTEN")
-    shown = environ.get("AUTOGPU_ORIG_SHOWN", environ.get("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES"))
-    if not written or hook.started_with not in (written, shown):
+    os = sys.modules["os"]
+    environ = os.environ
+    written, original = environ.get("AUTOGPU_ORIG_WRITTEN"), environ.get("AUTOGPU_ORIG_CUDA_VISIBLE_DEVICES")
+    shown, order = environ.get("AUTOGPU_ORIG_SHOWN", original), environ.get("AUTOGPU_ORIG_CUDA_DEVICE_ORDER")
+    if not written:
         return
-    hook.started_with = shown
-    if shown is None:
-        environ.pop("CUDA_VISIBLE_DEVICES", None)
+    is_parents = hook.started_with in (written, shown)
+    host = os.uname().nodename
+    is_foreign = environ.get("AUTOGPU_ORIG_HOST", host) != host
+    if is_parents:
+        hook.started_with = original if is_foreign else shown
+        put("CUDA_VISIBLE_DEVICES", hook.started_with)
+    if order is not None and (is_foreign or not is_parents):
+        put("CUDA_DEVICE_ORDER", order or None)
+    if is_foreign:
+        for name in [name for name in environ if name.startswith("AUTOGPU_ORIG_")]:
+            del environ[name]
+    elif is_parents and not is_off():
+        os.putenv("CUDA_VISIBLE_DEVICES", written)
+
+
+def put(name, value):
+    """Set a variable of the environment; ``None`` removes it."""
+    if value is None:
+        sys.modules["os"].environ.pop(name, None)
     else:
-        environ["CUDA_VISIBLE_DEVICES"] = shown
-    if not is_off():
-        sys.modules["os"].putenv("CUDA_VISIBLE_DEVICES", written)
+        sys.modules["os"].environ[name] = value
 
 
 def notice_bypass(framework):

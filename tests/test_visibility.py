@@ -185,6 +185,27 @@ def test_a_list_that_os_reload_environ_shows_is_not_taken_for_the_scripts():
     assert visible.seen == (listing(2, 0, 1), "2,0,1")
 
 
+def test_an_order_that_the_script_sets_stays():
+    visible = Listed({})
+    visible.environ[ORDER] = "FASTEST_FIRST"
+    visible.show_claimed(MACHINE)
+    assert (visible.seen, visible.environ[ORDER]) == ((listing(2, 0, 1), None), "FASTEST_FIRST")
+
+
+def test_a_list_that_the_script_sets_for_its_children_stays():
+    visible = Listed({}, cuda=FakeCuda([gpu(0)]))
+    visible.environ[VISIBLE] = "-1"
+    visible.list_for_children(visible.visible.pool[::-1])
+    assert (visible.environ[VISIBLE], visible.environ[WRITTEN]) == ("-1", listing(2, 0, 1))
+
+
+def test_a_child_knows_the_order_that_its_parent_found():
+    environ = {}
+    Listed(environ).show_claimed(MACHINE)
+    child = initial_visibility(environ, environ[VISIBLE])
+    assert (child.order, child.shown) == (None, {VISIBLE: "2,0,1", ORDER: "PCI_BUS_ID"})
+
+
 def test_what_the_script_wrote_after_cuda_had_read_it_is_left_there():
     environ, cuda = {}, FakeCuda([gpu(2), gpu(0), gpu(1)])
     visible = Listed(environ, cuda=cuda)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
-from typing import Callable, Iterable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
@@ -70,9 +70,10 @@ def _of_settings(variables: Iterable[tuple[str, object]], number_of: NumberOf) -
     """The one number in dictionaries and objects, such as ``args.device``; 0 says nothing, nor do several."""
     found: set[int] = set()
     for _, value in variables:
-        inner = value if type(value) is dict else {} if type(value) is ModuleType else attributes_of(value)
-        # A copy: another thread may change it.
-        found |= numbers_in(list(inner.items()) if len(inner) <= _MOST_SETTINGS else (), number_of)
+        is_dict = issubclass(type(value), dict)
+        inner: Any = value if is_dict else {} if type(value) is ModuleType else attributes_of(value)
+        # A copy: another thread may change it. By dict's own methods: a class of the script's may have others.
+        found |= numbers_in(list(dict.items(inner)) if dict.__len__(inner) <= _MOST_SETTINGS else (), number_of)
     return found - {0} if len(found - {0}) == 1 else set()
 
 

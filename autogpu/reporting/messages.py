@@ -78,8 +78,8 @@ def contexts_beside(framework: str, labels: Sequence[str]) -> str:
 
 def few_devices(framework: str, shown: int, needed: int, total: int, *, is_rank: bool) -> str:
     """Say that a script ended because it names a device beyond those that the framework was given."""
-    remedy = "a rank's own GPU is device 0" if is_rank else f"for {needed} GPUs: AUTOGPU_COUNT={needed}"
-    return f"{framework} was given {shown} of {total} GPUs, and the script names device {needed - 1}; {remedy}"
+    remedy = "a rank's own GPU is device 0" if is_rank else f"to have them: AUTOGPU_COUNT={needed}"
+    return f"{framework} was given {shown} of {total} GPUs, and the script's number needs at least {needed}; {remedy}"
 
 
 def not_held(shared: Sequence[Device], decision: Decision) -> str:

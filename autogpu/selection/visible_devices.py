@@ -21,6 +21,7 @@ from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
+    ORIGINAL_DEVICE_ORDER,
     ORIGINAL_VISIBLE_DEVICES,
     PCI_ORDER,
     SHOWN_VISIBLE_DEVICES,
@@ -40,11 +41,13 @@ class InitialVisibility(Value):
         value: As it would be without autogpu; ``None`` if it was not set.
         parents_list: What autogpu wrote for CUDA in the process that started this one, ``""`` if it had no need to
             write; ``None`` if this process was not started with the list of such a process.
-        shown: The variable, if the script finds another value than without autogpu.
+        order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
+        shown: Both variables, as far as the script finds another value than without autogpu.
     """
 
     value: str | None
     parents_list: str | None = None
+    order: str | None = None
     shown: Variables = _NOTHING
 
 
@@ -57,16 +60,22 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
     """
     written, original = environ.get(WRITTEN_VISIBLE_DEVICES), environ.get(ORIGINAL_VISIBLE_DEVICES)
     shown = environ.get(SHOWN_VISIBLE_DEVICES, original)
+    order = environ.get(CUDA_DEVICE_ORDER)
     if written is None or started_with not in (written or shown, shown):
-        return InitialVisibility(started_with)
-    return InitialVisibility(original, written, _NOTHING if shown == original else {CUDA_VISIBLE_DEVICES: shown})
+        return InitialVisibility(started_with, order=order)
+    found_order = environ.get(ORIGINAL_DEVICE_ORDER, order or "") or None
+    values = {CUDA_VISIBLE_DEVICES: (shown, original), CUDA_DEVICE_ORDER: (order, found_order)}
+    shown_here = {name: now for name, (now, found) in values.items() if now != found}
+    return InitialVisibility(original, written, found_order, shown_here)
 
 
 def original_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of a new process's environment with ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu."""
-    own = (WRITTEN_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, SHOWN_VISIBLE_DEVICES)
+    own = (WRITTEN_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, SHOWN_VISIBLE_DEVICES, ORIGINAL_DEVICE_ORDER)
     plain = {name: value for name, value in environ.items() if name not in own}
-    restore(plain, initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES)).value)
+    initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
+    restore(plain, initial.value)
+    restore(plain, initial.order, CUDA_DEVICE_ORDER)
     return plain
 
 
@@ -177,6 +186,7 @@ class VisibleDevices(Value):
             WRITTEN_VISIBLE_DEVICES: (self.written or "") if is_told else None,
             ORIGINAL_VISIBLE_DEVICES: self.spec.value if is_told else None,
             SHOWN_VISIBLE_DEVICES: self.shown.get(CUDA_VISIBLE_DEVICES) if is_told else None,
+            ORIGINAL_DEVICE_ORDER: (self.found_order or "") if is_told and CUDA_DEVICE_ORDER in self.shown else None,
         }
 
     def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:

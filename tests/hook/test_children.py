@@ -18,6 +18,9 @@ UUIDS = "GPU-b,GPU-a"
 BEFORE = {WRITTEN: UUIDS}
 CLAIMED = {WRITTEN: UUIDS, SHOWN: "1,0"}
 OF_SHELL = {WRITTEN: UUIDS, ORIGINAL: "0,1"}
+ELSEWHERE = {"AUTOGPU_ORIG_HOST": "another-host"}
+ORDERED = {**CLAIMED, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "AUTOGPU_ORIG_CUDA_DEVICE_ORDER": ""}
+ORDER = "import os; print(os.environ.get('CUDA_DEVICE_ORDER'))"
 
 
 @pytest.fixture(scope="module", params=each_python())
@@ -41,6 +44,11 @@ def place(request, tmp_path_factory):
         pytest.param({**CLAIMED, VISIBLE: "0"}, ("0", "0"), id="told-0-after-the-claim"),
         pytest.param({**CLAIMED, VISIBLE: ""}, ("", ""), id="told-to-use-the-cpu"),
         pytest.param({WRITTEN: "", VISIBLE: "0"}, ("0", "0"), id="nothing-was-written"),
+        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: UUIDS}, (None, None), id="that-of-c-of-another-host"),
+        pytest.param(
+            {**CLAIMED, **ELSEWHERE, VISIBLE: "1,0"}, (None, None), id="a-copy-after-the-claim-of-another-host"
+        ),
+        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: "0"}, ("0", "0"), id="told-0-on-another-host"),
         pytest.param({**BEFORE, **OFF, VISIBLE: UUIDS}, (None, None), id="that-of-c-and-autogpu-is-off"),
         pytest.param({**CLAIMED, **OFF, VISIBLE: UUIDS}, ("1,0", "1,0"), id="that-of-c-after-the-claim-and-off"),
         pytest.param({**CLAIMED, **OFF, VISIBLE: "1,0"}, ("1,0", "1,0"), id="a-copy-after-the-claim-and-off"),
@@ -49,6 +57,20 @@ def place(request, tmp_path_factory):
 def test_what_a_child_finds_by_its_environment(place, tmp_path, environ, finds):
     ran = place.run(Path(children.__file__), tmp_path, environ=environ)
     assert (ran.stdout.strip(), ran.stderr) == (json.dumps(list(finds)), "")
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        pytest.param({VISIBLE: "1,0"}, "PCI_BUS_ID", id="its-parents-numbers"),
+        pytest.param({VISIBLE: "0"}, "None", id="a-number-of-its-own"),
+        pytest.param({VISIBLE: "1,0", **ELSEWHERE}, "None", id="on-another-host"),
+    ],
+)
+def test_child_reads_a_number_of_its_own_by_its_own_order(place, tmp_path, environ, found):
+    (tmp_path / "order.py").write_text(ORDER)
+    ran = place.run(tmp_path / "order.py", tmp_path, environ={**ORDERED, **environ})
+    assert (ran.stdout.strip(), ran.stderr) == (found, "")
 
 
 AS_ITS_PARENT = (

@@ -35,6 +35,9 @@ _BACKENDS = ("backends", "_discover_and_register_pjrt_plugins", "_backend_factor
 _PLATFORM = "cuda"
 _ALIASES = (_PLATFORM, "gpu")
 
+# The function by which JAX finds the device of what names none, by its names in several versions.
+_DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
+
 # The second name is the older one; where both are set JAX raises, so none of them is ever written.
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
@@ -82,6 +85,8 @@ class JAX(HookedFramework):
             return
         if not hooks.missing:
             self._bridge.backends = hooked(self._bridge.backends, self.backends)
+            for holder, name in self._default_device_functions():
+                setattr(holder, name, hooked(getattr(holder, name), self.default_device))
         if self._has_cuda_plugin():
             # The first use must import nothing. If another thread forked a child during an import, the child would wait
             # for the module's lock forever.
@@ -123,6 +128,8 @@ class JAX(HookedFramework):
         started = original()
         # It is called at every look at a device.
         put_back(self._bridge, "backends", original)
+        for holder, name in self._default_device_functions():
+            put_back(holder, name, getattr(getattr(holder, name), "__wrapped__", None))
         with self.guard():
             self._set_default_device(started)
             if self._has_prepared and _PLATFORM not in started:
@@ -158,10 +165,21 @@ class JAX(HookedFramework):
         # JAX is never given the index itself, which may be a global variable of a module that no longer runs.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
+    def default_device(self, original: Any) -> Any:
+        """Start JAX before it looks for its default device, which the start may set."""
+        self._bridge.backends()
+        return original()
+
+    @staticmethod
+    def _default_device_functions() -> list[tuple[Any, str]]:
+        pxla = sys.modules.get("jax._src.interpreters.pxla")
+        return [(pxla, name) for name in _DEFAULT_DEVICE if callable(getattr(pxla, name, None))]
+
     def _set_default_device(self, started: Mapping[str, Any]) -> None:
         """Let JAX place what names no device on the claimed GPU, also if that is not JAX's first one."""
         config, first = sys.modules["jax"].config, self._first_claimed
-        if first and _PLATFORM in started and config.jax_default_device is None:
+        is_default = _PLATFORM in started and self._bridge.get_backend() is started[_PLATFORM]
+        if first and is_default and config.jax_default_device is None:
             devices = {device.local_hardware_id: device for device in started[_PLATFORM].local_devices()}
             config.update("jax_default_device", devices[first])
 

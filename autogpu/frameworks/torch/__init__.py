@@ -78,6 +78,7 @@ class PyTorch(HookedFramework):
     WANTS_ORDER = True
     TAKES_FIRST_GPUS = True
 
+    _has_started = False  # CUDA, by the function that is hooked for it
     _limit_makes_contexts = False
     _set_fraction: Any = None
     _said = NOTHING_SAID
@@ -120,9 +121,10 @@ class PyTorch(HookedFramework):
         self._set_fraction = getattr(core, "_cuda_setMemoryFraction", None)
         for name in hooks.found:
             setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
-        for name in _OF_CUDA:
-            self._hook_until_start(sys.modules.get("torch.cuda"), name)
         cuda: Any = sys.modules.get("torch.cuda")
+        # These stay: pickle and torch.compile know a function by the object that the module holds.
+        for name in filter(partial(hasattr, cuda), _OF_CUDA):
+            setattr(cuda, name, hooked(getattr(cuda, name), getattr(self, name)))
         self._hook_device_count(cuda)
         if callable(getattr(cuda, _PARSE, None)):
             setattr(cuda, _PARSE, hooked(getattr(cuda, _PARSE), self.parse_visible_devices))
@@ -172,6 +174,7 @@ class PyTorch(HookedFramework):
         except BaseException:
             self._on_failure()
             raise
+        self._has_started = True
         self._assign()
         with self.lock, self.guard():
             limits = self._limits(self.assignment)
@@ -222,7 +225,7 @@ class PyTorch(HookedFramework):
 
     def device_count(self, original: Any) -> int:
         """Return the number of GPUs; ``select.count`` to a library that would use all of them."""
-        caller = sys._getframe(2)
+        caller = sys._getframe(1).f_back  # None if C++ or the end of the interpreter calls
         self._claim_for_question()
         if libraries.is_lightning(caller):
             libraries.hook_lightning(self.count_for_library)
@@ -301,6 +304,8 @@ class PyTorch(HookedFramework):
 
         Such a module must not claim a GPU or wait for one, because its program may need none.
         """
+        if self._has_started:
+            return None
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
             has_started = self.allocation.cuda.visible_uuids() is not None

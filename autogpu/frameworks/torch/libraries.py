@@ -37,22 +37,22 @@ def place_of(frame: FrameType | None) -> tuple[str, str]:
     return ("", "") if frame is None else (str(frame.f_globals.get("__name__")), frame.f_code.co_name)
 
 
-def is_trainer(caller: FrameType) -> bool:
+def is_trainer(caller: FrameType | None) -> bool:
     """True if ``caller`` asks for the number of GPUs on behalf of Trainer."""
     if place_of(caller) != _DATA_PARALLEL:
         return place_of(caller) == _TRAINER
-    above: FrameType | None = caller
+    above = caller
     for _ in range(_CALLS_OF_DATA_PARALLEL):
         above = above.f_back if above is not None else None
     return place_of(above)[0] == _TRAINER_MODULE
 
 
-def spreading(caller: FrameType) -> str:
+def spreading(caller: FrameType | None) -> str:
     """Return the name of the code that spreads over all GPUs and for which ``caller`` asks; ``""`` if there is none."""
     return _SPREADING.get(place_of(caller), "")
 
 
-def is_lightning(caller: FrameType) -> bool:
+def is_lightning(caller: FrameType | None) -> bool:
     """True if ``caller`` asks for the number of GPUs on behalf of Lightning."""
     return place_of(caller)[0].partition(".")[0] in _LIGHTNING_PACKAGES
 

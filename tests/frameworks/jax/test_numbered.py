@@ -57,19 +57,28 @@ def test_jobs_numbered_0_to_3_have_a_gpu_each_in_the_same_instant(release, on_re
     assert [len(job.contexts) for job in jobs] == [1, 2, 3, 4]
 
 
-DEFAULT = "import jax\ngpu = 2\nx = jax.numpy.ones(3)\nprint(*[device.id for device in x.devices()])\n"
-SET_BY_SCRIPT = DEFAULT.replace("x =", "jax.config.update('jax_default_device', jax.devices()[1])\nx =")
+DEFAULT = "import jax, numpy\ngpu = 2\nx = {}\nprint(*[device.id for device in x.devices()])\n"
+FIRST_USES = ["jax.numpy.ones(3)", "jax.device_put(numpy.zeros(3))", "jax.jit(lambda x: x)(numpy.zeros(3))"]
+SET_BY_SCRIPT = DEFAULT.replace("x =", "jax.config.update('jax_default_device', jax.devices()[1])\nx =", 1)
 
 
+@pytest.mark.parametrize("first_use", FIRST_USES)
 @pytest.mark.parametrize("release", RELEASES)
-def test_array_without_a_device_is_on_the_claimed_gpu(release, on_release):
-    ran = on_release(release, *FOUR).run(DEFAULT)
-    assert (ran.exit_status, ran.stdout) == (0, "2\n"), ran.stderr
+def test_array_without_a_device_is_on_the_claimed_gpu(release, first_use, on_release):
+    ran = on_release(release, *FOUR).run(DEFAULT.format(first_use))
+    assert (ran.exit_status, ran.stdout, list(ran.allocated)) == (0, "2\n", [3]), ran.stderr
 
 
-def test_default_device_of_the_script_stays(machine_of):
-    ran = machine_of("jax", *FOUR).run(SET_BY_SCRIPT)
-    assert (ran.exit_status, ran.stdout) == (0, "1\n"), ran.stderr
+@pytest.mark.parametrize(
+    ("script", "environ", "stdout"),
+    [
+        pytest.param(SET_BY_SCRIPT, {}, "1\n", id="device"),
+        pytest.param(DEFAULT, {"JAX_PLATFORMS": "cpu,cuda"}, "0\n", id="platform"),
+    ],
+)
+def test_default_device_of_the_script_stays(script, environ, stdout, machine_of):
+    ran = machine_of("jax", *FOUR).run(script.format(FIRST_USES[0]), fresh=True, **environ)
+    assert (ran.exit_status, ran.stdout) == (0, stdout), ran.stderr
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 2, 2)], ids=["upwards", "downwards", "equal"])
@@ -114,7 +123,7 @@ def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, o
     ran = machine.run(LITERAL, fresh=True)
     assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
     assert ran.said[1:] == [
-        "autogpu: JAX was given 1 of 4 GPUs, and the script names device 2; for 3 GPUs: AUTOGPU_COUNT=3"
+        "autogpu: JAX was given 1 of 4 GPUs, and the script's number needs at least 3; to have them: AUTOGPU_COUNT=3"
     ]
     assert machine.run(LITERAL, AUTOGPU_COUNT="3").exit_status == 0
 
