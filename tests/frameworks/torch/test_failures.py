@@ -115,3 +115,20 @@ def test_a_launcher_takes_no_gpu_from_its_ranks(machine):
     command = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
     ran = machine(*FOUR).run(rank, launcher=command, AUTOGPU_VISIBLE="chosen")
     assert (ran.exit_status, ran.contexts) == (0, [2, 3]), ran.stderr
+
+
+AFTER_THE_START = """
+import atexit, pickle, torch
+from torch.cuda import current_device, device_count, get_device_properties, set_device
+atexit.register(lambda: print("at the end"))
+atexit.register(device_count)
+x = torch.ones(3, device="cuda")
+print(*[pickle.loads(pickle.dumps(each)) is each for each in (current_device, device_count, set_device)])
+print(get_device_properties(0).major, current_device(), device_count())
+"""
+
+
+def test_functions_of_torch_cuda_can_be_pickled_and_called_at_exit(machine):
+    ran = machine(*FOUR).run(AFTER_THE_START, fresh=True)
+    assert (ran.exit_status, ran.stdout) == (0, "True True True\n7 0 4\nat the end\n"), ran.stderr
+    assert "Error" not in ran.stderr
