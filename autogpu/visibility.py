@@ -205,7 +205,8 @@ class GpuList:
     def environ_without_autogpu(self) -> dict[str, str]:
         """Return the environment as it would be without autogpu.
 
-        Whose process this is shows in what it was started with, and in what its engine or script has set since.
+        Ranks and engines are recognized in it: by variables from the start, and by those that an engine or script set
+        later.
         """
         environ = copy_of(self._environ)
         found, order = self.visible.found_now(self._environ)

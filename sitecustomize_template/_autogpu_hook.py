@@ -64,7 +64,8 @@ def find_spec(fullname, path=None, target=None):
 # On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.
 install()
 
-# A process that has the list of GPUs of its parent loads the file beside this one at once, which puts the list where
-# only CUDA finds it. The environment of the start is a plain dictionary; os.environ costs ten times as much.
+# If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now: it leaves the list in the
+# environment of C, where only CUDA reads it. "torch." is not a module; the name only makes find_spec load the file.
+# posix.environ is a plain dictionary; reading os.environ takes ten times as long.
 if getattr(sys.modules.get("posix"), "environ", {}).get(b"AUTOGPU_ORIG_WRITTEN"):
     find_spec("torch.")

@@ -39,10 +39,11 @@ def is_off():
 
 
 def separate_parents_list():
-    """Leave the list of GPUs that autogpu wrote in the parent process to CUDA; the script finds what its parent's does.
+    """Show the script the ``CUDA_VISIBLE_DEVICES`` of its parent's script, and CUDA the list that autogpu wrote there.
 
-    The parent may have passed on its own copy of the environment, or that of C, which CUDA reads. A list that came from
-    another host is taken away, and so is the order by which the parent's script reads numbers, if they are not its own.
+    The child may have inherited either value: the parent's os.environ holds the first, its environment of C the second.
+    If the list came from another host, remove it. If the variable now has another value, or came from another host,
+    put CUDA_DEVICE_ORDER back to its value without autogpu.
     """
     os = sys.modules["os"]
     environ = os.environ

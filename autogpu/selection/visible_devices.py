@@ -129,12 +129,12 @@ def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str |
 
 
 class Order(enum.Enum):
-    """Whose order it is in which CUDA counts the GPUs."""
+    """The order in which CUDA counts the GPUs."""
 
     OURS = "idlest first"
-    PARENTS = "that of the process that started this one: a number of the script is an index there"
-    WORKERS = "one for the workers of a program, whose numbers are not known"
-    FOREIGN = "that of a list which autogpu did not write, CUDA's own, or one for all ranks of a job"
+    PARENTS = "the parent process's order: the script's number is an index in the parent's list"
+    WORKERS = "one order for all workers of a program, because their GPU numbers are not known"
+    FOREIGN = "not chosen for this process: CUDA's own, that of somebody else's list, or one for all ranks of a job"
 
 
 class VisibleDevices(Value):
@@ -146,8 +146,8 @@ class VisibleDevices(Value):
         spec: Who says which GPUs may be used.
         pool: UUIDs of the process's GPUs in CUDA's order; empty if they are not known.
         order: Whose order that is.
-        candidates: UUIDs among which the process has to claim before CUDA starts, because CUDA does not show it all of
-            them: MIG instances are among them. Empty if CUDA does.
+        candidates: UUIDs from which the process has to claim before CUDA starts, because they include MIG instances
+            and CUDA shows only a part of them. Empty if CUDA shows all.
         hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs and all of them are hidden.
         may_have_gpus: False if the environment is known to hide all GPUs.
         written: What CUDA is to read; ``None`` if that is what the script finds.
@@ -192,7 +192,7 @@ class VisibleDevices(Value):
     def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:
         """True if these numbers of a script stand for GPUs that autogpu chooses.
 
-        A rank's are indices among the GPUs of its job, unless there is a list for all of them.
+        The numbers of a rank are indices among the GPUs of its job, unless ``CUDA_VISIBLE_DEVICES`` is set.
         """
         is_alone = grant.rank is None and self.order is not Order.WORKERS
         is_ranks = self.spec.value is None and bool(grant.dividing_job)
@@ -248,7 +248,7 @@ def list_gpus(
         devices = tuple(device for device in devices if not parents or device.uuid in parents)
     devices, candidates = _as_shown(devices, inventory, count)
     if spec.is_scripts and len(devices) == len(pool):
-        # The framework is told the choice, and the numbers of the script's other code are its own.
+        # Keep the script's own list: its code counts by it, and autogpu passes the choice to the framework instead.
         return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
     if not devices:
         is_excluded = any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
@@ -262,7 +262,7 @@ def list_gpus(
 
 
 def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
-    """List these GPUs, for CUDA by UUID, and for the script if some are left out."""
+    """Write ``pool`` for CUDA, by UUID; show it to the script too if some of the script's GPUs are left out."""
     order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
@@ -310,7 +310,7 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
 def _as_shown(
     devices: tuple[Device, ...], inventory: Inventory, count: int | None
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return what CUDA shows a process of these, and the UUIDs of those among which it has to claim before."""
+    """Return the GPUs that CUDA shows, and, if it does not show all, the UUIDs to claim from before CUDA starts."""
     devices = tuple(device for device in devices if not device.mig_enabled)
     if len(devices) < 2 or not has_instances(devices):
         return devices, ()
@@ -336,20 +336,20 @@ def list_claimed(
     is_rank: bool,
     is_parents: bool,
 ) -> tuple[VisibleDevices, tuple[int, ...]]:
-    """List what the process has claimed: alone, or before its other GPUs; or at these indices, which are returned.
+    """Put the claimed GPUs first in the list, or at ``indices``; return those indices, ``()`` if they are first.
 
     Args:
-        decision: To take these.
-        indices: The numbers that the script is about to use; none if they are unknown.
-        hides_others: What is not claimed is hidden.
-        is_parents: The claim is that of the process that started this one.
+        decision: The choice of the claimed GPUs.
+        indices: The numbers that the script is about to use; empty if they are unknown.
+        hides_others: True if the list is to contain only the claimed GPUs.
+        is_parents: True if the process uses its parent's claim.
     """
     # A script that uses number 2 needs three GPUs.
     hides_others = hides_others and max(indices, default=0) < len(decision.devices)
     pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
     claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
     first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
-    # A number that the script names is an index, and that of its siblings another one.
+    # The claimed GPU goes to the index that the script uses. Copies of the script with other numbers use other indices.
     is_index = not is_rank and 0 < len(first) <= len(indices) and max(indices) < len(pool)
     at = tuple(indices[: len(first)]) if is_index else ()
     if at and is_parents:

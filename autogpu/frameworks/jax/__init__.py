@@ -1,10 +1,10 @@
 """JAX: the start of its backends, and the options of the client that has the GPUs.
 
-JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. Every
-way to a GPU ends in that client's options, and there the assignment is filled in where the script set nothing.
+JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. All
+settings end in that client's options. autogpu adds the assignment there, except for options that the script has set.
 
-A script that uses one GPU by a number, as ``jax.devices()[2]``, needs as many devices: it is shown the GPUs before that
-number too, and the claimed one there.
+A script with GPU number 2, as in ``jax.devices()[args.gpu]``, needs three devices: JAX also sees the GPUs before that
+number, and the claimed GPU has the number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BACKENDS = ("backends", "_discover_and_register_pjrt_plugins", "_backend_factor
 _PLATFORM = "cuda"
 _ALIASES = (_PLATFORM, "gpu")
 
-# The function by which JAX finds the device of what names none, by its names in several versions.
+# The names, in several JAX versions, of the function that returns the default device.
 _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 
 # The second name is the older one; where both are set JAX raises, so none of them is ever written.
@@ -121,12 +121,12 @@ class JAX(HookedFramework):
         return OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU_(\d+)_bfc")
 
     def backends(self, original: Any) -> Any:
-        """Decide before JAX starts what it has whether it is to have a GPU; give the GPUs back where it uses none."""
+        """Decide, before JAX starts its backends, whether it gets a GPU; give the GPUs back if it uses none."""
         with self.lock, self.guard():
             self._hook_client()  # the script may have reloaded xla_client
             self._prepare()
         started = original()
-        # It is called at every look at a device.
+        # Remove the hooks: JAX calls these functions at every access to a device.
         put_back(self._bridge, "backends", original)
         for holder, name in self._default_device_functions():
             put_back(holder, name, getattr(getattr(holder, name), "__wrapped__", None))
@@ -162,7 +162,7 @@ class JAX(HookedFramework):
         is_rank = self.allocation.is_rank
         # All ranks of a job have one command line.
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
-        # JAX is never given the index itself, which may be a global variable of a module that no longer runs.
+        # JAX never receives the index, so search its callers, globals included: a module's body may have ended.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
     def default_device(self, original: Any) -> Any:
@@ -176,7 +176,7 @@ class JAX(HookedFramework):
         return [(pxla, name) for name in _DEFAULT_DEVICE if callable(getattr(pxla, name, None))]
 
     def _set_default_device(self, started: Mapping[str, Any]) -> None:
-        """Let JAX place what names no device on the claimed GPU, also if that is not JAX's first one."""
+        """Make the claimed GPU JAX's default device if it is not JAX's first device."""
         config, first = sys.modules["jax"].config, self._first_claimed
         is_default = _PLATFORM in started and self._bridge.get_backend() is started[_PLATFORM]
         if first and is_default and config.jax_default_device is None:
@@ -185,7 +185,7 @@ class JAX(HookedFramework):
 
     def _decide(self) -> None:
         count = self.gpu_count
-        # Older versions come here before CUDA, which alone can count the GPUs of a process that is to have none.
+        # In older JAX versions CUDA has not started yet, and without it the number of GPUs can be unknown.
         is_known = count or self.listing() == ()
         is_none = is_known and self.assign(_request(self._flag(), count or 0)).ordinals == ()
         if is_none:
@@ -222,12 +222,13 @@ class JAX(HookedFramework):
             options.setdefault("preallocate", False)
         self._shown_count, self._first_claimed = len(shown), min(ordinals) if others else 0
         if others:
-            # Else other jobs would see this process on a GPU that it has not claimed, and not yet on its own.
+            # Make the context on the claimed GPU first. Otherwise other jobs would first see this process only on a GPU
+            # that it has not claimed.
             with self.guard():
                 self.allocation.cuda.begin_use(ordinals)
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
-        # It is one number for all: the GPU on which it is the least keeps its limit, and the others theirs.
+        # JAX takes one fraction for all GPUs: with the smallest one no GPU exceeds its limit.
         least, limits = min((part for part in parts if part is not None), default=0.0), []
         if least:
             options["memory_fraction"] = min(least, by_script or 1.0)

@@ -24,7 +24,7 @@ _LIGHTNING_MODULES = (
 )
 _LIGHTNING_CLASS, _LIGHTNING_FUNCTION = "CUDAAccelerator", "auto_device_count"
 
-# DataParallel and data_parallel without device_ids ask it here, below so many calls of PyTorch.
+# The function in which DataParallel and data_parallel without device_ids count GPUs, and its depth below their caller.
 _DATA_PARALLEL, _CALLS_OF_DATA_PARALLEL = ("torch._utils", "<lambda>"), 4
 
 # Code that spreads a model or a batch over all GPUs, and its name for messages. accelerate's function is called for
@@ -81,5 +81,5 @@ def count_for_library(
         return visible
     if claimed is None:
         return max(1, min(visible, int(wanted)))
-    # A claim under other numbers is for code that named them; the library counts from 0.
+    # The library uses GPUs from number 0 on. A claim of other numbers was made for code that chose them, not for it.
     return len(claimed) if claimed and claimed == tuple(range(len(claimed))) else visible
