@@ -224,10 +224,7 @@ def list_gpus(
     """
     spec, order = visible.spec, device_order(visible.found_order, visible.spec, grant)
     pool = named_uuids(spec.value, inventory, order)
-    shown = {} if spec.overridden is None else {CUDA_VISIBLE_DEVICES: spec.value}
-    if spec.value is not None and order != visible.found_order:
-        shown[CUDA_DEVICE_ORDER] = order
-    visible = replace(visible, shown=shown)
+    visible = replace(visible, shown=_shown_for_spec(visible, order))
     if not pool:
         # CUDA may have GPUs that NVML can't read.
         return replace(visible, may_have_gpus=pool is None or bool(inventory.unreadable and not inventory.devices))
@@ -241,24 +238,48 @@ def list_gpus(
         is_all = has_instances(each.device for each in ranking.candidates)
         devices = pool_in_order(ranking, count=None if is_all else count, kept_order=parents)
     else:
-        # A process that is a rank among its own children counts as they do.
-        own = before if grant.rank is not None and grant.rank.launcher in (LONE_RANK, WORKERS) else ()
-        devices = pool_in_order(ranking, kept_order=parents or own or pool)
-        # The parent may have listed only what it claimed.
-        devices = tuple(device for device in devices if not parents or device.uuid in parents)
+        devices = _in_order_of_job(ranking, grant, parents, before, pool)
     devices, candidates = _as_shown(devices, inventory, count)
     if spec.is_scripts and len(devices) == len(pool):
         # Keep the script's own list: its code counts by it, and autogpu passes the choice to the framework instead.
         return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
     if not devices:
-        is_excluded = any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected)
-        return without_gpus(replace(visible, pool=pool)) if is_excluded else replace(visible, hidden=pool)
+        return _none_suitable(visible, pool, ranking)
+    visible = replace(visible, candidates=candidates, order=_order_of(visible, grant, parents_list))
+    return _with_pool(visible, tuple(device.uuid for device in devices), inventory)
+
+
+def _shown_for_spec(visible: VisibleDevices, order: str | None) -> Variables:
+    """Return the variables that the script has to find because its own value is overridden, or means an order."""
+    shown = {} if visible.spec.overridden is None else {CUDA_VISIBLE_DEVICES: visible.spec.value}
+    if visible.spec.value is not None and order != visible.found_order:
+        shown[CUDA_DEVICE_ORDER] = order
+    return shown
+
+
+def _order_of(visible: VisibleDevices, grant: Grant, parents_list: str | None) -> Order:
     if grant.rank is not None:
-        visible = replace(visible, order=Order.FOREIGN)
-    elif visible.order is not Order.WORKERS:
-        visible = replace(visible, order=Order.OURS if parents_list is None else Order.PARENTS)
-    pool = tuple(device.uuid for device in devices)
-    return _with_pool(replace(visible, candidates=candidates), pool, inventory)
+        return Order.FOREIGN
+    if visible.order is Order.WORKERS:
+        return Order.WORKERS
+    return Order.OURS if parents_list is None else Order.PARENTS
+
+
+def _none_suitable(visible: VisibleDevices, pool: tuple[str, ...], ranking: Ranking) -> VisibleDevices:
+    if any(rejection.cause is Cause.EXCLUDED_BY_POLICY for rejection in ranking.rejected):
+        return without_gpus(replace(visible, pool=pool))
+    return replace(visible, hidden=pool)
+
+
+def _in_order_of_job(
+    ranking: Ranking, grant: Grant, parents: Sequence[str], before: Sequence[str], pool: Sequence[str]
+) -> tuple[Device, ...]:
+    """Return the GPUs in the order in which all processes of a job count them."""
+    # A process that is a rank among its own children counts as they do.
+    own = before if grant.rank is not None and grant.rank.launcher in (LONE_RANK, WORKERS) else ()
+    devices = pool_in_order(ranking, kept_order=parents or own or pool)
+    # The parent may have listed only what it claimed.
+    return tuple(device for device in devices if not parents or device.uuid in parents)
 
 
 def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
@@ -355,15 +376,20 @@ def list_claimed(
     if at and is_parents:
         there = [pool[index] for index in at]
         first, at = (there, at) if set(there) == set(first) else (first, ())  # as the parent has put them
-    others = [uuid for uuid in pool if uuid not in first]
-    if visible.order is Order.OURS and not visible.spec.is_scripts:
-        rank = {candidate.device.uuid: rank for rank, candidate in enumerate(decision.ranking.candidates)}
-        others = sorted(others, key=lambda uuid: rank.get(uuid, len(rank)))
+    listed = _others_in_order(visible, decision.ranking, [uuid for uuid in pool if uuid not in first])
     for index, uuid in sorted(zip(at or range(len(first)), first)):
-        others.insert(index, uuid)
-    if tuple(others) != visible.pool:
-        visible = _with_pool(visible, tuple(others), inventory)
+        listed.insert(index, uuid)
+    if tuple(listed) != visible.pool:
+        visible = _with_pool(visible, tuple(listed), inventory)
     return visible, () if at == tuple(range(len(at))) else at
+
+
+def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]) -> list[str]:
+    """Return GPUs that are not claimed as they rank now; if autogpu has not chosen the order, it stays."""
+    if visible.order is not Order.OURS or visible.spec.is_scripts:
+        return uuids
+    rank = {candidate.device.uuid: rank for rank, candidate in enumerate(ranking.candidates)}
+    return sorted(uuids, key=lambda uuid: rank.get(uuid, len(rank)))
 
 
 def _pool_after_claim(

@@ -226,18 +226,24 @@ class JAX(HookedFramework):
             # that it has not claimed.
             with self.guard():
                 self.allocation.cuda.begin_use(ordinals)
-        by_script = float(options.get("memory_fraction", 0))
-        parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
-        # JAX takes one fraction for all GPUs: with the smallest one no GPU exceeds its limit.
-        least, limits = min((part for part in parts if part is not None), default=0.0), []
-        if least:
-            options["memory_fraction"] = min(least, by_script or 1.0)
-        if least and not by_script:
-            limits = [(total * least / MIB,) if total else () for total in map(assignment.totals.get, ordinals)]
+        limits = self._limit(options, assignment, ordinals)
         decision = self.allocation.decision
         labels = [device.label for device in decision.at(others)] if decision else []
         self.on_usage(Usage(ordinals, _memory(options, limits) + messages.contexts_beside(self.NAME, labels)))
         return options
+
+    @staticmethod
+    def _limit(options: dict[str, Any], assignment: Assignment, ordinals: Sequence[int]) -> Sequence[tuple[float, ...]]:
+        """Set the fraction of memory in the client's options; return the policy's limit for each GPU in MiB."""
+        by_script = float(options.get("memory_fraction", 0))
+        parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
+        # JAX takes one fraction for all GPUs: with the smallest one no GPU exceeds its limit.
+        least = min((part for part in parts if part is not None), default=0.0)
+        if not least:
+            return []
+        options["memory_fraction"] = min(least, by_script or 1.0)
+        totals = [] if by_script else [assignment.totals.get(ordinal) for ordinal in ordinals]
+        return [(total * least / MIB,) if total else () for total in totals]
 
     def on_uncaught(self, error: BaseException) -> None:
         """Say also how to have more devices, if ``error`` came from a number beyond those that JAX was given."""
