@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.frameworks.number import number_of_value, number_of_words
+from autogpu.frameworks.number import Call, number_of_value, number_of_words, numbers_of_script
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,17 @@ def test_arguments_of_any_kind_are_read():
 )
 def test_number_of_a_named_value(name, value, number):
     assert number_of_value(name, value) == number
+
+
+class AttrDict(dict):
+    """A configuration as projects have it; its own methods must not be called."""
+
+    __getattr__ = dict.__getitem__
+
+    def items(self):
+        raise AssertionError("code of the script ran")
+
+
+def test_number_in_a_dictionary_of_a_class_of_the_scripts():
+    call = Call("main", {"cfg": AttrDict(device_id=2, lr=0.1)})
+    assert numbers_of_script(call, number_of_value) == {2}
