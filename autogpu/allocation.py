@@ -34,7 +34,7 @@ from autogpu.visibility import GpuList
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.devices.model import CudaDriver, CudaProperties, DeviceReader, Reading
+    from autogpu.devices.model import CudaDriver, DeviceReader, Reading
     from autogpu.frameworks.model import Framework
     from autogpu.lease import Lease
 
@@ -95,7 +95,6 @@ class Allocation:
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False
-        self._asked_elsewhere: dict[tuple[str, ...], tuple[CudaProperties, ...] | None] = {}
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = renewed_in_children(self)
 
@@ -153,16 +152,6 @@ class Allocation:
         counted = self.counted_uuids
         return (self.visible.pool or None) if counted is None else counted
 
-    @property
-    def listed_indices(self) -> list[int]:
-        """NVML's indices of the same GPUs, or of the cards of instances; empty if CUDA reads what the script finds."""
-        inventory, is_ours = self.readings.newest, self.visible.written is not None and not self.gpu_list.has_changed
-        if not is_ours or inventory is None:
-            return []
-        index = {device.uuid: device.index for device in inventory.devices}
-        uuids = self.uuids or ()
-        return [index[uuid] for uuid in uuids] if set(uuids) <= set(index) else []
-
     # The import
 
     def list_gpus(self, *, anew: bool) -> None:
@@ -184,7 +173,7 @@ class Allocation:
             if self.assigned_to:
                 return
             has_fresh_reading = self.readings.is_pending
-            is_listed_anew = self._follow_environment()
+            is_listed_anew = self.follow_environment()
             if not said.places:
                 self.gpu_list.keep_order(self.readings.newest)
             if self.visible.may_have_gpus and not has_fresh_reading:
@@ -192,8 +181,8 @@ class Allocation:
             if self.claims_before_cuda and (is_listed_anew or self.taken is None):
                 self._claim_before_cuda(said)
 
-    def _follow_environment(self) -> bool:
-        """Follow what script and engine have written since; whether the GPUs are listed anew."""
+    def follow_environment(self) -> bool:
+        """List the GPUs again if the script or the engine has changed the environment; return True if it has."""
         grant = self.grant
         inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
         told = told_of_siblings(self.environ)
@@ -243,39 +232,6 @@ class Allocation:
         # Of several none is a place, for which one GPU would be claimed.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
-
-    def certain_gpu_count(self, built_for: tuple[int, int]) -> int | None:
-        """How many GPUs CUDA will count for a framework that was ``built_for`` that version; nothing is claimed.
-
-        ``None`` where only CUDA can tell, or where the policy may give the process none.
-        """
-        with self.lock:
-            is_begun = self.taken is not None or self.cuda.visible_uuids() is not None
-            if is_begun or not _gives_a_gpu(self.policy):
-                return None
-            self._follow_environment()
-            inventory, listed = self.readings.newest, self.visible
-            if inventory is None or inventory.unreadable or listed.candidates or not listed.pool or self.grant.is_none:
-                return None
-            count = len(self._gpus_elsewhere(built_for) or ())
-            return count if count == len(listed.pool) else None
-
-    def gpus_before_start(self, built_for: tuple[int, int]) -> Sequence[CudaProperties | None]:
-        """Return the GPUs that CUDA will count, without a claim, a wait for a GPU or a start of CUDA in this process.
-
-        An entry is ``None`` if its properties are not known, because only NVML could be asked.
-        """
-        with self.lock:
-            self._follow_environment()
-            found = self._gpus_elsewhere(built_for)
-            return [None] * len(self.visible.pool) if found is None else found
-
-    def _gpus_elsewhere(self, built_for: tuple[int, int]) -> Sequence[CudaProperties] | None:
-        pool = self.visible.pool
-        # Kept, because scripts ask repeatedly and each question starts a process.
-        if pool not in self._asked_elsewhere:
-            self._asked_elsewhere[pool] = self.cuda.gpus_elsewhere(self.gpu_list.environ_of_cuda(), built_for)
-        return self._asked_elsewhere[pool]
 
     def hide_where_none_is_taken(self) -> None:
         """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
@@ -401,10 +357,8 @@ class Allocation:
         """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
-        environ, script = (
-            self.gpu_list.environ_without_autogpu(),
-            self.grant.task or script_name(getattr(sys, "argv", [])),
-        )
+        environ = self.gpu_list.environ_without_autogpu()
+        script = self.grant.task or script_name(getattr(sys, "argv", []))
         try:
             self.taken = acquire(request, environ, script, self.readings.take, waiting, self._above)
         except AutoGpuError as error:
@@ -489,13 +443,3 @@ class Allocation:
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)
-
-
-def _gives_a_gpu(policy: Policy) -> bool:
-    """Any process is given one, among all of the pool; where none is free these two end at one, sooner or later."""
-    return (
-        policy.count != 0
-        and policy.busy in ("share", "wait")
-        and policy.need_bytes is None
-        and policy.visible == "pool"
-    )

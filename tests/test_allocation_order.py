@@ -175,34 +175,6 @@ def test_a_child_that_names_a_number_counts_as_its_parent_does(first, other, nam
         assert (parent.listed, child.listed, child.held) == ("2 1 0", listed, mine)
 
 
-def test_what_cuda_will_count_is_told_before_it_starts_where_that_is_certain(first, other):
-    process = first(gpu(0), gpu(1), gpu(2))
-    with other({0: 24, 1: 24, 2: 24}):
-        assert process.allocation.certain_gpu_count((13, 0)) == 3
-    process.environ[CUDA_VISIBLE_DEVICES] = "1"
-    assert process.allocation.certain_gpu_count((13, 0)) == 1
-    assert process.holders == ()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"AUTOGPU_BUSY": "cpu"}, {"AUTOGPU_COUNT": "0"}, {"AUTOGPU_NEED": "99GiB"}, {"CUDA_VISIBLE_DEVICES": "-1"}],
-    ids=lambda options: "=".join(*options.items()),
-)
-def test_it_is_not_where_the_policy_may_give_none(first, options):
-    assert first(gpu(0), gpu(1), **options).allocation.certain_gpu_count((13, 0)) is None
-
-
-def test_nor_where_the_driver_is_too_old_or_does_not_start_or_has_started(first):
-    process = first(gpu(0), gpu(1))
-    assert process.allocation.certain_gpu_count((14, 0)) is None
-    process.cuda.starts_elsewhere = False
-    assert process.allocation.certain_gpu_count((13, 0)) is None
-    process.cuda.starts_elsewhere = True
-    process.cuda.initialise()
-    assert process.allocation.certain_gpu_count((13, 0)) is None
-
-
 def test_ranks_are_listed_in_the_order_of_ranks(first):
     process = first(*THREE, counted=[1, 2, 0], LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     process.framework.count()
@@ -392,18 +364,3 @@ def test_a_system_without_fork_imports_it_all_the_same():
     modules = "autogpu.activation, autogpu.allocation, autogpu.frameworks.torch, autogpu.frameworks.jax"
     code = f"import os; del os.register_at_fork; import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_the_list_for_cuda_is_known_unless_the_script_writes_its_own(started):
-    process = started(BUSY, gpu(1))
-    idlest_first = [1, 0]
-    assert process.allocation.listed_indices == idlest_first
-    process.environ[CUDA_VISIBLE_DEVICES] = "0"
-    assert process.allocation.listed_indices == []
-    del process.environ[CUDA_VISIBLE_DEVICES]
-    assert process.allocation.listed_indices == idlest_first
-
-
-@pytest.mark.parametrize("found", ["1", "", "9"])
-def test_the_list_for_cuda_is_that_of_the_script_if_none_was_written(started, found):
-    assert started(gpu(0), gpu(1), CUDA_VISIBLE_DEVICES=found).allocation.listed_indices == []

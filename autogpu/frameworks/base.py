@@ -2,8 +2,8 @@
 
 That class provides what :class:`Framework` leaves open. Before the framework takes GPUs, its hooks call within
 ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it is known what it takes. The other methods, in
-their order below, and ``certain_gpu_count`` and ``hide_where_none_is_taken`` of its ``allocation`` are for a framework
-that lists GPUs before, or ends up without them.
+their order below, and ``hide_where_none_is_taken`` of its ``allocation`` are for a framework that lists GPUs before, or
+ends up without them.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Ho
 from autogpu.frameworks.number import number_of_words
 from autogpu.frameworks.torch import libraries
 from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, importing_module, ordinal_of
+from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.text import MIB, memory_in_words
@@ -91,6 +92,7 @@ class PyTorch(HookedFramework):
         # Hooks to remove when CUDA starts, as (module, function name, original function).
         self._until_start: list[tuple[Any, str, Any]] = []
         self._keras: KerasWatch | None = None
+        self._gpu_counter: GpuCounter | None = None
 
     @staticmethod
     def find_hooks() -> Hooks:
@@ -278,7 +280,7 @@ class PyTorch(HookedFramework):
         indices: list[int] = []
         with self.guard():
             # No UUIDs: PyTorch would ask every card for its own, also one that hangs.
-            indices = self.allocation.listed_indices
+            indices = self._counter.nvml_indices()
         return indices or original()
 
     def is_nccl_available(self, original: Any) -> bool:
@@ -291,12 +293,18 @@ class PyTorch(HookedFramework):
                 self._before()
         return bool(original())
 
+    @property
+    def _counter(self) -> GpuCounter:
+        if self._gpu_counter is None:
+            self._gpu_counter = GpuCounter(self.allocation)
+        return self._gpu_counter
+
     def _certain_count(self) -> int | None:
         """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
             if built_for is not None:
-                return self.allocation.certain_gpu_count(built_for)
+                return self._counter.certain_count(built_for)
         return None
 
     def _gpus_for_an_import(self) -> Sequence[CudaProperties | None] | None:
@@ -313,7 +321,7 @@ class PyTorch(HookedFramework):
             if asking.startswith("keras.") and self._keras is None:
                 self._keras = KerasWatch(self._hook_until_start)
             if built_for is not None and asking:
-                return self.allocation.gpus_before_start(built_for)
+                return self._counter.gpus(built_for)
         return None
 
     def _hook_until_start(self, holder: Any, name: str) -> None:
