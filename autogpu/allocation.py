@@ -1,4 +1,4 @@
-"""The GPUs of one process, whichever frameworks it imports: from its list of GPUs to its claim, and to its end."""
+"""The GPUs of one process, shared by all frameworks that it imports: the list of GPUs, the decision, the claim."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ if TYPE_CHECKING:
     from autogpu.frameworks.model import Framework
     from autogpu.lease import Lease
 
-# Counted from the reading's start. An import takes about as long, so a driver that hangs delays nothing here.
+# Seconds from the start of the reading. The import of a framework takes about as long, so waiting costs little.
 IMPORT_DEADLINE_S = 5.0
 
 
 class Allocation:
-    """The GPUs of one process, and what all its frameworks need for its choice.
+    """The GPUs of one process, and the steps by which its frameworks choose and claim them.
 
     Attributes:
-        guard: Around every step of ours.
+        guard: A context manager that keeps autogpu's errors from the script.
         environ: The environment that the script reads.
         gpu_list: The list of GPUs in the environment.
         cuda: The CUDA driver that the frameworks load.
-        this_run: Of the script, beside its last ones.
-        taken: ``None`` until something is decided, and after it was given back.
-        wants_order: One of the frameworks takes the GPUs that CUDA counts first.
-        frameworks: Names of those that were imported.
-        assigned_to: Names of those that were told their GPUs.
-        reported: Whether it was said that the process takes GPUs (``True``), or none (``False``); ``None`` before.
-        told: What the variables told of the ranks of a job, when it was last asked.
-        lock: Two frameworks may be used in two threads.
-        say_in_each_rank: Prints a line that each rank of a job has to say for itself.
+        this_run: The record of this run of the script, with what earlier runs needed.
+        taken: The last decision with its lease; ``None`` before the first decision and after the claim was given back.
+        wants_order: True if one of the frameworks uses the GPUs that CUDA counts first.
+        frameworks: Names of the imported frameworks.
+        assigned_to: Names of the frameworks that have their GPUs.
+        reported: True if the line about the process's GPUs was printed, False if the line that it uses none, ``None``
+            before either.
+        told: The variables that describe the ranks of a job, as they were when last read.
+        lock: Protects all of this, because two threads may use two frameworks.
+        say_in_each_rank: Prints a line in this process, also if it is not the first rank of its job.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class Allocation:
         self.assigned_to: set[str] = set()
         self.reported: bool | None = None
         self.told = told_of_siblings(environ)
-        # AUTOGPU_LEASE, by which children know the claim that they share: its value before this process wrote it, and
-        # the pid that wrote it last with what it wrote.
+        # AUTOGPU_LEASE names the claim for child processes. These are its value before this process wrote it, and the
+        # last value that was written, with the pid of the writer.
         self._parents_marker: str | None = None
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False
@@ -112,17 +113,17 @@ class Allocation:
 
     @property
     def is_rank(self) -> bool:
-        """By what the environment tells now."""
+        """True if a launcher has started this process as one of several, by its present environment."""
         return self.granted_by_now().rank is not None
 
     @property
     def decision(self) -> Decision | None:
-        """The last decision; ``None`` until a framework is about to take GPUs."""
+        """The last decision; ``None`` until a framework is about to use GPUs."""
         return self.taken.decision if self.taken else None
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the process; ``None`` where nothing is claimed."""
+        """The lease of the process; ``None`` if nothing is claimed."""
         return self.taken.lease if self.taken else None
 
     @property
@@ -137,25 +138,25 @@ class Allocation:
 
     @property
     def inventory(self) -> Inventory | None:
-        """By the reading that was begun last; ``None`` where the driver does not answer in time."""
+        """The result of the reading that was begun last; ``None`` if the driver does not answer in time."""
         return self.readings.wait(CONTEXT_DEADLINE_S)
 
     @property
     def counted_uuids(self) -> tuple[str, ...] | None:
-        """Of the GPUs that CUDA counts, as NVML writes them; ``None`` before it does."""
+        """NVML's UUIDs of the GPUs that CUDA has counted, in CUDA's order; ``None`` before CUDA has started."""
         uuids, inventory = self.cuda.visible_uuids(), self.readings.newest
         return named_by_nvml(uuids, inventory.devices) if uuids and inventory else uuids
 
     @property
     def uuids(self) -> tuple[str, ...] | None:
-        """Of the process's GPUs, as CUDA counts them, or will count them by the list that we wrote."""
+        """UUIDs of the process's GPUs in the order in which CUDA counts, or will count them; ``None`` if unknown."""
         counted = self.counted_uuids
         return (self.visible.pool or None) if counted is None else counted
 
     # The import
 
     def list_gpus(self, *, anew: bool) -> None:
-        """List the pool, idlest first, if no framework has done so, or ``anew``. Nothing is claimed."""
+        """List the pool, idlest first, unless it is listed already; again if ``anew``. Claim nothing."""
         policy = self.policy
         with self.lock:
             if anew or not self.visible.is_listed:
@@ -168,7 +169,7 @@ class Allocation:
     # CUDA's start
 
     def prepare(self, said: DeviceRequest) -> None:
-        """Follow what was written into ``CUDA_VISIBLE_DEVICES``; claim, or begin to read the driver for the claim."""
+        """Prepare for CUDA's start: follow the environment, then claim, or begin to read the driver for the claim."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -186,7 +187,7 @@ class Allocation:
         grant = self.grant
         inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
         told = told_of_siblings(self.environ)
-        # What a process that has its GPUs tells of ranks is for those that it starts, as Lightning's first one does.
+        # If this process has its GPUs, it has set these variables for ranks that it starts, as Lightning does.
         if is_engine_worker(self.environ) or (told != self.told and self.lease is None):
             self.told = told
             grant = self.granted_by_now()
@@ -196,7 +197,7 @@ class Allocation:
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
-        """Choose and claim by the list that CUDA will read, and write that anew: the claimed GPUs first, or alone."""
+        """Claim GPUs of the list that CUDA will read, and write the list again with the claimed GPUs first or alone."""
         visible = self.visible
         inventory, pool = self.readings.newest, visible.candidates or visible.pool
         if inventory is None or not pool or self.cuda.visible_uuids() is not None or self.assigned_to:
@@ -222,19 +223,19 @@ class Allocation:
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
-        """The list is not to be reordered: ranks index the script's list, named ordinals mean CUDA's order."""
+        """True if the list must not be reordered, because ranks or the script's numbers index it as it is."""
         is_ranks_list = self.visible.spec.is_scripts and self.grant.rank is not None
         return said.visible is not None or is_ranks_list or self.visible.order is Order.WORKERS
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
-        """With the number of a parent's child as a place in its parent's order, as long as that GPU is free."""
+        """Treat the GPU number of a child process as an index into its parent's list."""
         at, listed = said.places, self.visible
-        # Of several none is a place, for which one GPU would be claimed.
+        # Several numbers are not treated so: only one GPU would be claimed for them.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
 
     def hide_where_none_is_taken(self) -> None:
-        """Show CUDA no GPU, where the process is to take none and CUDA has not started."""
+        """Hide every GPU from CUDA if the process is to use none and CUDA has not started."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -246,13 +247,13 @@ class Allocation:
     # The decision
 
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """All that a decision rests on, but for the leases, once a framework's script has said this much."""
+        """Return everything that a decision depends on, except the leases, for the request of a framework's script."""
         visible = self.visible
         inventory, uuids = self.inventory or NO_READING, self.uuids
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
-        # Lightning starts as many ranks as it was given GPUs.
+        # Lightning starts one rank for each GPU that it was given, so each rank claims one.
         is_shared_out = library_count(self.grant.rank, self.environ) > 0
         selection = SelectionRequest(
             policy=replace(self.policy, count=1) if is_shared_out else self.policy,
@@ -270,16 +271,16 @@ class Allocation:
             learned=self.this_run.learned(self.readings.newest, visible.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
-        # The framework has an error of its own for a number that does not exist.
+        # The framework reports a number that does not exist.
         if visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count:
             selection = replace(selection, chosen=None, numbers=numbers, keeps_places=self.wants_order)
         wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
         return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
     def decide(self, selection: SelectionRequest, framework: str) -> Decision:
-        """Choose and claim, on fresh readings; what was claimed before holds for every framework of the process."""
+        """Choose and claim on fresh readings. A claim of another framework of this process is used again if it fits."""
         if selection.chosen == ():
-            # This framework goes without; that says nothing of the others.
+            # The script hides all GPUs from this framework; others may still use some.
             return left_alone(selection, CHOSEN_BY_SCRIPT)
         taken = self.taken
         is_first, uuids = not self.assigned_to, selection.uuids or ()
@@ -301,9 +302,9 @@ class Allocation:
         return decision
 
     def _list_by_number(self, decision: Decision) -> None:
-        """List the GPUs for children as this process's script numbers them.
+        """List the GPUs for child processes in the order of this script's numbers.
 
-        A worker that runs the script's module again names the same number, and gets the same GPU.
+        A worker process that runs the script's module again uses the same number, and so gets the same GPU.
         """
         numbering, uuids = decision.numbering, self.uuids or ()
         if numbering and self.lease is not None and not self.wants_order:
@@ -312,7 +313,11 @@ class Allocation:
             self.gpu_list.show_claimed(self.readings.newest)
 
     def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
-        """Decide for a framework that takes what CUDA counts first; its script uses these, as CUDA counts them."""
+        """Claim the GPU that the script is about to use if CUDA has already put the GPUs in order.
+
+        Args:
+            places: The script's GPU numbers.
+        """
         uuids, rank = selection.uuids or (), selection.grant.rank
         is_worker = self.visible.order is Order.WORKERS
         why = order_is_fixed(self.policy, is_worker=is_worker)
@@ -322,7 +327,7 @@ class Allocation:
             return left_alone(selection, why)
         number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
         number = number if number < len(uuids) else 0
-        in_use = [0] if number in selection.in_use else []  # counted in the list of that one
+        in_use = [0] if number in selection.in_use else []  # its index in a list of this GPU alone
         alone = replace(selection, uuids=uuids[number : number + 1], in_use=in_use, gpu_count=1, count_is_set=True)
         policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
         taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
@@ -334,7 +339,7 @@ class Allocation:
 
     @property
     def has_order(self) -> bool:
-        """CUDA counts first what this process was given; true before CUDA is initialised, and with one GPU."""
+        """True if CUDA counts the claimed GPUs first, or can be made to: CUDA has not started, or has one GPU."""
         taken, uuids = self.taken, self.cuda.visible_uuids()
         if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
             return self.visible.order is not Order.WORKERS
@@ -342,10 +347,10 @@ class Allocation:
         return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
 
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
-        """Decide what becomes of a process that sees no GPU because of the policy, or of what denies them all."""
+        """Decide for a process that sees no GPU because the policy, an engine or a cgroup denies all of them."""
         with self.lock:
             pool = self.visible.hidden
-            # Where a cgroup denies every GPU there is nothing to hide.
+            # If a cgroup denies every GPU, none is hidden.
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.taken is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
@@ -354,7 +359,7 @@ class Allocation:
     # The claim
 
     def take(self, request: SelectionRequest) -> Decision:
-        """Decide and claim, instead of what was claimed before: the script may have listed other GPUs since."""
+        """Decide and claim. An earlier claim is released, because the script may have listed other GPUs since."""
         self.release()
         waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ = self.gpu_list.environ_without_autogpu()
@@ -372,21 +377,21 @@ class Allocation:
         return self.taken.decision
 
     def keep_decision(self, decision: Decision) -> Decision:
-        """Put ``decision`` in the place of the last one; the claim stays."""
+        """Replace the last decision; keep the claim."""
         self.taken = replace(self.taken or Taken(decision), decision=decision)
         return decision
 
     def release(self) -> None:
-        """Give the claim back; the decision is void."""
+        """Release the claim and forget the decision."""
         if self.lease is not None:
             self.lease.release()
         self.taken = None
-        # Later claims belong to its parent's job again. Not in a forked child, nor over what another one has written.
+        # Later claims belong to the parent's job again. A forked child, or a value of somebody else, is left alone.
         if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
             restore(self.environ, self._parents_marker, LEASE)
 
     def give_back(self, framework: Framework) -> bool:
-        """End the claim, unless it is another framework's too; whether that was done."""
+        """Release the claim unless another framework uses it too; return True if it was released."""
         with self.lock:
             decision, wants_order = self.decision, framework.WANTS_ORDER
             is_others = bool(self.assigned_to - {framework.NAME}) or (self.wants_order and not wants_order)
@@ -402,7 +407,7 @@ class Allocation:
     # What it tells its children, and people
 
     def tell_children(self) -> None:
-        """Let child processes share the claim, and the script find its GPUs; again whenever the list has changed."""
+        """Name the claim for child processes, and show the script its GPUs. Call it again when the list has changed."""
         if self.lease is not None:
             if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
                 self._parents_marker = self.environ.get(LEASE)
@@ -411,14 +416,14 @@ class Allocation:
             self.gpu_list.show_claimed(self.readings.newest)
 
     def leave_to_workers(self, count: int, framework: Framework) -> bool:
-        """Let ``count`` processes that one call is about to start choose together, a GPU each; whether they will."""
+        """Let ``count`` processes, which one call is about to start, choose a GPU each; return True if they will."""
         taken = self.taken
         is_own_choice = self.visible.spec.is_scripts or (self.gpu_list.hides_others and taken is not None)
         if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():
             return False
         if not 2 <= count <= len(self.uuids or ()):
             return False
-        # What the process has claimed itself and does not use is for them.
+        # A claim that the process does not use is released for them.
         return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
 
     def granted_by_now(self) -> Grant:
@@ -426,7 +431,7 @@ class Allocation:
         return engines.granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
 
     def _tell_what_is_kept(self) -> None:
-        """Say once that another task of this worker was given what a framework can't follow any more."""
+        """Print one line if Ray assigns other GPUs to a later task of this process, whose framework keeps its GPUs."""
         with self.guard():
             grant = self.granted_by_now()
             now = messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
@@ -439,7 +444,7 @@ class Allocation:
                 )
 
     def say(self, lines: Iterable[str]) -> None:
-        """Print what only one of the ranks of a job needs to say."""
+        """Print lines, but only in the first rank of a job."""
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)

@@ -17,18 +17,19 @@ LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a program started by one call
 LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the number of GPUs that a library was given, for ranks that it starts
 
-# For an autogpu in a child: what CUDA is to read in CUDA_VISIBLE_DEVICES, what the variable was without autogpu, and
-# what the script finds there if that is something else.
-WRITTEN_VISIBLE_DEVICES = PREFIX + "ORIG_WRITTEN"
-ORIGINAL_VISIBLE_DEVICES = PREFIX + "ORIG_CUDA_VISIBLE_DEVICES"
-SHOWN_VISIBLE_DEVICES = PREFIX + "ORIG_SHOWN"
-# CUDA_DEVICE_ORDER without autogpu, "" if it was not set, if the script finds another one; and the host of all these.
-ORIGINAL_DEVICE_ORDER = PREFIX + "ORIG_CUDA_DEVICE_ORDER"
-ORIGINAL_HOST = PREFIX + "ORIG_HOST"
+# A process passes these to autogpu in its children: the value of CUDA_VISIBLE_DEVICES that CUDA reads, the value
+# without autogpu, and the value that the script finds, if it differs from the one without autogpu.
+ORIGINAL_PREFIX = PREFIX + "ORIG_"
+WRITTEN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "WRITTEN"
+ORIGINAL_VISIBLE_DEVICES = ORIGINAL_PREFIX + "CUDA_VISIBLE_DEVICES"
+SHOWN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "SHOWN"
+# CUDA_DEVICE_ORDER without autogpu ("" if it was not set), if the script finds another value; and the host.
+ORIGINAL_DEVICE_ORDER = ORIGINAL_PREFIX + "CUDA_DEVICE_ORDER"
+ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"
 
 # With a key's name in capitals: the value that an option of `autogpu run` has, beside the key's own variable.
 TYPED = PREFIX + "RUN_"
 
 # These are not keys of the policy, and no mistakes.
 INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT)
-INTERNAL_PREFIXES = (PREFIX + "ORIG_", PREFIX + "TEST_", TYPED)
+INTERNAL_PREFIXES = (ORIGINAL_PREFIX, PREFIX + "TEST_", TYPED)

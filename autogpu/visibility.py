@@ -121,8 +121,8 @@ class GpuList:
                 restore(environ, found, name)
         for name, value in visible.for_children.items():
             restore(environ, value, name)
-        # The variables may come to another host, as with `ssh` or `sbatch`.
-        environ[ORIGINAL_HOST] = os.uname().nodename
+        # A child may run on another host, as with `sbatch`, where the list names no GPU.
+        restore(environ, None if visible.written is None else os.uname().nodename, ORIGINAL_HOST)
         self._write_for_cuda(environ.get(CUDA_VISIBLE_DEVICES) if visible.written is None else visible.written)
         self.visible = visible
 

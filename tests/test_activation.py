@@ -1,4 +1,4 @@
-"""autogpu begins once per process, and again in a child that another thread forks in the middle."""
+"""autogpu sets itself up once per process, and again in a child that is forked while it does so."""
 
 import os
 import subprocess
@@ -31,8 +31,8 @@ print(os.WEXITSTATUS(status), activation.allocation is not None)
 """
 
 
-def test_child_that_another_thread_forks_while_autogpu_begins_has_it_as_well(tmp_path):
-    # autogpu prints a line about this variable when it begins.
+def test_child_forked_while_autogpu_sets_itself_up_has_autogpu(tmp_path):
+    # The name is misspelt, so autogpu prints a line while it sets itself up. The program above blocks that print.
     environ = {**os.environ, "AUTOGPU_COUNTT": "1"}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""What a process does while a framework is imported, and what it claims before CUDA starts."""
+"""The import of a framework lists the GPUs and claims none; with visible = "chosen" the first question claims."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_visible_chosen_claims_at_the_first_question_and_shows_no_other(started,
     assert process.lines[0].startswith("GPU 0 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): ")
 
 
-def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started):
+def test_list_that_the_script_writes_after_the_claim_is_followed(started):
     process = started(*TWO, counted=[gpu(0)], **CHOSEN)
     process.framework.on_listing()
     assert process.listed == "1"
@@ -45,16 +45,16 @@ def test_a_list_that_the_script_writes_after_an_early_claim_is_followed(started)
     assert process.claims == {0: ALL}
 
 
-def test_of_a_list_that_the_script_writes_only_what_is_claimed_is_shown(started):
+def test_chosen_shows_only_the_claimed_gpu_of_the_scripts_list(started):
     process = started(gpu(0), gpu(1), gpu(2), counted=[gpu(0)], **CHOSEN)
     process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
-    # Claimed since this process last read the driver: a choice without the leases would take it.
+    # The driver does not show this claim yet, so a choice that ignored leases would take GPU 1.
     with other_job(process.environ, claims_on(gpu(1))):
         process.framework.prepare()
         assert (process.listed, process.held) == ("0", "0")
 
 
-def test_where_an_early_claim_would_find_none_nothing_is_hidden(started):
+def test_nothing_is_hidden_if_the_first_question_finds_no_gpu(started):
     process = started(BUSY, counted=[BUSY], AUTOGPU_BUSY="cpu", **CHOSEN)
     process.framework.on_listing()
     assert (process.environ.get(CUDA_VISIBLE_DEVICES), process.listed, process.holders) == (None, "", ())
@@ -66,7 +66,7 @@ def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
     assert process.lines == ["policy not applied: too old; Fakeflow continues with its defaults"]
 
 
-def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
+def test_framework_without_the_essential_hook_is_limited_by_environment(started):
     hooks = Hooks("9.0", missing={"take": "takes all"}, variables={"FAKEFLOW_GROWTH": "1"})
     process = started(BUSY, gpu(1), hooks=hooks, AUTOGPU_LIMIT="2GiB")
     assert (process.listed, process.environ["FAKEFLOW_GROWTH"]) == ("1", "1")
@@ -79,13 +79,13 @@ def test_without_the_essential_hook_the_environment_alone_has_to_do(started):
     [(FakeDriver(*THREE), True), (FakeDriver.silent(), True), (FakeDriver(), False)],
     ids=["gpus", "no-reading-comes", "no-gpu"],
 )
-def test_another_missing_hook_is_named_where_there_may_be_gpus(started, driver, is_named):
+def test_missing_hook_is_reported_if_there_may_be_gpus(started, driver, is_named):
     hooks = Hooks("9.0", ("take",), {"list": "lists all"})
     line = "this Fakeflow (9.0) lacks what autogpu hooks into: list (lists all)"
     assert started(driver=driver, hooks=hooks, counted=THREE).lines == [line] * is_named
 
 
-def test_a_list_of_the_policy_that_matches_nothing_is_said_at_the_import(started):
+def test_policy_list_that_matches_no_gpu_is_reported_at_the_import(started):
     process = started(gpu(0), counted=(), AUTOGPU_DEVICES="*A100*")
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
     assert process.lines[0].startswith("select.devices = *A100* (AUTOGPU_DEVICES) matches none of the GPUs here; ")

@@ -1,4 +1,4 @@
-"""The list of a process's GPUs: what CUDA reads, what the script finds, and what the script writes."""
+"""The list of GPUs in CUDA_VISIBLE_DEVICES: the value that CUDA reads, and the value that the script finds."""
 
 import pytest
 
@@ -25,7 +25,12 @@ def listing(*indices):
 
 
 class Listed(GpuList):
-    """The list of a process with this policy and environment, after it was written."""
+    """A GpuList that has written its list into ``environ``.
+
+    Args:
+        started_with: The value of CUDA_VISIBLE_DEVICES at the start of the process.
+        options: ``cuda``, ``grant``, ``how`` ("chosen" if the environment alone makes the choice), and policy keys.
+    """
 
     def __init__(self, environ, started_with=None, *, machine=MACHINE, **options):
         self.environ, self.for_cuda = environ, started_with
@@ -40,7 +45,7 @@ class Listed(GpuList):
 
     @property
     def seen(self):
-        """What CUDA reads, and what the script finds."""
+        """The value that CUDA reads, and the value that the script finds."""
         return self.for_cuda, self.environ.get(VISIBLE)
 
 
@@ -81,7 +86,7 @@ def test_cuda_reads_the_pool_and_the_script_finds_what_it_counts(found, environ,
     environ = {**({} if found is None else {VISIBLE: found}), **environ}
     visible = Listed(environ, found, **options)
     assert visible.seen == (for_cuda, shown)
-    # A child that starts with either of the two has the list of its parent.
+    # A child process starts with one of these two values. With both it recognizes its parent's list.
     if environ.get(WRITTEN):
         children = [initial_visibility(environ, value) for value in visible.seen]
         assert {child.parents_list for child in children} == {for_cuda}
@@ -130,7 +135,7 @@ def test_a_process_with_its_gpus_finds_their_numbers(found, order, shown, shown_
     visible.show_claimed(MACHINE)
     assert (visible.seen, environ.get(ORDER)) == ((listing(2, 0, 1), shown), shown_order)
     assert visible.environ_without_autogpu().get(VISIBLE) == found
-    # A child is started with what CUDA reads, or with what the script finds.
+    # A child process starts with one of these two values. From both it finds the value without autogpu.
     assert [initial_visibility(environ, value).value for value in visible.seen] == [found, found]
 
 
@@ -148,7 +153,7 @@ def test_a_card_that_was_lost_since_stays_listed_and_is_not_shown():
     assert visible.seen == (listing(0, 2, 1), None)
 
 
-# What the script and others write
+# Values that the script or an engine sets
 
 
 def test_what_the_script_wrote_before_the_import_is_its_own():
@@ -246,7 +251,7 @@ def test_an_engines_numbers_are_indices_on_the_bus():
     environ = {VISIBLE: "1,2"}
     assert Listed(environ, "1,2", machine=mixed, grant=by_bus).seen == (listing(2, 1), "1,2")
     assert environ[ORDER] == "PCI_BUS_ID"
-    # The script's own numbers are meant as CUDA counts, which only CUDA knows here.
+    # The script's own numbers are CUDA's, and only CUDA knows its order of cards of several models.
     environ = {VISIBLE: "1,2"}
     assert Listed(environ, machine=mixed, grant=by_bus).seen == ("1,2", "1,2")
     assert ORDER not in environ

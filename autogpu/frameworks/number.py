@@ -1,8 +1,8 @@
-"""The number under which a program is about to use its GPU, as the program counts. Pure.
+"""Find the GPU number that a program is about to use. Pure.
 
-A rank has its number from its launcher (:mod:`autogpu.selection.ranks`). Else it is the one that the code which starts
-CUDA holds in a variable or names itself; else the one that the command line gives to an option that names a GPU.
-What a framework's own calls and values tell is up to its package.
+The number of a rank comes from its launcher (:mod:`autogpu.selection.ranks`). For other programs, the code that starts
+CUDA is searched first: its variables, then its constants. If it has no number, the command line is read. A framework's
+package adds what the framework's own calls show.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from autogpu.frozen import Value
 # --per_device_train_batch_size 2.
 NAMES = ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id", "cuda_device", "cuda_id")
 
-# A larger dictionary is data, and would take its time.
+# A larger dictionary contains data, and takes too long to search.
 _MOST_SETTINGS = 1000
 
 _NUMBER, _HIGHEST = re.compile("((?:cuda|gpu):)?([0-9]{1,4})"), 9999
 
-# The number that a name and its value tell; ``None`` if they tell none. Constants of code have the name ``""``.
+# A function that returns the GPU number in a value, given its name (``""`` for a constant); ``None`` if there is none.
 NumberOf = Callable[[object, object], Optional[int]]
 
 
 class Call(Value):
-    """One of the calls that lead to CUDA's start, with its variables at that moment and what stands in its code.
+    """A frame of the call stack at the moment when a framework starts CUDA.
 
     Attributes:
-        is_frameworks: It is the framework's own code, whose ``device`` may be a plain number.
+        function: The name of the function that runs in the frame.
+        variables: The variables of the frame, keyed by name.
+        constants: The constants in the function's code.
+        is_frameworks: True if the function belongs to the framework, in which ``device`` may be a plain number.
     """
 
     function: str
@@ -43,43 +46,44 @@ class Call(Value):
 def number_of_process(
     calls: Iterable[Call], words: Sequence[object], numbers_of: Callable[[Call], set[int]]
 ) -> int | None:
-    """The number of the GPU that a program is about to use; ``None`` if it tells none, or several.
+    """Return the GPU number that a program is about to use; ``None`` if none is found, or several.
 
     Args:
-        calls: Innermost first. The first that tells a number counts, and of several in one call the one that is not 0.
-        words: The arguments of the program; text, but scripts may put anything there.
-        numbers_of: The numbers that a call tells.
+        calls: The call stack, innermost frame first. Only the first frame with a number counts.
+        words: The arguments of the program. They are text, unless the script has replaced them.
+        numbers_of: Returns the GPU numbers in a frame.
     """
     found = next(filter(None, map(numbers_of, calls)), set())
     return found.pop() if len(found) == 1 else number_of_words(words)
 
 
 def numbers_of_script(call: Call, number_of: NumberOf) -> set[int]:
-    """The numbers that a call of the script tells."""
+    """Return the GPU numbers in a frame of the script: in its variables, else in its constants and settings."""
     own = attributes_of(call.variables.get("self"))
     variables = [(name, value) for name, value in call.variables.items() if not name.startswith("__")]
     found = numbers_in([*variables, *own.items()], number_of)
     if found:
         return found - {0} or found
     in_code = numbers_in([("", constant) for constant in call.constants], number_of)
-    # "cuda" may be a part of a name, as in torch.device("cuda", number).
+    # The constant "cuda" is number 0, but may be only a part of a name, as in torch.device("cuda", number).
     return in_code if in_code - {0} else _of_settings(variables, number_of) or in_code
 
 
 def _of_settings(variables: Iterable[tuple[str, object]], number_of: NumberOf) -> set[int]:
-    """The one number in dictionaries and objects, such as ``args.device``; 0 says nothing, nor do several."""
+    """Return the number in dictionaries and objects, such as ``args.device``, if there is exactly one besides 0."""
     found: set[int] = set()
     for _, value in variables:
         is_dict = issubclass(type(value), dict)
         inner: Any = value if is_dict else {} if type(value) is ModuleType else attributes_of(value)
-        # A copy: another thread may change it. By dict's own methods: a class of the script's may have others.
+        # Copy the items, because another thread may change them, with dict's own methods, because a subclass may
+        # replace them by code of the script.
         found |= numbers_in(list(dict.items(inner)) if dict.__len__(inner) <= _MOST_SETTINGS else (), number_of)
     return found - {0} if len(found - {0}) == 1 else set()
 
 
 def attributes_of(value: object) -> Mapping[str, object]:
-    """The attributes that an object itself holds, without running code of the script."""
-    # Any attribute may be computed by the script's code, and raise; a proxy's may make what it stands for.
+    """Return the attributes in an object's ``__dict__``, without running code of the script."""
+    # Normal access may run the script's code: a property may raise, and a proxy may create its object.
     try:
         found = (each.__dict__.get("__dict__") for each in type(value).__mro__)
         is_plain = type(next(filter(None, found), None)) in (GetSetDescriptorType, MemberDescriptorType)
@@ -91,14 +95,14 @@ def attributes_of(value: object) -> Mapping[str, object]:
 
 
 def numbers_in(items: Iterable[tuple[object, object]], number_of: NumberOf) -> set[int]:
-    """The numbers that names with their values tell."""
+    """Return the GPU numbers in pairs of a name and a value."""
     return {number for number in (number_of(name, value) for name, value in items) if number is not None}
 
 
 def number_of_value(name: object, value: object, names: Sequence[str] = NAMES) -> int | None:
-    """``cuda:2`` and ``gpu:2`` under any name; a plain number, also as text, under one of the ``names``."""
+    """Return the GPU number in a value: ``cuda:2`` or ``gpu:2`` under any name, a plain number under the ``names``."""
     is_gpu = type(name) is str and name.lstrip("-").rpartition(".")[2].replace("-", "_").lower() in names
-    # By the exact type: to ask an object of the script's for its class may run code of the script's.
+    # Compare the exact type, because isinstance may run the script's code.
     if type(value) is int:
         return value if is_gpu and 0 <= value <= _HIGHEST else None
     found = _NUMBER.fullmatch(value) if type(value) is str else None
@@ -106,8 +110,8 @@ def number_of_value(name: object, value: object, names: Sequence[str] = NAMES) -
 
 
 def number_of_words(words: Sequence[object]) -> int | None:
-    """The one GPU that a command line names: ``cuda:2`` anywhere, a plain number where an option names a GPU."""
-    # By their exact type, as above.
+    """Return the GPU number in the arguments of a program: ``cuda:2`` anywhere, a plain number after a GPU option."""
+    # Compare the exact type, as above.
     texts, found = [str(word) if type(word) in (str, int) else "" for word in words], set()
     for before, word in zip(["", *texts], texts):
         # --name value, --name=value, group.name=value

@@ -22,6 +22,7 @@ from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
     ORIGINAL_DEVICE_ORDER,
+    ORIGINAL_PREFIX,
     ORIGINAL_VISIBLE_DEVICES,
     PCI_ORDER,
     SHOWN_VISIBLE_DEVICES,
@@ -71,8 +72,7 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
 
 def original_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of a new process's environment with ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu."""
-    own = (WRITTEN_VISIBLE_DEVICES, ORIGINAL_VISIBLE_DEVICES, SHOWN_VISIBLE_DEVICES, ORIGINAL_DEVICE_ORDER)
-    plain = {name: value for name, value in environ.items() if name not in own}
+    plain = {name: value for name, value in environ.items() if not name.startswith(ORIGINAL_PREFIX)}
     initial = initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     restore(plain, initial.value)
     restore(plain, initial.order, CUDA_DEVICE_ORDER)
@@ -304,7 +304,7 @@ def without_gpus(visible: VisibleDevices) -> VisibleDevices:
 
 
 def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
-    """Show the GPUs of a process that has its own by number, in CUDA's order, if the variable was not set."""
+    """Show the script the numbers of its GPUs, in the order of the written list, if the variable was not set."""
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
     numbers = numbered_list(visible.written.split(","), inventory, visible.found_order)

@@ -1,4 +1,4 @@
-"""The number of a GPU on a command line, and in a named value."""
+"""The GPU number in the arguments of a program, in a named value, and in a configuration."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from autogpu.frameworks.number import Call, number_of_value, number_of_words, nu
         ("where=cuda:2", 2),
         ("train cuda:2", 2),
         ("--gpu 2 --device cuda:2", 2),
-        # What only contains such a word, what says another thing, and numbers that stand alone.
+        # Options that only contain such a word, other options, and numbers without an option.
         ("--per_device_train_batch_size 2", None),
         ("--gpus 2", None),
         ("--num-gpu 2", None),
@@ -64,7 +64,7 @@ def test_number_of_a_named_value(name, value, number):
 
 
 class AttrDict(dict):
-    """A configuration as projects have it; its own methods must not be called."""
+    """A subclass of dict, as many projects use for their configuration. autogpu must not call its methods."""
 
     __getattr__ = dict.__getitem__
 

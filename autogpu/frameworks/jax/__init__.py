@@ -26,10 +26,10 @@ from autogpu.reporting.text import MIB, memory_in_words
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
-# A function of the client's module: all options have been merged when it is called.
+# The function of the client's module that makes a client. JAX has merged all options when it calls it.
 _MAKE_CLIENT = "make_c_api_client"
 
-# Names of the bridge. Without them, JAX can't be kept from the GPUs before it has begun to make a client.
+# Names in the bridge. Without them, autogpu can't keep JAX from the GPUs before JAX makes a client.
 _BACKENDS = ("backends", "_discover_and_register_pjrt_plugins", "_backend_factories")
 
 _PLATFORM = "cuda"
@@ -38,16 +38,16 @@ _ALIASES = (_PLATFORM, "gpu")
 # The names, in several JAX versions, of the function that returns the default device.
 _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 
-# The second name is the older one; where both are set JAX raises, so none of them is ever written.
+# Variables for the fraction of memory, newer name first. JAX raises if both are set, so autogpu writes neither.
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Allocators to which a fraction says nothing.
+# Allocators that ignore the fraction.
 _UNLIMITED = ("platform", "cuda_async")
 
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
-# Modules that the first use needs. For JAX they are imported when JAX is; the other frameworks need them at once.
+# Modules that the first use needs. They are imported together with JAX; other frameworks need them at their import.
 _NEEDED_AT_FIRST_USE = (
     *("autogpu.allocation", "autogpu.engines", "autogpu.policy", "autogpu.devices.nvml"),
     *("marshal", "select", "threading"),
@@ -59,13 +59,13 @@ class JAX(HookedFramework):
 
     NAME = "JAX"
     DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
-    WANTS_ORDER = True  # its devices are named by the ordinals, and checkpoints hold the names
+    WANTS_ORDER = True  # JAX names its devices by their ordinals, and checkpoints contain these names
 
     _bridge: Any = None  # jax._src.xla_bridge
     _has_prepared = False
-    _number: int | None = None  # under which the script is about to use its GPU, once that was looked for
+    _number: int | None = None  # the script's GPU number; None before the search for it
     _shown_count = 0  # how many GPUs the client was given
-    _first_claimed = 0  # the lowest of the claimed ones, as CUDA counts
+    _first_claimed = 0  # the lowest ordinal of the claimed GPUs, if JAX also sees others
 
     @staticmethod
     def find_hooks() -> Hooks:
@@ -144,7 +144,7 @@ class JAX(HookedFramework):
     def _prepare(self) -> None:
         if self._bridge._backends or not self._may_use_gpus():
             return
-        # Before the plug-in's check of CUDA's version, which initialises CUDA.
+        # Do this before the plug-in checks CUDA's version, because the check initialises CUDA.
         self._has_prepared = True
         self._prepare_for_number()
         self._bridge._discover_and_register_pjrt_plugins()
@@ -160,13 +160,13 @@ class JAX(HookedFramework):
 
     def _find_number(self) -> int:
         is_rank = self.allocation.is_rank
-        # All ranks of a job have one command line.
+        # All ranks of a job have the same command line, so it tells none of them its number.
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
         # JAX never receives the index, so search its callers, globals included: a module's body may have ended.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
     def default_device(self, original: Any) -> Any:
-        """Start JAX before it looks for its default device, which the start may set."""
+        """Start the backends, which may set the default device, before JAX reads the default device."""
         self._bridge.backends()
         return original()
 
@@ -176,7 +176,7 @@ class JAX(HookedFramework):
         return [(pxla, name) for name in _DEFAULT_DEVICE if callable(getattr(pxla, name, None))]
 
     def _set_default_device(self, started: Mapping[str, Any]) -> None:
-        """Make the claimed GPU JAX's default device if it is not JAX's first device."""
+        """Make the claimed GPU JAX's default device, unless it is device 0 or the script has set another default."""
         config, first = sys.modules["jax"].config, self._first_claimed
         is_default = _PLATFORM in started and self._bridge.get_backend() is started[_PLATFORM]
         if first and is_default and config.jax_default_device is None:
@@ -194,7 +194,7 @@ class JAX(HookedFramework):
             self.on_usage(Usage((), ""))
 
     def _completed(self, options: Any) -> Any:
-        """The client's options with the assignment filled in where the script set nothing."""
+        """Return the client's options, completed by the assignment if the script has left them unset."""
         with self.lock, self.guard():
             self._prepare_for_number()
             count = self.gpu_count
@@ -203,7 +203,7 @@ class JAX(HookedFramework):
                 request = _request(own.get("visible_devices", ()), count, own.get("memory_fraction"))
                 assignment = self.assign(request)
                 if assignment.ordinals == ():
-                    # The script has named no other platform: JAX takes what it sees, in spite of the policy.
+                    # The script allows no other platform, so JAX uses the GPUs that it sees, against the policy.
                     request = replace(request, visible=request.visible or tuple(range(count)))
                     assignment = self.assign(request)
                 return self._filled(own, assignment, request)
@@ -218,7 +218,7 @@ class JAX(HookedFramework):
             shown = shown_ordinals(ordinals, self._number or 0)
             options["visible_devices"] = list(shown)
         others = [ordinal for ordinal in shown if ordinal not in ordinals]
-        if assignment.growth or others:  # nothing is to be taken in advance of a GPU that is not claimed
+        if assignment.growth or others:  # JAX must not preallocate memory of a GPU that is not claimed
             options.setdefault("preallocate", False)
         self._shown_count, self._first_claimed = len(shown), min(ordinals) if others else 0
         if others:
@@ -234,10 +234,13 @@ class JAX(HookedFramework):
 
     @staticmethod
     def _limit(options: dict[str, Any], assignment: Assignment, ordinals: Sequence[int]) -> Sequence[tuple[float, ...]]:
-        """Set the fraction of memory in the client's options; return the policy's limit for each GPU in MiB."""
+        """Write the memory limit into the client's options, as a fraction; return it in MiB for each GPU.
+
+        Return nothing if there is no limit, or if the script has set a fraction itself.
+        """
         by_script = float(options.get("memory_fraction", 0))
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
-        # JAX takes one fraction for all GPUs: with the smallest one no GPU exceeds its limit.
+        # JAX accepts one fraction for all GPUs. The smallest keeps every GPU within its limit.
         least = min((part for part in parts if part is not None), default=0.0)
         if not least:
             return []
@@ -246,7 +249,7 @@ class JAX(HookedFramework):
         return [(total * least / MIB,) if total else () for total in totals]
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Say also how to have more devices, if ``error`` came from a number beyond those that JAX was given."""
+        """Report an out-of-memory error, or an index that is larger than the number of devices that JAX has."""
         super().on_uncaught(error)
         from autogpu.frameworks.jax.index_error import devices_needed
 
@@ -259,7 +262,7 @@ class JAX(HookedFramework):
             allocation.say_in_each_rank(line)
 
     def _may_use_gpus(self) -> bool:
-        """JAX will look for NVIDIA's GPUs, as far as its settings and packages tell."""
+        """True if JAX will look for NVIDIA GPUs, by its settings and the installed plug-ins."""
         if self._bridge.config.jax_platforms.value and not self._names_gpus:
             return False
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
@@ -276,23 +279,23 @@ class JAX(HookedFramework):
 
     @property
     def _names_gpus(self) -> bool:
-        """GPUs are among the platforms that the script or the shell names."""
+        """True if the script or the shell has set a list of platforms that contains GPUs."""
         platforms = self._bridge.config.jax_platforms.value or ""
         return any(name.strip() in _ALIASES for name in platforms.split(","))
 
     def _leave_out_gpus(self) -> None:
-        """Let JAX start without them, unless the script or the shell wants nothing else."""
+        """Remove GPUs from JAX's platforms, unless the script or the shell allows only GPUs."""
         platforms = self._bridge.config.jax_platforms.value or _PLATFORM + ",cpu"
         others = [name for name in platforms.split(",") if name.strip() not in _ALIASES]
         if others:
             self._bridge.config.update("jax_platforms", ",".join(others))
 
     def _flag(self) -> tuple[int, ...]:
-        """The ordinals of ``jax_cuda_visible_devices``, which ``jax.distributed`` sets too; ``()`` for all."""
+        """Return the ordinals in ``jax_cuda_visible_devices``, which ``jax.distributed`` also sets; ``()`` for all."""
         flag = getattr(getattr(self._bridge, "CUDA_VISIBLE_DEVICES", None), "value", "all")
         try:
             return () if flag == "all" else tuple(int(each) for each in flag.split(","))
-        except ValueError as error:  # for JAX to complain about
+        except ValueError as error:  # JAX reports it
             raise_if_from_script(error)
             return ()
 
@@ -300,18 +303,18 @@ class JAX(HookedFramework):
 def _counted(name: str) -> int:
     backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", {})
     devices = [device for client in backends.values() for device in client.local_devices()]
-    # A CPU counts nothing, nor does every allocator.
+    # CPUs and some allocators have no statistics.
     return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
 
 
 def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:
-    """The script's own settings; it may have set the fraction by a variable."""
+    """Return the settings of the script; the fraction may come from an environment variable."""
     set_fraction = fraction or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
     return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
 
 
 def _memory(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]]) -> str:
-    """How JAX allocates; the limits are the policy's, and without them a fraction is the script's."""
+    """Describe how JAX allocates memory. Without limits of the policy, the fraction is the script's."""
     fraction = float(options.get("memory_fraction", 0))
     memory = memory_in_words(limits_mib, 0.0 if limits_mib else fraction, grows=not options.get("preallocate", True))
     allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()

@@ -1,7 +1,7 @@
-"""An ``IndexError`` that ends a script because JAX has fewer devices than the script's number needs.
+"""Recognize an ``IndexError`` that ends a script because JAX has fewer devices than the script expects.
 
-The line that failed is read in the script's source, as a traceback reads it. Only a line that indexes JAX's own list of
-devices counts: the result of ``jax.devices()``, or a variable that holds such a list.
+The failed line is read from the script's source, as for a traceback. It counts only if it indexes a list of JAX's
+devices: the result of ``jax.devices()``, or a variable that holds such a list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _UNKNOWN = object()
 
 
 def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[..., object]]) -> int:
-    """How many devices the line that failed needs at least; 0 if ``error`` has another cause.
+    """Return how many devices the failed line needs at least; 0 if ``error`` has another cause.
 
     Args:
-        shown: How many GPUs JAX has.
-        listing: The functions that list them.
+        shown: The number of GPUs that JAX has.
+        listing: The functions of JAX that list its devices.
     """
     trace = error.__traceback__
     if type(error) is not IndexError or str(error) != "list index out of range" or trace is None:
@@ -42,7 +42,7 @@ def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[
 
 
 def _failed(tree: ast.AST, trace: TracebackType) -> list[ast.Subscript]:
-    """The expression that failed; before Python 3.11, each in its line."""
+    """Return the index expression that failed; before Python 3.11, all index expressions of its line."""
     nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
     nodes = [node for node in nodes if not isinstance(node.slice, ast.Slice)]
     positions: Any = getattr(trace.tb_frame.f_code, "co_positions", tuple)()
@@ -54,12 +54,12 @@ def _failed(tree: ast.AST, trace: TracebackType) -> list[ast.Subscript]:
 
 def _needed(index: object, shown: int) -> int:
     if type(index) is not int:
-        return shown + 1  # computed: it is not known, but too large
+        return shown + 1  # the value is unknown, but it was too large
     return index + 1 if index >= 0 else -index
 
 
 def _lists(node: ast.Subscript, variables: Mapping[str, object], listing: Sequence[Callable[..., object]]) -> bool:
-    """True if ``node`` indexes JAX's list of GPUs."""
+    """True if the index expression ``node`` reads a list of JAX's GPUs."""
     if not isinstance(node.value, ast.Call):
         found = _value_of(node.value, variables)
         return type(found) is list and bool(found) and all(map(_is_gpu, found))
@@ -77,7 +77,7 @@ def _index_of(node: ast.Subscript) -> ast.AST:
 
 
 def _value_of(node: ast.AST, variables: Mapping[str, object]) -> object:
-    """The value of a name, an attribute, an entry of a dictionary or a constant, without running the script's code."""
+    """Return the value of a name, an attribute, a dictionary entry or a constant, without running the script's code."""
     if isinstance(node, ast.Name):
         return variables.get(node.id, _UNKNOWN)
     if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""A GPU number in a script's own settings is the idlest GPU, on a server with a small card that has the last number."""
+"""A script that selects GPU number 3 gets the idlest GPU, and not the small card at that place of autogpu's list."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def server(tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("numbers", "gpus"), [((3,), [3]), ((2, 0), [2, 3])], ids=["one", "two"])
-def test_a_number_is_the_idlest_gpu(with_autogpu, way, numbers, gpus):
+def test_first_number_selects_the_idlest_gpu(with_autogpu, way, numbers, gpus):
     text, logical = WAYS[way]
     script = SCRIPT.format(way=text.format(numbers=numbers).replace("\n", "\n    "))
     ran = with_autogpu(script, TF_CPP_MIN_LOG_LEVEL="3")
