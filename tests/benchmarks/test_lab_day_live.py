@@ -200,6 +200,7 @@ class Day:
 
 
 @pytest.mark.thorough
+@pytest.mark.turns(2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_real_processes_do_what_the_replay_foretells(tmp_path, busy):

@@ -64,6 +64,7 @@ LONGEST_S = 100.0
 
 
 @pytest.mark.thorough
+@pytest.mark.turns(3)
 @pytest.mark.timeout(LONGEST_S + 100)
 @pytest.mark.parametrize("version", ["3.8", sys.version_info[:2], "3.13"], ids=["3.8", "this", "3.13"])
 def test_interrupts_at_random_moments_leave_no_claim_and_no_lock(start, version):

@@ -54,6 +54,7 @@ def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
 
 
 @pytest.mark.thorough
+@pytest.mark.turns(2)
 @pytest.mark.timeout(900)
 def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
     holder, relay = start(), start()

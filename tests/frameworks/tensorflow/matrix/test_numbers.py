@@ -40,6 +40,7 @@ def server(tmp_path):
         yield server
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("numbers", "gpus"), [((3,), [3]), ((2, 0), [2, 3])], ids=["one", "two"])
 def test_first_number_selects_the_idlest_gpu(with_autogpu, way, numbers, gpus):
