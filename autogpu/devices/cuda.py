@@ -14,7 +14,7 @@ from autogpu.process import ask
 
 _CUDA_SUCCESS = 0
 
-# The driver hands out memory in pages of this size.
+# The driver allocates memory in pages of this size.
 _LEAST_ALLOCATION_BYTES = 2 << 20
 
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h.
@@ -127,12 +127,8 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
     A framework makes the same contexts a moment later. A context that can't be made is left out.
     """
     cuda, _ = _loaded()
-    retained = []
+    retained = {} if cuda is None else _retain_primary_contexts(cuda, ordinals)
     try:
-        for ordinal in ordinals if cuda is not None else ():
-            device = _written_by(cuda.cuDeviceGet, ordinal)
-            if device is not None and _written_by(cuda.cuDevicePrimaryCtxRetain, device, kind=ctypes.c_void_p):
-                retained.append(device)
         yield
     finally:
         for device in retained:
@@ -140,23 +136,32 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 
 
 def begin_use(ordinals: Sequence[int]) -> None:
-    """Make a context with a little memory on some GPUs, which both stay until this process ends.
+    """Make the primary contexts of some GPUs, with a little memory in each, and keep both until this process ends.
 
-    For a framework that is about to make contexts on other GPUs as well. Without the memory the driver shows no
-    difference between these and the GPUs that the framework uses.
+    Call this before a framework makes contexts on these and on other GPUs. The memory is what tells these GPUs from the
+    others, on which the framework allocates nothing.
     """
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise_if_from_script(error)
-        return  # the framework will say so
+        return  # the framework reports it
     cuda.cuInit(0)
+    for context in _retain_primary_contexts(cuda, ordinals).values():
+        if cuda.cuCtxPushCurrent_v2(ctypes.c_void_p(context)) == _CUDA_SUCCESS:
+            _written_by(cuda.cuMemAlloc_v2, ctypes.c_size_t(_LEAST_ALLOCATION_BYTES), kind=ctypes.c_void_p)
+            _written_by(cuda.cuCtxPopCurrent_v2, kind=ctypes.c_void_p)
+
+
+def _retain_primary_contexts(cuda: Any, ordinals: Sequence[int]) -> dict[int, int]:
+    """Return the primary contexts that could be made, keyed by CUDA's handle of the GPU."""
+    contexts = {}
     for ordinal in ordinals:
         device = _written_by(cuda.cuDeviceGet, ordinal)
         context = None if device is None else _written_by(cuda.cuDevicePrimaryCtxRetain, device, kind=ctypes.c_void_p)
-        if context is not None and cuda.cuCtxPushCurrent_v2(ctypes.c_void_p(context)) == _CUDA_SUCCESS:
-            _written_by(cuda.cuMemAlloc_v2, ctypes.c_size_t(_LEAST_ALLOCATION_BYTES), kind=ctypes.c_void_p)
-            _written_by(cuda.cuCtxPopCurrent_v2, kind=ctypes.c_void_p)
+        if context:
+            contexts[device] = context
+    return contexts
 
 
 def _loaded() -> tuple[Any, list[int] | None]:

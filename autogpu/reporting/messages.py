@@ -72,12 +72,12 @@ def _taken(
 
 
 def contexts_beside(framework: str, labels: Sequence[str]) -> str:
-    """Name, after the memory of the claimed GPUs, those that a framework is shown before the script's number."""
+    """Return the end of a line, which names the unclaimed GPUs on which a ``framework`` makes a context as well."""
     return f", {framework} makes a context on {explain.gpu_names(labels)} too" if labels else ""
 
 
 def few_devices(framework: str, shown: int, needed: int, total: int, *, is_rank: bool) -> str:
-    """Say that a script ended because it names a device beyond those that the framework was given."""
+    """Return the line for a script that ended because its device number is too large for the devices it was given."""
     remedy = "a rank's own GPU is device 0" if is_rank else f"to have them: AUTOGPU_COUNT={needed}"
     return f"{framework} was given {shown} of {total} GPUs, and the script's number needs at least {needed}; {remedy}"
 
@@ -176,7 +176,7 @@ def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int
 
 
 def spreading(library: str, decision: Decision) -> list[str]:
-    """A library uses every GPU that the process sees; no line if the process, or its job, has claimed all of them."""
+    """Return a line that names the unclaimed GPUs that a ``library`` uses as well; nothing if there are none."""
     claimed = {*decision.claims, *decision.of_ranks}
     others = [device for device in decision.visible if device and device.uuid not in claimed]
     if not others:

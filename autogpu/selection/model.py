@@ -335,7 +335,7 @@ class Decision(Value):
     Attributes:
         ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named numbers, in their order.
         claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
-        moved: By number that the script named, the ordinal of the GPU that it stands for.
+        moved: Ordinals of the GPUs that the script's numbers stand for, keyed by number.
         caps: By UUID, the most that it may allocate on a GPU that it shares, or of which it was granted a part.
         visible: The process's GPUs by ordinal, as far as they could be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more.

@@ -1,4 +1,4 @@
-"""The GPUs that PyTorch's own calls, devices and texts such as ``"cuda"`` name. Pure."""
+"""Find GPU numbers in PyTorch's own calls, in devices, and in texts such as ``"cuda:2"``. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
 def number_of_process(
     calls: Iterable[Call], words: Sequence[object], index_of: Callable[[object], int | None]
 ) -> int | None:
-    """:func:`autogpu.frameworks.number.number_of_process` for PyTorch.
+    """Return the GPU number that a PyTorch program is about to use; ``None`` if none is found, or several.
 
     Args:
-        index_of: The index of a ``torch.device``; ``None`` for all else.
+        calls: See :func:`autogpu.frameworks.number.number_of_process`.
+        words: The arguments of the program.
+        index_of: Returns the index of a ``torch.device``, and ``None`` for any other object.
     """
     return number.number_of_process(calls, words, lambda call: _numbers(call, index_of))
 
