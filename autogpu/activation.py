@@ -20,8 +20,8 @@ from autogpu.errors import (
     raise_if_from_script,
     where_raised,
 )
-from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable
+from autogpu.stderr import say
+from autogpu.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence
 
-from autogpu import engines
+from autogpu import engines, stderr
 from autogpu.acquire import Taken, acquire, covers, raise_if_refused, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
@@ -19,8 +19,7 @@ from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import renewed_in_children, with_ancestors
-from autogpu.reporting import messages, stderr
-from autogpu.reporting.text import listed
+from autogpu.reporting import messages
 from autogpu.selection.decide import decide
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
 from autogpu.selection.grants import Grant, is_engine_worker
@@ -29,6 +28,7 @@ from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_al
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.ranks import library_count, told_of_siblings
 from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices, restore
+from autogpu.text import listed
 from autogpu.variables import LEASE
 from autogpu.visibility import GpuList
 

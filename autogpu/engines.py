@@ -11,10 +11,10 @@ from typing import Any, Callable, Mapping
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
-from autogpu.reporting.text import printable
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
+from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.

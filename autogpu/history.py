@@ -22,10 +22,10 @@ from autogpu.devices.model import Device, Inventory
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
-from autogpu.reporting.text import GIB, size
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.selection.model import MemoryDemand
+from autogpu.text import GIB, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
 from autogpu.process import owner, unix_s
-from autogpu.reporting.text import GIB, listed, printable, size, user_name
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes
 from autogpu.selection.memory import CONTEXT_BYTES, demand_told
 from autogpu.selection.model import Cap, Claim, SelectionRequest
+from autogpu.text import GIB, listed, printable, size
+from autogpu.users import user_name
 from autogpu.variables import PREFIX
 
 TYPE_CHECKING = False

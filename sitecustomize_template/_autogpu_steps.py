@@ -217,7 +217,7 @@ def give_up(framework, why):
 
 
 def stderr_is_read():
-    """A write would neither end the script by SIGPIPE nor wait for ever; as in autogpu/reporting/stderr.py."""
+    """A write would neither end the script by SIGPIPE nor wait for ever; as in autogpu/stderr.py."""
     try:
         import select
 

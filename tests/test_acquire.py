@@ -15,11 +15,11 @@ from autogpu.devices.model import Inventory
 from autogpu.errors import NoEligibleDevice, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy import Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import caps, within_context
 from autogpu.selection.model import Cap, Verdict
 from autogpu.selection.ranks import LocalRank
+from autogpu.text import GIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR
 from autogpu.variables import ORIGINAL_VISIBLE_DEVICES as ORIGINAL

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 from autogpu.errors import NoEligibleDevice, WaitTimeout
-from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
+from autogpu.text import GIB
 from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.selections import fields
 from tests.support.values import gpu

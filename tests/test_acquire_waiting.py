@@ -11,8 +11,8 @@ from autogpu import acquire, lease
 from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.errors import WaitTimeout
 from autogpu.lease import Demand, model
-from autogpu.reporting.text import GIB
 from autogpu.selection.model import Verdict
+from autogpu.text import GIB
 from autogpu.variables import LEASE_DIR
 from tests.support.acquiring import BUSY, asking, leases
 from tests.support.holders import let_age, waiting_job

@@ -9,13 +9,12 @@ import time
 
 import pytest
 
-from autogpu import activation
+from autogpu import activation, stderr
 from autogpu.devices.model import NVLINK, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.model import DeviceRequest
-from autogpu.reporting import stderr
-from autogpu.reporting.text import GIB, MIB
 from autogpu.selection.memory import within_context
+from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeDriver, FirstGpusFramework
 from tests.support.holders import claims_on, other_job

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.reporting.text import GIB
+from autogpu.text import GIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeDriver, FakeFramework, FirstGpusFramework
 from tests.support.holders import other_job

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from autogpu.history import History, runs_of
-from autogpu.reporting.text import GIB
 from autogpu.selection.grants import DASK_WORKER
+from autogpu.text import GIB
 from tests.support.processes import Process, in_a_fork
 from tests.support.values import gpu
 

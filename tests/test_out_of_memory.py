@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from autogpu import stderr
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
-from autogpu.reporting import stderr
-from autogpu.reporting.text import GIB, MIB
+from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.support.fakes import FakeFramework
 from tests.support.processes import in_a_fork

@@ -17,7 +17,7 @@ from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
 from autogpu.policy.sources import PROJECT_FILE, user_file_of
 from autogpu.policy.templates import template
-from autogpu.reporting.text import printable
+from autogpu.text import printable
 from autogpu.variables import POLICY_FILE
 
 

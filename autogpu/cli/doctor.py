@@ -12,7 +12,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, show
 from autogpu.doctor.checks import examine, gather
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
-from autogpu.reporting.text import counted
+from autogpu.text import counted
 
 _MARKS = {
     PASSED: ("ok", GOOD),

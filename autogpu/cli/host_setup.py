@@ -19,7 +19,7 @@ from autogpu.errors import InstallError
 from autogpu.lease import find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
-from autogpu.reporting.text import host_setup_command, sudo, user_name
+from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
 # Not by PATH: this runs as root, and there PATH may still be a user's.

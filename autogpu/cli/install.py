@@ -19,7 +19,7 @@ from autogpu.errors import InstallError
 from autogpu.install import HOOK, STARTERS
 from autogpu.policy.sources import working_directory
 from autogpu.process import ask
-from autogpu.reporting.text import printable
+from autogpu.text import printable
 
 AUTOLOAD = "autogpu-autoload"
 _OF_A_CLONE = " (from a clone: its folder sitecustomize_template)"

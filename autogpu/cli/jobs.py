@@ -14,11 +14,12 @@ from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.lease import Waiter
 from autogpu.lease.model import Holder
 from autogpu.process import monotonic_s, unix_s
-from autogpu.reporting.stderr import is_terminal, say
-from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, compute_pids, jobs_of
 from autogpu.status.snapshot import read_leases
+from autogpu.stderr import is_terminal, say
+from autogpu.text import counted, listed, printable, span
+from autogpu.users import user_name
 
 _LOOK_EVERY_S = 1.0
 

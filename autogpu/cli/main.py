@@ -137,7 +137,7 @@ def _run(given: list[str]) -> int:
 
 
 def _echo(*texts: str) -> None:
-    from autogpu.reporting.text import printable
+    from autogpu.text import printable
 
     for line in (line for text in texts for line in text.splitlines()):
         click.echo(f"autogpu: {printable(line, 4000)}", err=True)

@@ -10,11 +10,11 @@ import click
 from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
-from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.stderr import say
+from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 

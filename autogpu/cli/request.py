@@ -13,13 +13,13 @@ from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.policy import KEYS, Resolved, kinds
 from autogpu.policy.model import COMMAND_LINE, with_options
 from autogpu.process import unix_s
-from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.members import Family, preview
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.status.snapshot import read_leases, request_here
+from autogpu.stderr import say
+from autogpu.text import printable
 
 
 def duration(text: str) -> object:

@@ -20,11 +20,11 @@ from autogpu.install import template_folder
 from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import messages
-from autogpu.reporting.stderr import say
-from autogpu.reporting.text import printable
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
 from autogpu.selection.visible_devices import numbered_list, original_environ
+from autogpu.stderr import say
+from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
 
 

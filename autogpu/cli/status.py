@@ -19,9 +19,10 @@ from rich.text import Text
 from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
-from autogpu.reporting.text import listed, user_name
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_status
+from autogpu.text import listed
+from autogpu.users import user_name
 
 
 @click.command(

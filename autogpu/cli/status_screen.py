@@ -19,9 +19,10 @@ from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.text import GIB, counted, host_setup_command, listed, printable, size, span, sudo
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, JobStatus, Preview, UnmanagedProcess, WaiterStatus
+from autogpu.text import GIB, counted, listed, printable, size, span
+from autogpu.users import host_setup_command, sudo
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
 PIPE_WIDTH = 120

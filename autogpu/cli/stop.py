@@ -20,9 +20,9 @@ from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.process import monotonic_s
-from autogpu.reporting.stderr import say
-from autogpu.reporting.text import span
 from autogpu.selection.jobs import Job
+from autogpu.stderr import say
+from autogpu.text import span
 
 _LOOK_EVERY_S = 0.05
 

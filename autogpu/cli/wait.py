@@ -18,10 +18,10 @@ from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
-from autogpu.reporting.stderr import is_terminal, say
-from autogpu.reporting.text import listed, span
 from autogpu.selection import explain
 from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.stderr import is_terminal, say
+from autogpu.text import listed, span
 
 # The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0

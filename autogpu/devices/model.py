@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
 from autogpu.frozen import Value
-from autogpu.reporting.text import counted
+from autogpu.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

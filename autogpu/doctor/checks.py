@@ -19,8 +19,8 @@ from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.nvml import NO_ANSWER
+from autogpu.doctor.frameworks import QUESTIONS, judge
 from autogpu.doctor.model import WARNING, Facts, Finding, failed, not_applicable, passed
-from autogpu.frameworks.diagnosis import QUESTIONS, judge
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
@@ -28,12 +28,13 @@ from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
 from autogpu.process import ask
 from autogpu.reporting import messages
-from autogpu.reporting.text import counted, host_setup_command, listed, printable, sudo
 from autogpu.selection import explain
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
+from autogpu.text import counted, listed, printable
+from autogpu.users import host_setup_command, sudo
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.

@@ -1,4 +1,4 @@
-"""The frameworks that autogpu knows: only this file, diagnosis.py and the hook name them outside of their packages."""
+"""The frameworks that autogpu supports. Only this file, the doctor and the hook name them outside of their packages."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from itertools import takewhile
 from types import FrameType
 from typing import Any, Callable, ContextManager, Mapping, Sequence
 
-from autogpu import process, uncaught
+from autogpu import process, stderr, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.errors import is_interruption, raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
-from autogpu.reporting import messages, stderr
+from autogpu.reporting import messages
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict

@@ -11,8 +11,8 @@ from typing import Any, Callable, Mapping
 from autogpu import process
 from autogpu.errors import AutoGpuError, raise_if_from_script
 from autogpu.frozen import Value
-from autogpu.reporting.text import printable
 from autogpu.selection.model import Cap
+from autogpu.text import printable
 
 # A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0

@@ -13,7 +13,7 @@ from autogpu.lease.leases import Choose, Lease, LockedFile, try_to_acquire
 from autogpu.lease.model import Demand, QueueState, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
-from autogpu.reporting.text import span
+from autogpu.text import span
 
 # How often a waiter shows that it is running, and looks at the folder.
 LOOK_S = 1.0

@@ -16,7 +16,7 @@ from autogpu.policy import model, sources
 from autogpu.policy.kinds import DEFAULT_GROUP, Kind, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
 from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
 from autogpu.policy.sources import Source, working_directory
-from autogpu.reporting.text import printable
+from autogpu.text import printable
 
 # Also what callers know by the package's name.
 __all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]

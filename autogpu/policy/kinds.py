@@ -12,7 +12,7 @@ from typing import Any, Callable, Collection, Mapping
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
-from autogpu.reporting.text import printable
+from autogpu.text import printable
 
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5

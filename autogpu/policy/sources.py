@@ -16,7 +16,7 @@ from autogpu.policy import model
 from autogpu.policy.kinds import quoted
 from autogpu.policy.model import Origin, Problem
 from autogpu.process import UNKNOWN_UID
-from autogpu.reporting.text import printable, short_path
+from autogpu.text import printable, short_path
 from autogpu.variables import POLICY_FILE
 
 PROJECT_FILE = "autogpu.toml"

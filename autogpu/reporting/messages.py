@@ -6,10 +6,11 @@ from typing import Callable, Sequence
 
 from autogpu.devices.model import Device, Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
-from autogpu.reporting.text import counted, listed, printable, span, user_name
 from autogpu.selection import explain
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Decision, Tier
+from autogpu.text import counted, listed, printable, span
+from autogpu.users import user_name
 from autogpu.variables import LEASE_DIR
 
 TYPE_CHECKING = False

@@ -7,11 +7,11 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 from autogpu.devices.model import Device, Inventory, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
-from autogpu.reporting.text import GIB, counted, listed, printable, size, span
 from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Cause, Claim, Decision, Ranking, SelectionRequest, Tier, VisibleSpec
 from autogpu.selection.ranks import LocalRank
+from autogpu.text import GIB, counted, listed, printable, size, span
 
 NO_UUIDS = "the CUDA driver and the framework count different GPUs"
 SWITCHED_OFF = "autogpu is switched off"

@@ -8,8 +8,8 @@ from typing import Mapping
 from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
-from autogpu.reporting.text import counted
 from autogpu.selection.ranks import LocalRank, coordinating_task
+from autogpu.text import counted
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.

@@ -12,8 +12,8 @@ from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Process
 from autogpu.frozen import Value
-from autogpu.reporting.text import GIB
 from autogpu.selection.model import LEAST_FREE_PART, SETTLED_S, Candidate, Claim, Tier
+from autogpu.text import GIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

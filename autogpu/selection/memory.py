@@ -13,10 +13,10 @@ from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 from autogpu.devices.model import Device
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import free_bytes, spare_bytes
 from autogpu.selection.model import Cap, Claim, Decision, MemoryDemand, SelectionRequest
+from autogpu.text import GIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

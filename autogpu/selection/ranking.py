@@ -13,7 +13,6 @@ from autogpu.devices.model import NVLINK, Device, Inventory
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy, Resolved
-from autogpu.reporting.text import GIB, listed, printable
 from autogpu.selection import explain
 from autogpu.selection.jobs import free_bytes, spare_bytes, tier
 from autogpu.selection.memory import memory_demand
@@ -28,6 +27,7 @@ from autogpu.selection.model import (
     Tier,
     VisibleSpec,
 )
+from autogpu.text import GIB, listed, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

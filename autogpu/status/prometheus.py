@@ -9,8 +9,8 @@ from collections import defaultdict
 from typing import Iterator, Mapping, Optional, Tuple
 
 from autogpu import __version__
-from autogpu.reporting.text import printable
 from autogpu.status.model import TAKEABLE, GpuStatus, HostStatus
+from autogpu.text import printable
 
 # Scripts name themselves: their label must not become the largest part of a database.
 _LONGEST_LABEL = 64

@@ -13,9 +13,9 @@ from functools import partial
 from typing import IO, Any, Mapping, Sequence
 
 from autogpu.errors import AutoGpuError
-from autogpu.reporting.text import printable, span
 from autogpu.status import model
 from autogpu.status.model import VERSION, Answer, HostStatus
+from autogpu.text import printable, span
 
 # 64 GPUs with 2,000 processes on them are 0.5 MB. A host that prints without end must not fill this one's disk; the
 # shell's limit is in units of 512 bytes.

@@ -18,7 +18,6 @@ from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Wait
 from autogpu.policy import Resolved
 from autogpu.process import with_ancestors
 from autogpu.reporting import messages
-from autogpu.reporting.text import printable, user_name
 from autogpu.selection import explain
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
@@ -26,6 +25,8 @@ from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
+from autogpu.text import printable
+from autogpu.users import user_name
 
 # The module of the start-up hook.
 HOOK = "_autogpu_hook"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Mapping
 
 from autogpu.install import template_folder
-from autogpu.reporting.text import counted
+from autogpu.text import counted
 from demo.lab import people
 from demo.lab.scene import PEOPLE
 from demo.lab.shell import end_all_below, open_shell, terminal_as_before

@@ -17,7 +17,7 @@ import pytest
 import referencing
 
 from autogpu.cli import main as frame
-from autogpu.reporting.text import user_name
+from autogpu.users import user_name
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import until
 from tests.support.environments import ROOT

@@ -17,9 +17,9 @@ from autogpu.cli import status_screen as screens
 from autogpu.cli.status_screen import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
 from autogpu.lease import Processes
-from autogpu.reporting.text import GIB
 from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
 from autogpu.status.remote import from_json
+from autogpu.text import GIB
 from tests.cli.conftest import OnTerminal
 from tests.gpusim import Gpu, Server
 from tests.support.host_states import HOUR_S, NOW_S, holder, host, waiter

@@ -9,7 +9,7 @@ import pytest
 
 from autogpu.lease import find_folder, model, snapshot
 from autogpu.process import start_time
-from autogpu.reporting.text import user_name
+from autogpu.users import user_name
 from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
 from tests.failure_modes.holding import as_user, needs_other_users
 from tests.gpusim import Gpu

@@ -9,7 +9,7 @@ from autogpu.cli import main as frame
 from autogpu.errors import InstallError
 from autogpu.policy import Policy, resolve
 from autogpu.policy.templates import example
-from autogpu.reporting.text import host_setup_command, sudo
+from autogpu.users import host_setup_command, sudo
 from tests.lease.conftest import needs_root
 
 

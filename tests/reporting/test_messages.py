@@ -5,8 +5,8 @@ import pytest
 from autogpu.frozen import replace
 from autogpu.lease import QueueState
 from autogpu.reporting.messages import WaitingReport, few_replicas, not_held, spreading
-from autogpu.reporting.text import span
 from autogpu.selection.model import Decision, Verdict
+from autogpu.text import span
 from tests.support.selections import claim, decided
 from tests.support.values import gpu
 

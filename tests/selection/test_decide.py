@@ -6,12 +6,12 @@ from autogpu.devices.model import NO_READING
 from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
-from autogpu.reporting.text import GIB
 from autogpu.selection.explain import AWAITED, BEST_EFFORT_OF_SIZE, NO_UUIDS
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
 from autogpu.selection.model import Verdict, VisibleSpec
 from autogpu.selection.ranks import WORKERS, LocalRank
+from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, inventory
 

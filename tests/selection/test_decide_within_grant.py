@@ -3,13 +3,13 @@
 import pytest
 
 from autogpu.policy import MemoryLimit, Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
 from autogpu.selection.explain import BEST_EFFORT
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings, within_context
 from autogpu.selection.model import MemoryDemand, Verdict, VisibleSpec
 from autogpu.selection.ranks import LocalRank
+from autogpu.text import GIB
 from tests.support.selections import INHERITED, case, claim, decided, fields, request
 from tests.support.values import gpu, inventory
 

@@ -5,7 +5,6 @@ import pytest
 from autogpu.devices.enumeration import named_by_nvml, named_uuids, shows_several, takeable
 from autogpu.devices.model import Process
 from autogpu.policy import MemoryLimit, Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
 from autogpu.selection.grants import Grant
 from autogpu.selection.members import request_of_all
@@ -13,6 +12,7 @@ from autogpu.selection.model import Tier, Verdict
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LocalRank
 from autogpu.selection.visible_devices import best_kind_first, numbered_list
+from autogpu.text import GIB
 from tests.support.selections import UNSET, case, claim, decided, fields, request
 from tests.support.values import cut, gpu, instance, inventory
 

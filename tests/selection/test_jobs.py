@@ -5,9 +5,9 @@ import pytest
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.lease import Demand, Holder, Processes, Waiter
-from autogpu.reporting.text import GIB
 from autogpu.selection.jobs import awaited, claims_by_gpu, jobs_of, spare_bytes, unmanaged_processes
 from autogpu.selection.model import Candidate, Claim, Tier
+from autogpu.text import GIB
 from tests.support.values import gpu, inventory
 
 MACHINE = inventory(gpu(0))

@@ -4,8 +4,8 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.lease import Holder, Processes
-from autogpu.reporting.text import GIB
 from autogpu.selection.members import family_of, promised_to, rivals
+from autogpu.text import GIB
 from tests.support.selections import request
 from tests.support.values import gpu, inventory
 

@@ -4,9 +4,9 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.memory import caps, context_reserve_bytes, demand_told
 from autogpu.selection.model import MemoryDemand
+from autogpu.text import GIB
 from tests.support.selections import claim, decided, request
 from tests.support.values import gpu
 

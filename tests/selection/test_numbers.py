@@ -3,11 +3,11 @@
 import pytest
 
 from autogpu.policy import MemoryLimit
-from autogpu.reporting.text import GIB
 from autogpu.selection.decide import gpus_of_numbers
 from autogpu.selection.explain import BEST_EFFORT_OF_SIZE as CAP
 from autogpu.selection.memory import within_context
 from autogpu.selection.model import Decision, MemoryDemand, Verdict, VisibleSpec
+from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, instance
 

@@ -3,9 +3,9 @@
 import pytest
 
 from autogpu.devices.model import Process
-from autogpu.reporting.text import GIB
 from autogpu.selection.jobs import own_memory_bytes, spare_bytes, tier
 from autogpu.selection.model import Tier
+from autogpu.text import GIB
 from tests.support.selections import claim
 from tests.support.values import gpu
 

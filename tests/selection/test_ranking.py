@@ -6,9 +6,9 @@ from autogpu import policy
 from autogpu.devices.model import Process, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.policy import Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.model import Cause, MemoryDemand, Rejection
 from autogpu.selection.ranking import matches, ranking_of, unmatched_lists
+from autogpu.text import GIB
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 

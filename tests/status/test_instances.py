@@ -5,9 +5,9 @@ import json
 from autogpu.cli.status_screen import View, lines
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
-from autogpu.reporting.text import GIB
 from autogpu.status.prometheus import exposition
 from autogpu.status.remote import from_json
+from autogpu.text import GIB
 from tests.support.host_states import holder, host
 from tests.support.values import cut, gpu, inventory
 

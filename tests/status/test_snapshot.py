@@ -6,9 +6,9 @@ import pytest
 
 from autogpu.devices.model import Inventory, Process
 from autogpu.lease import Processes
-from autogpu.reporting.text import GIB
 from autogpu.selection.explain import BEST_EFFORT
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
+from autogpu.text import GIB
 from tests.support.host_states import HOUR_S, holder, host, waiter
 from tests.support.values import gpu, inventory
 

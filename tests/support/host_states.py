@@ -4,11 +4,11 @@ from pathlib import Path
 
 from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
-from autogpu.reporting.text import GIB
 from autogpu.selection.grants import EngineFacts, granted
 from autogpu.selection.members import family_of, request_for_new_process
 from autogpu.selection.ranks import local_rank
 from autogpu.status.snapshot import LeasesHere, Names, host_status
+from autogpu.text import GIB
 from tests.support.values import gpu
 
 NOW_S = 1_000_000.0

@@ -9,9 +9,9 @@ from autogpu import activation, engines, policy
 from autogpu.allocation import Allocation
 from autogpu.frozen import replace
 from autogpu.lease import Processes, find_folder, snapshot
-from autogpu.reporting.text import MIB
 from autogpu.selection.jobs import jobs_of
 from autogpu.selection.visible_devices import initial_visibility
+from autogpu.text import MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
 from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 

@@ -6,9 +6,9 @@ from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.lease import Demand, Waiter
 from autogpu.policy import Policy
-from autogpu.reporting.text import GIB
 from autogpu.selection.decide import decide
 from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec
+from autogpu.text import GIB
 from tests.support.values import gpu, inventory
 
 UNSET = VisibleSpec()

@@ -1,7 +1,7 @@
 """Plain values for tests of decisions."""
 
 from autogpu.devices.model import Device, Inventory, Process
-from autogpu.reporting.text import GIB
+from autogpu.text import GIB
 
 
 def gpu(index=0, *, total_gib=24.0, used_gib=0.0, busy=0, pids=(), name="NVIDIA TITAN RTX", **fields):

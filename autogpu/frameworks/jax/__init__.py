@@ -22,7 +22,7 @@ from autogpu.frameworks.jax.number import number_of_process, places_of, shown_or
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from autogpu.reporting import messages
-from autogpu.reporting.text import MIB, memory_in_words
+from autogpu.text import MIB, memory_in_words
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 

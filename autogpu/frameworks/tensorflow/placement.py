@@ -24,7 +24,7 @@ from autogpu.frameworks.tensorflow.settings import (
     write_placement,
 )
 from autogpu.frozen import replace
-from autogpu.reporting.text import MIB
+from autogpu.text import MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

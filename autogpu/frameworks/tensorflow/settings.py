@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple
 
 from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
-from autogpu.reporting.text import MIB, counted, memory_in_words
+from autogpu.text import MIB, counted, memory_in_words
 
 # By CUDA ordinal, MiB of each logical GPU there: what TensorFlow calls MB.
 Limits = Mapping[int, Tuple[float, ...]]

@@ -23,8 +23,8 @@ from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, imp
 from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
-from autogpu.reporting.text import MIB, memory_in_words
 from autogpu.selection.ranks import library_count, worker_of
+from autogpu.text import MIB, memory_in_words
 from autogpu.variables import LIBRARY_COUNT, WORKER
 
 TYPE_CHECKING = False

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from autogpu.reporting.text import GIB, MIB, counted, listed, printable, short_path, size, span, user_name
+from autogpu.text import GIB, MIB, counted, listed, printable, short_path, size, span
+from autogpu.users import user_name
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from autogpu.doctor.model import Facts, Finding, failed, passed
-from autogpu.reporting.text import counted, printable
+from autogpu.text import counted, printable
 
 # By top-level module, Python source that puts into ``found``, after the import, ``build``, by what the framework uses
 # GPUs, or ``""``, and how many ``gpus`` it lists. No GPU gets a context, so JAX is not asked for its devices.
