@@ -18,7 +18,7 @@ from autogpu.errors import raise_if_from_script
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Callable, Iterator, Mapping, Sequence
 
 TIMED_OUT = "timed out"
 
@@ -151,14 +151,6 @@ def running() -> Iterator[tuple[int, int, int]]:
         found = parent_and_start(pid)
         if found is not None:
             yield (pid, *found)
-
-
-def with_descendants(pids: Iterable[int]) -> list[int]:
-    """These processes, and all that they have started, as far as that has not been left to another parent."""
-    whole, all_here = list(pids), list(running())
-    for pid in whole:
-        whole += [child for child, parent, _ in all_here if parent == pid and child not in whole]
-    return whole
 
 
 def owner(pid: int) -> int | None:

@@ -23,7 +23,6 @@ VERBS = {
     "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
     "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
     "wait": ("autogpu.cli.wait:wait", "Return when as many GPUs as asked for are free, or a job has ended."),
-    "stop": ("autogpu.cli.stop:stop", "End a job of yours, after showing which."),
     "config": ("autogpu.cli.config:config", "Show the policy's values here, and where each comes from."),
     "init": ("autogpu.cli.config:init", "Write an autogpu.toml for this project, with nothing set."),
     "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),

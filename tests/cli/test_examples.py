@@ -19,7 +19,7 @@ from tests.support import environments
 pytestmark = pytest.mark.slow
 
 # What fails by what a test machine lacks: a job, a framework, a host that is set up.
-FAILS = ("autogpu stop ", "autogpu wait --job ", "autogpu doctor", "autogpu host-setup --check")
+FAILS = ("autogpu wait --job ", "autogpu doctor", "autogpu host-setup --check")
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 

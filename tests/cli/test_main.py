@@ -98,8 +98,6 @@ def test_what_a_variable_does_in_an_example_is_told_above_it():
         ("run --hold --count two -- true", "--count: select.count can't be", " run"),
         ("wait --mine --count 2", "--mine waits for an end, and can't be combined with --count", " wait"),
         ("wait --job 1 --mine --need 1G", "can't be combined with --need and --mine", " wait"),
-        ("stop", "name one job", " stop"),
-        ("stop train.py --gpu 1", "name one job", " stop"),
         ("wait --timeout 100ms", 'can\'t be "100ms"', " wait"),
         ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),

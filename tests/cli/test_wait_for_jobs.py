@@ -9,6 +9,7 @@ import time
 import pytest
 
 from autogpu.lease import find_folder, snapshot
+from autogpu.users import user_name
 from tests.cli.conftest import AUTOGPU, OnTerminal, autogpu, running
 from tests.gpusim import Gpu
 from tests.lease.conftest import ALICE, needs_root, path, until
@@ -78,11 +79,25 @@ def test_without_a_job_or_a_folder_mine_ends_at_once(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_no_job_is_refused_and_several_can_be_named(environ):
+def test_name_of_no_job_or_of_two_is_refused_with_the_jobs_there_are(environ):
     assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
-        assert waited("--job", "train.py", "--job", str(two.pid), "--timeout", "0").returncode == 1
-        assert waited("--job", str(one.pid), "--job", str(two.pid), "--timeout", "0").returncode == 75
+        me = user_name(os.getuid())
+        both = f"train.py (pid {one.pid}) of {me} and train.py (pid {two.pid}) of {me}"
+        by_status = "`autogpu status` shows all that use a GPU"
+        by_pid = f"say which by its pid, as in `autogpu wait --job {one.pid}`"
+        for name, why, remedy in (
+            (str(os.getpid()), f"no job of autogpu's is pid {os.getpid()}; there are {both}", by_status),
+            ("eval.py", f"no job of autogpu's is called eval.py; there are {both}", by_status),
+            ("some/where/train.py", f"2 jobs are called some/where/train.py: {both}", by_pid),
+        ):
+            done = waited("--job", name, "--job", str(two.pid), "--timeout", "0")
+            assert (done.returncode, done.stderr) == (1, f"autogpu: {why}\nautogpu: {remedy}\n")
+
+
+def test_several_jobs_can_be_named(environ):
+    with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="eval.py"):
+        assert waited("--job", str(one.pid), "--job", "some/where/eval.py", "--timeout", "0").returncode == 75
 
 
 @pytest.mark.parametrize("timeout", ["0", "1s"])
@@ -132,5 +147,5 @@ def test_inside_of_a_job_it_does_not_wait_for_itself(server, environ):
     held = ("run", "--hold", "--", *AUTOGPU, "wait")
     done = autogpu(server, *held, "--mine")
     assert (done.returncode, "you have no other job here" in done.stderr) == (0, True)
-    done = autogpu(server, *held, "--job", "autogpu")  # as for `stop`
+    done = autogpu(server, *held, "--job", "autogpu")
     assert (done.returncode, "no other job of autogpu's is called autogpu" in done.stderr) == (1, True)
