@@ -253,6 +253,7 @@ class Allocation:
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
+        self.this_run.read_last_runs(self.readings.newest)
         # Lightning starts one rank for each GPU that it was given, so each rank claims one.
         is_shared_out = library_count(self.grant.rank, self.environ) > 0
         selection = SelectionRequest(
@@ -268,7 +269,6 @@ class Allocation:
             asked_count=request.count,
             count_is_set=self.resolved.settings["select.count"].is_set,
             grant=self.grant,
-            learned=self.this_run.learned(self.readings.newest, visible.candidates or uuids or ()),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
         )
         # The framework reports a number that does not exist.

@@ -24,7 +24,6 @@ from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
-from autogpu.selection.model import MemoryDemand
 from autogpu.text import GIB, size
 
 TYPE_CHECKING = False
@@ -149,31 +148,29 @@ class ThisRun:
         self._is_limited = False
         self._pid: int | None = None
 
-    def learned(self, inventory: Inventory | None, uuids: Sequence[str]) -> MemoryDemand | None:
-        """The claim of a script that may have these GPUs, where the policy wants it by the script's last runs."""
-        if inventory is None or not self._arguments:
-            return None
-        if not self._job:
-            self._know(inventory.devices)
-        if self._policy.need_bytes != "learned" or not self._need_bytes:
-            return None
-        totals = [device.memory_total_bytes or 0 for device in inventory.devices if device.uuid in uuids]
-        # Where none has the tenth that is added, the runs were right all the same.
-        return MemoryDemand(bytes=self._need_bytes, is_limit=self._need_bytes > max(totals, default=0))
+    def read_last_runs(self, inventory: Inventory | None) -> None:
+        """Read once what the last runs of this job took, when the GPUs of the host are known."""
+        if inventory is None or not self._arguments or self._job:
+            return
+        policy = self._policy
+        models = sorted({device.name for device in inventory.devices})
+        memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
+        # Workers that a program starts do something else than the program.
+        self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
+        self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
 
     def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
         """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
-        policy, least = self._policy, min((device.memory_total_bytes or 0 for device in taken), default=0)
-        if policy.need_bytes == "learned" and self._need_bytes:
-            return f"claims {size(min(self._need_bytes, least))}, learned from {RUNS} runs"
-        if policy.need_bytes == "learned":
-            takes = f"{RUNS} runs of a script's file, with report.history and without memory.limit"
-            return f"select.need is not learned yet: it takes {takes}"
-        is_told = by_script or policy.need_bytes is not None or policy.limit is not None
-        if is_told or not 0 < self._need_bytes <= _WORTH_SHARING * least:
+        policy = self._policy
+        if by_script or policy.need_bytes is not None or policy.limit is not None or not self._peak_bytes:
             return ""
-        took = f"its last {RUNS} runs took at most {size(self._peak_bytes + CONTEXT_BYTES)}"
-        return f"{took}: AUTOGPU_NEED={-(-self._need_bytes // GIB)}GiB lets others share this GPU"
+        took_bytes = self._peak_bytes + CONTEXT_BYTES
+        # A tenth more, because runs differ.
+        need_bytes = self._peak_bytes * 11 // 10 + CONTEXT_BYTES
+        if need_bytes > _WORTH_SHARING * min((device.memory_total_bytes or 0 for device in taken), default=0):
+            return ""
+        need = f"AUTOGPU_NEED={-(-need_bytes // GIB)}GiB"
+        return f"its last {RUNS} runs took at most {size(took_bytes)}: {need} lets others share this GPU"
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
@@ -186,18 +183,6 @@ class ThisRun:
         self._is_limited |= is_limited
         if framework not in self._frameworks:
             self._frameworks.append(framework)
-
-    @property
-    def _need_bytes(self) -> int:
-        """A tenth more than it took at most, and the CUDA context; 0 where that is not known."""
-        return self._peak_bytes * 11 // 10 + CONTEXT_BYTES if self._peak_bytes else 0
-
-    def _know(self, devices: Sequence[Device]) -> None:
-        policy, models = self._policy, sorted({device.name for device in devices})
-        memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
-        # Workers that a program starts do something else than the program.
-        self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
-        self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
 
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():

@@ -60,7 +60,7 @@ NEXT_START = (
     + """
 begun = time.perf_counter()
 begin()
-run.learned(inventory, ())
+run.read_last_runs(inventory)
 run.line((), by_script=False)
 print(1000 * (time.perf_counter() - begun))
 """
@@ -76,7 +76,7 @@ begin()
 import atexit
 atexit.register(lambda: print(1000 * (used + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
-run.learned(inventory, ())
+run.read_last_runs(inventory)
 run.uses(Framework(), is_limited=False)
 used = time.perf_counter() - begun
 def end():

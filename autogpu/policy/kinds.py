@@ -42,7 +42,6 @@ _DEVICE = "[0-9]{1,3}(?:[:-][0-9]{1,3})?|[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)
 _ON = ("1", "true", "yes", "on")
 _OFF = ("0", "false", "no", "off")
 NONE = "none"
-LEARNED = "learned"
 DEFAULT_GROUP = "default"
 
 
@@ -218,10 +217,6 @@ def _size(value: object) -> int | None:
     return size_bytes
 
 
-def _need(value: object) -> object:
-    return LEARNED if isinstance(value, str) and value.strip().lower() == LEARNED else _size(value)
-
-
 def _plain_size(value: object) -> str:
     return "" if value is None else size_text(value) if isinstance(value, int) else str(value)
 
@@ -285,12 +280,11 @@ _NO_UNIT = "[0-9.]+", 'add the unit, as in "6GiB"'
 
 FLAG = Kind("true or false", _flag, {"type": "boolean"}, words=("true", "false"))
 NEED = Kind(
-    'a size with its unit such as "6GiB", "learned", or "" for none',
-    _need,
+    'a size with its unit such as "6GiB", or "" for none',
+    _size,
     {"type": "string"},
     _plain_size,
-    (LEARNED,),
-    (_NO_UNIT, (".*%", "did you mean limit?")),
+    hints=(_NO_UNIT, (".*%", "did you mean limit?")),
 )
 LIMIT = Kind(
     'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none',

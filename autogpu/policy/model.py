@@ -30,7 +30,7 @@ class Policy(Value):
     """The settings of this process, all layers merged. The defaults here are the defaults of the product.
 
     Attributes:
-        need_bytes: ``None`` means unknown; so does "learned", as long as nothing is known of the last runs.
+        need_bytes: On each GPU; ``None`` means unknown.
         devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
             (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
         limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
@@ -41,7 +41,7 @@ class Policy(Value):
     enabled: bool = True
     locked: frozenset[str] = frozenset()
     count: int | Literal["all"] = 1
-    need_bytes: int | Literal["learned"] | None = None
+    need_bytes: int | None = None
     devices: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefer: tuple[str, ...] = ()
@@ -222,7 +222,7 @@ KEYS = (
         'GPUs for this process: a number, "all", or 0 for CPU only',
         kinds.number('a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"', 0, 1024, ("all",)),
     ),
-    _key("select.need", 'memory the job will need on each GPU, such as "6GiB", or "learned". "" = unknown', kinds.NEED),
+    _key("select.need", 'memory the job will need on each GPU, such as "6GiB"; "" = unknown', kinds.NEED),
     _key(
         "select.devices",
         'choose only among these: index, range "0-3", UUID prefix, or name pattern "*A100*"',

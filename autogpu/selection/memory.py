@@ -32,7 +32,7 @@ LIBRARIES_BYTES = 256 << 20
 
 def memory_demand(policy: Policy) -> MemoryDemand:
     """How much of each GPU a process claims: what it needs, else the limit of all its virtual GPUs, else all."""
-    if isinstance(policy.need_bytes, int):
+    if policy.need_bytes is not None:
         return MemoryDemand(bytes=policy.need_bytes)
     if policy.limit is None:
         return MemoryDemand()
@@ -69,8 +69,8 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims by the script's own word, else by its last runs or the policy."""
-    return request.script_demand or request.learned or memory_demand(request.policy)
+    """How much a process claims by the script's own word, else by the policy."""
+    return request.script_demand or memory_demand(request.policy)
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:

@@ -180,7 +180,6 @@ class SelectionRequest(Value):
         asked_count: How many GPUs it asks for by number.
         count_is_set: The policy's ``select.count`` is a user's word, and not the default.
         script_demand: What the script itself lets its framework take of each GPU.
-        learned: What the last runs of the script tell that it needs, where the policy asks for that.
         promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
         in_use: Ordinals on which another library of this process has a context already.
         processes: How many processes it asks for: the ranks of a job, which divide these GPUs.
@@ -201,7 +200,6 @@ class SelectionRequest(Value):
     asked_count: int = 0
     count_is_set: bool = False
     script_demand: MemoryDemand | None = None
-    learned: MemoryDemand | None = None
     grant: Grant = NO_ENGINE
     promised: Mapping[str, int] | None = None
     in_use: Sequence[int] = ()

@@ -9,7 +9,7 @@ FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
 PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
-SIZES = 'a size with its unit such as "6GiB", "learned", or "" for none'
+SIZES = 'a size with its unit such as "6GiB", or "" for none'
 NOTHING_NEAR = "; `autogpu config` lists the keys"
 
 
@@ -37,7 +37,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (add the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB", "learned", or "" for none; the setting is ignored',
+        'allowed: a size with its unit such as "6GiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"wait", "cpu" or "error"; the default "share" is used',
         f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
@@ -129,7 +129,6 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
         ("need = 8192", '8192 (add the unit, as in "6GiB")'),
         ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
         ('need = "50%"', '"50%" (did you mean limit?)'),
-        ('need = "learnt"', '"learnt" (nearest is "learned")'),
         ('busy = "waits"', '"waits" (nearest is "wait")'),
         ('devices = "1 2"', '"1 2" (write commas between them)'),
         ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),

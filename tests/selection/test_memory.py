@@ -76,7 +76,8 @@ def test_a_demand_in_bytes_and_only_a_limit_stops_at_all_of_the_gpu(demand, expe
     assert demand.on(gpu()) == expected_gib * GIB
 
 
-def test_a_scripts_own_word_counts_more_than_its_last_runs():
-    own, learned = MemoryDemand(bytes=6 * GIB, is_limit=True), MemoryDemand(bytes=3 * GIB)
-    asked = request(gpu(0), script_demand=own, learned=learned)
-    assert (demand_told(asked), demand_told(replace(asked, script_demand=None))) == (own, learned)
+def test_scripts_own_demand_counts_more_than_the_policys_need():
+    own = MemoryDemand(bytes=6 * GIB, is_limit=True)
+    asked = request(gpu(0), script_demand=own, need_bytes=3 * GIB)
+    assert demand_told(asked) == own
+    assert demand_told(replace(asked, script_demand=None)) == MemoryDemand(bytes=3 * GIB)
