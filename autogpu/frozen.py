@@ -28,7 +28,7 @@ class Value:
     """
 
     if TYPE_CHECKING:
-        _fields: ClassVar[dict[str, object]]
+        _fields: ClassVar[dict[str, str]]  # annotations are text in every module of ours
         _defaults: ClassVar[dict[str, object]]
 
     def __init_subclass__(cls) -> None:

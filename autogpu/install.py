@@ -15,11 +15,12 @@ import sys
 import sysconfig
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping, NamedTuple
+from typing import Iterable, Iterator, Mapping
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
+from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.process import ask
 
@@ -59,7 +60,7 @@ print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec a
 """
 
 
-class FreshStart(NamedTuple):
+class FreshStart(Value):
     """One start of an interpreter.
 
     Attributes:
@@ -268,11 +269,11 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first and prove nothing. For
         # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
         fresh.pop("PYTHONPATH", None)
-    loads, runs, complaint = fresh_start(executable, fresh)
+    start = fresh_start(executable, fresh)
     hook = folder / HOOK
-    if loads is None or loads.resolve() != hook.resolve():
-        first = loads or (runs if method == "sitecustomize" else None)
-        seen = complaint.rpartition("\n")[2] or (first and f"{first} comes first")
+    if start.hook is None or start.hook.resolve() != hook.resolve():
+        first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
+        seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")
         remedy = f"leave out --method, or remove what comes first; this tells it: {executable} -v -c pass"
         raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
 

@@ -40,7 +40,10 @@ def doctor(as_json: bool) -> int:
         findings = examine(gather(os.environ))
     states = [finding.state for finding in findings.values()]
     if as_json:
-        values = [{"check": n, **f._asdict(), "remedy": f.remedy or None} for n, f in findings.items()]
+        values = [
+            {"check": name, "state": finding.state, "what": finding.what, "remedy": finding.remedy or None}
+            for name, finding in findings.items()
+        ]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
         return int(FAILED in states)
     console, width = Console(highlight=False), max(map(len, findings)) + 2

@@ -10,12 +10,13 @@ import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import Sequence
 
 import click
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
+from autogpu.frozen import Value
 from autogpu.lease import find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
@@ -52,7 +53,7 @@ def policy_text() -> bytes:
     return _POLICY_HEAD + "".join(templates.listing(KEYS, "#")).encode("ascii")
 
 
-class Part(NamedTuple):
+class Part(Value):
     """One of the things that host-setup cares for, what is wrong with it, and whether it will be made."""
 
     path: Path

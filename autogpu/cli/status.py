@@ -8,7 +8,6 @@ import select
 import sys
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Callable, Iterator, Mapping, Sequence
 
@@ -19,6 +18,7 @@ from rich.text import Text
 from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
+from autogpu.frozen import replace
 from autogpu.status.model import Answer
 from autogpu.status.snapshot import read_status
 from autogpu.text import listed

@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import dataclass, replace
 from typing import Iterator, Sequence
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
+from autogpu.frozen import Value, replace
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.selection import explain
 from autogpu.status.model import Answer, GpuStatus, HostStatus, JobStatus, Preview, UnmanagedProcess, WaiterStatus
@@ -56,8 +56,7 @@ _MOST_JOBS, _MOST_PROCESSES = 8, 4
 _MANY_GPUS = 9
 
 
-@dataclass(frozen=True)
-class View:
+class View(Value):
     """The part of a host that is shown, and how.
 
     Attributes:

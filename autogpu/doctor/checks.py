@@ -156,8 +156,8 @@ def _is_in_container(environ: Mapping[str, str]) -> bool:
 
 
 def examine(facts: Facts) -> dict[str, Finding]:
-    """The findings by their checks; those of installed frameworks last."""
-    findings = {check.__name__: check(facts) for check in CHECKS}
+    """Return the findings, keyed by check; those of installed frameworks last."""
+    findings = {name: check(facts) for name, check in CHECKS.items()}
     installed = {module: found for module, found in facts.frameworks.items() if found is not None}
     for module, found in installed.items():
         findings.update(_examine_framework(module, found, facts))
@@ -185,7 +185,7 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
     return {module: build, f"{module}-hooks": hooks}
 
 
-def hook(facts: Facts) -> Finding:
+def check_hook(facts: Facts) -> Finding:
     start, remedy = facts.start, f"{facts.executable} -m autogpu install"
     if start.hook is not None and not facts.hook_is_current:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
@@ -197,7 +197,7 @@ def hook(facts: Facts) -> Finding:
     return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
 
-def environment(facts: Facts) -> Finding:
+def check_environment(facts: Facts) -> Finding:
     if not facts.pythons:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
@@ -205,7 +205,7 @@ def environment(facts: Facts) -> Finding:
     return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 
-def driver(facts: Facts) -> Finding:
+def check_driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause == "pynvml":
         what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
@@ -230,7 +230,7 @@ def driver(facts: Facts) -> Finding:
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
-def health(facts: Facts) -> Finding:
+def check_health(facts: Facts) -> Finding:
     devices = cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
@@ -247,7 +247,7 @@ def health(facts: Facts) -> Finding:
     return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
 
-def cuda(facts: Facts) -> Finding:
+def check_cuda(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no NVIDIA driver")
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
@@ -262,7 +262,7 @@ def cuda(facts: Facts) -> Finding:
     return passed(f"CUDA sees {facts.cuda_count} of them")
 
 
-def visible(facts: Facts) -> Finding:
+def check_visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.grant.is_none:
         return not_applicable(f"{facts.grant.why}; {facts.grant.remedy}")
@@ -275,7 +275,7 @@ def visible(facts: Facts) -> Finding:
     return passed(f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
 
 
-def leases(facts: Facts) -> Finding:
+def check_leases(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no GPU to claim")
     if facts.folder_error:
@@ -298,7 +298,7 @@ def leases(facts: Facts) -> Finding:
     return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
-def policy(facts: Facts) -> Finding:
+def check_policy(facts: Facts) -> Finding:
     resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
@@ -310,5 +310,14 @@ def policy(facts: Facts) -> Finding:
     return failed("; ".join(problems), "correct or unset it; `autogpu config` shows the values, and where each is set")
 
 
-# In the order in which one thing rests on another.
-CHECKS = (hook, environment, policy, driver, health, cuda, visible, leases)
+# Keyed by the name in `doctor --json`. A later check assumes what an earlier one checks.
+CHECKS = {
+    "hook": check_hook,
+    "environment": check_environment,
+    "policy": check_policy,
+    "driver": check_driver,
+    "health": check_health,
+    "cuda": check_cuda,
+    "visible": check_visible,
+    "leases": check_leases,
+}

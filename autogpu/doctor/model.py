@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, Sequence
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.devices.nvml import NO_ANSWER
+from autogpu.frozen import Value
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
@@ -20,7 +20,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 PASSED, WARNING, FAILED, NOT_APPLICABLE = "passed", "warning", "failed", "not applicable"
 
 
-class Finding(NamedTuple):
+class Finding(Value):
     """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done."""
 
     state: str
@@ -40,8 +40,7 @@ def failed(what: str, remedy: str) -> Finding:
     return Finding(FAILED, what, remedy)
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Value):
     """All that the checks judge.
 
     Attributes:

@@ -5,8 +5,7 @@ Sizes are bytes, spans are seconds, and what is not known is ``None``. ``docs/st
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from autogpu.frozen import Value, replace
 
 # Of what is printed as JSON. Grows when a field changes its meaning or goes, not when one is added.
 VERSION = 1
@@ -16,8 +15,7 @@ VERSION = 1
 TAKEABLE = ("free", "awaited", "idle_lease", "busy")
 
 
-@dataclass(frozen=True)
-class JobStatus:
+class JobStatus(Value):
     """A job that holds a GPU by a lease, of one process or several."""
 
     user: str
@@ -32,8 +30,7 @@ class JobStatus:
     is_active: bool | None = None
 
 
-@dataclass(frozen=True)
-class UnmanagedProcess:
+class UnmanagedProcess(Value):
     """A process on a GPU that is of no job."""
 
     pid: int
@@ -43,8 +40,7 @@ class UnmanagedProcess:
     is_graphics: bool
 
 
-@dataclass(frozen=True)
-class GpuStatus:
+class GpuStatus(Value):
     """One GPU or MIG instance with all that is on it."""
 
     uuid: str
@@ -82,16 +78,14 @@ class GpuStatus:
         return replace(self, jobs=jobs, unmanaged_processes=processes, unlisted_bytes=0)
 
 
-@dataclass(frozen=True)
-class UnreadableGpu:
+class UnreadableGpu(Value):
     """A GPU that the driver counts and can't describe."""
 
     index: int
     reason: str
 
 
-@dataclass(frozen=True)
-class WaiterStatus:
+class WaiterStatus(Value):
     """A process in the queue."""
 
     user: str
@@ -106,8 +100,7 @@ class WaiterStatus:
     joins: bool = False
 
 
-@dataclass(frozen=True)
-class Preview:
+class Preview(Value):
     """The GPUs, or else, that a job started here and now would get."""
 
     verdict: str
@@ -117,8 +110,7 @@ class Preview:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class LeaseFolder:
+class LeaseFolder(Value):
     """Where this user's jobs coordinate."""
 
     path: str
@@ -127,8 +119,7 @@ class LeaseFolder:
     owner_uid: int
 
 
-@dataclass(frozen=True)
-class UnreadableLease:
+class UnreadableLease(Value):
     """A file in the lease folder that can't be read: what its owner claims with it does not count.
 
     Attributes:
@@ -140,8 +131,7 @@ class UnreadableLease:
     reason: str
 
 
-@dataclass(frozen=True)
-class HostStatus:
+class HostStatus(Value):
     """The host at one moment."""
 
     driver_version: str | None
@@ -183,10 +173,22 @@ class HostStatus:
         )
 
     def to_json(self) -> dict[str, object]:
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **_plain_fields(self)}
 
 
-class Answer(NamedTuple):
+def _plain_fields(value: Value) -> dict[str, object]:
+    return {name: _plain(getattr(value, name)) for name in value._fields}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Value):
+        return _plain_fields(value)
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value
+
+
+class Answer(Value):
     """The status of a host, called as it was asked for; or why there is none, in words that are safe for a terminal."""
 
     host: str

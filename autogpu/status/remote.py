@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import signal
@@ -13,6 +12,7 @@ from functools import partial
 from typing import IO, Any, Mapping, Sequence
 
 from autogpu.errors import AutoGpuError
+from autogpu.frozen import Value
 from autogpu.status import model
 from autogpu.status.model import VERSION, Answer, HostStatus
 from autogpu.text import printable, span
@@ -31,7 +31,7 @@ _SSH = ["ssh", "-T", "-o", "BatchMode=yes", "--"]
 # What ssh itself ends with. ssh(1), EXIT STATUS.
 _EXIT_SSH = 255
 
-_MODELS = {name: kind for name, kind in vars(model).items() if dataclasses.is_dataclass(kind)}
+_MODELS = {name: kind for name, kind in vars(model).items() if isinstance(kind, type) and issubclass(kind, Value)}
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 
@@ -113,10 +113,10 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
     return status
 
 
-def _object(kind: Any, plain: Mapping[str, Any]) -> Any:
+def _object(kind: type[Value], plain: Mapping[str, Any]) -> Any:
     # A field that came later has a default, for the hosts whose autogpu does not have it yet.
-    fields = [f for f in dataclasses.fields(kind) if f.name in plain or f.default is dataclasses.MISSING]
-    return kind(**{field.name: _value(str(field.type), plain[field.name], field.name) for field in fields})
+    names = [name for name in kind._fields if name in plain or name not in kind._defaults]
+    return kind(**{name: _value(kind._fields[name], plain[name], name) for name in names})
 
 
 def _value(kind: str, plain: Any, name: str) -> Any:

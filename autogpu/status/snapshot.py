@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
@@ -32,7 +32,7 @@ from autogpu.users import user_name
 HOOK = "_autogpu_hook"
 
 
-class Names(NamedTuple):
+class Names(Value):
     """The name of the host, without its domain, and those of its users and processes; see :func:`user_and_program`."""
 
     host: str

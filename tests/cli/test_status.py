@@ -6,16 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-from autogpu import frozen
 from autogpu.cli import status_screen as screens
 from autogpu.cli.status_screen import View, ordered
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.frozen import replace
 from autogpu.lease import Processes
 from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
 from autogpu.status.remote import from_json
@@ -294,7 +293,7 @@ def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
 )
 def test_gpus_with_most_come_first_and_instances_stay_below_their_card(order, labels):
     card, first, second = cut(1, 20, 20)
-    parts = (card, first, frozen.replace(second, memory_used_bytes=19 * GIB))
+    parts = (card, first, replace(second, memory_used_bytes=19 * GIB))
     view = host(inventory(gpu(0, used_gib=3, busy=40), *parts, gpu(2, busy=40), gpu(3, used_gib=4, busy=90)))
     assert [each.label for each in ordered(view.gpus, order)] == labels.split()
 
@@ -321,14 +320,14 @@ def test_where_claims_are_matters_to_those_who_share_the_host(owner_uid, holder_
 def test_one_user_alone_is_shown_beside_the_claims_of_all():
     machine = inventory(gpu(0), gpu(1), gpu(2))
     jobs = [holder("a", (0, 6)), holder("b", (0, 6), uid=1001, pid=8), holder("c", (1, 24))]
-    queue = [frozen.replace(waiter(1, "first.py"), uid=1000), waiter(2, "second.py")]
+    queue = [replace(waiter(1, "first.py"), uid=1000), waiter(2, "second.py")]
     lines = screen(host(machine, jobs, queue), user="bob")
     assert [line[:6] for line in lines if line.startswith("GPU")] == ["GPU 0 "]
     assert " 12.0 " in lines[1]
     assert [line.split()[0] for line in lines if "train.py" in line] == ["bob"]
     assert [line for line in lines if ".py (pid 88)" in line] == ["  2. bob second.py (pid 88): 1 whole GPU, for 90 s"]
     assert not any("script started here" in line for line in lines)
-    lost = frozen.replace(machine, unreadable=(UnreadableDevice(3, "GPU is lost"),))
+    lost = replace(machine, unreadable=(UnreadableDevice(3, "GPU is lost"),))
     assert screen(host(lost, jobs, queue), user="bob") == lines, "nobody knows whose it was"
     assert host(lost, jobs, queue).of_user("bob").unreadable == ()
     assert screen(host(machine, jobs, queue), user="eve") == ["eve has no GPU and no place in the queue."]

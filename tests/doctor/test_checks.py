@@ -1,6 +1,5 @@
 """Each check ends as the facts say, and a failure names what to do."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from autogpu.devices.model import Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Facts
+from autogpu.frozen import replace
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import resolve
@@ -267,7 +267,8 @@ def test_an_environment_that_has_no_pip_is_served_by_uv(healthy, check, changes,
 def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
     cases = [(check, changes) for check, cases in WRONG.items() for changes, _, _ in cases]
     whole = [found(healthy, check, **changes) for check, changes in cases]
-    as_root = {check for check, changes in cases if "sudo " in "".join(found(healthy, check, **changes, sudo="")[1:])}
+    findings_of_root = [(check, found(healthy, check, **changes, sudo="")) for check, changes in cases]
+    as_root = {check for check, finding in findings_of_root if "sudo " in finding.what + finding.remedy}
     assert sum("sudo " in each.remedy for each in whole) > 3
     # But for what is typed on the host, outside of the container in which one is root.
     assert as_root == {"leases"}

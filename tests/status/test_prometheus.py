@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autogpu import __version__
 from autogpu.cli.main import run
 from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.frozen import replace
 from autogpu.status.prometheus import METRICS, exposition
 from tests.gpusim import Gpu, Server
 from tests.support.environments import ROOT

@@ -1,11 +1,11 @@
 """A status as JSON, and back."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from autogpu.devices.model import UnreadableDevice
+from autogpu.frozen import replace
 from autogpu.status.model import LeaseFolder
 from autogpu.status.remote import from_json
 from tests.support.host_states import holder, host, waiter
