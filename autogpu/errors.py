@@ -148,9 +148,8 @@ def _ran_a_signal_handler(error: BaseException) -> bool:
 
 def _code_of(handler: object) -> CodeType | None:
     handler = getattr(handler, "func", handler)  # of a functools.partial
-    if callable(handler) and not hasattr(handler, "__code__"):
-        handler = type(handler).__call__
-    code: CodeType | None = getattr(handler, "__code__", None)
+    function = handler if hasattr(handler, "__code__") else type(handler).__call__
+    code: CodeType | None = getattr(function, "__code__", None)
     return code
 
 
@@ -169,13 +168,15 @@ def _is_injected(error: BaseException) -> bool:
 
     What another thread injects is a class, of which Python makes an exception without arguments.
     """
-    own = str(type(error).__module__)
-    if own == "bdb" or error.args:
-        return own == "bdb"
-    ran = [str(frame.f_globals.get("__name__")) for frame, _ in _frames(error)]
-    if isinstance(error, OSError) and (_package(ran[-1]) == __package__ or _is_pythons(ran[-1])):
+    module = str(type(error).__module__)
+    if module == "bdb":
+        return True
+    if error.args:
+        return False
+    if isinstance(error, OSError):
         return True  # the system gives each of its errors a number
-    return _package(own) not in (__package__, *map(_package, ran)) and not _is_pythons(own)
+    packages = {_package(str(frame.f_globals.get("__name__"))) for frame, _ in _frames(error)}
+    return _package(module) not in packages and not _is_pythons(module)
 
 
 def _package(module: str) -> str:
