@@ -131,7 +131,8 @@ def _interrupted_a_frame(error: BaseException) -> bool:
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
-        interrupted, trace = trace.tb_frame, trace.tb_next
+        interrupted = trace.tb_frame
+        trace = trace.tb_next
         if any(argument is interrupted for argument in _arguments(trace.tb_frame)):
             return True
     return False
@@ -155,7 +156,8 @@ def _code_of(handler: object) -> CodeType | None:
 
 def _arguments(frame: FrameType) -> Iterator[object]:
     """Yield the arguments of a call, each of ``*arguments`` as well."""
-    code, values = frame.f_code, frame.f_locals
+    code = frame.f_code
+    values = frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
     for name in code.co_varnames[:count]:
         yield values.get(name)

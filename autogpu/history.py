@@ -66,7 +66,8 @@ class History:
     """The file of this user, in ``folder`` if there is one. Whatever is wrong with it, nothing is known and kept."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        state, home = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
+        state = Path(environ.get("XDG_STATE_HOME", ""))
+        home = Path(environ.get("HOME", ""))
         self._home, folder = (state, state) if state.is_absolute() else (home, home / ".local/state")
         self.folder = folder / "autogpu" if folder.is_absolute() else None
 
@@ -93,7 +94,8 @@ class History:
             write_file(file, kept.encode(), 0o600)
         # After a line that a full disk has cut.
         begin = "" if kept.endswith("\n") else "\n"
-        run, runs = f"{begin}{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n", runs_of(kept)
+        run = f"{begin}{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n"
+        runs = runs_of(kept)
         # Another process may have written half of its line so far, and what is replaced loses what others append.
         if len(runs) < len(runs_of(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
             left = "".join(line + "\n" for line in runs[-_MOST_RUNS // 2 :])
@@ -177,7 +179,9 @@ class ThisRun:
         if not self._job:
             return
         if self._pid != os.getpid():
-            self._pid, self._frameworks, self._is_limited = os.getpid(), [], False
+            self._pid = os.getpid()
+            self._frameworks = []
+            self._is_limited = False
             # Later than those of the framework, so that it runs before them.
             uncaught.at_end(self._at_end)
         self._is_limited |= is_limited

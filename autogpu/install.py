@@ -243,7 +243,8 @@ def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     texts = {"INSTALLER": f"{OURS}\n", "METADATA": metadata, "WHEEL": wheel}
     files = {info / name: text.encode() for name, text in texts.items()}
-    record, rows = info / "RECORD", []
+    record = info / "RECORD"
+    rows = []
     for path, content in {**owned, **files}.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
         rows.append(f"{path.relative_to(folder).as_posix()},sha256={digest},{len(content)}\n")

@@ -34,7 +34,8 @@ UNKNOWN_UID = 65534
 
 # The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
 def _clock(name: str, on_windows: Callable[[], float]) -> Callable[[], float]:
-    read, which = getattr(time, "clock_gettime", None), getattr(time, name, None)
+    read = getattr(time, "clock_gettime", None)
+    which = getattr(time, name, None)
     return on_windows if read is None or which is None else lambda: read(which)
 
 

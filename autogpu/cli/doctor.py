@@ -46,7 +46,8 @@ def doctor(as_json: bool) -> int:
         ]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
         return int(FAILED in states)
-    console, width = Console(highlight=False), max(map(len, findings)) + 2
+    console = Console(highlight=False)
+    width = max(map(len, findings)) + 2
     column = width + 7
     for name, finding in findings.items():
         mark, style = _MARKS[finding.state]

@@ -72,7 +72,8 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     written = installing.install(folder, method)
     # Not by the command, which may be another environment's.
     by_target = f" --target {shlex.quote(str(folder))}" if target else ""
-    owner, undo = installing.owner_of(folder), f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
+    owner = installing.owner_of(folder)
+    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)

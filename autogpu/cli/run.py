@@ -81,7 +81,8 @@ def _end_unstarted(name: str, error: OSError) -> NoReturn:
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
-    script, is_quiet = command_name(command), resolved.policy.level == "quiet"
+    script = command_name(command)
+    is_quiet = resolved.policy.level == "quiet"
     try:
         request = request_gpus(resolved, environ, own_pid=os.getpid())
     except NoDriver as error:

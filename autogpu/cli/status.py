@@ -138,8 +138,10 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
     from rich.live import Live
 
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        answers, until_s = ask(), time.monotonic() + interval_s
-        is_helping, key = False, ""
+        answers = ask()
+        until_s = time.monotonic() + interval_s
+        is_helping = False
+        key = ""
         while key != "q":
             keys = f"q: leave, s: order ({view.order}), h: help"
             width, height = console.width, console.height - 1
@@ -147,7 +149,8 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))
             if not key:
-                answers, until_s = ask(), time.monotonic() + interval_s
+                answers = ask()
+                until_s = time.monotonic() + interval_s
             is_helping = not is_helping if key == "h" else is_helping and not key
             if key == "s":
                 view = replace(view, order=ORDERS[(ORDERS.index(view.order) + 1) % len(ORDERS)])

@@ -45,14 +45,16 @@ _WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
-_LEAST_WIDTH_WITH_SENSORS, _WIDTH_OF_SENSORS = 80, 14
+_LEAST_WIDTH_WITH_SENSORS = 80
+_WIDTH_OF_SENSORS = 14
 _INDENT = " " * 6
 
 # Of the GPUs; but for the first, those with most come first.
 ORDERS = ("number", "memory", "utilization")
 
 # Lines of a GPU before the rest becomes a number; on many GPUs one for processes: two hundred stay a screen or two.
-_MOST_JOBS, _MOST_PROCESSES = 8, 4
+_MOST_JOBS = 8
+_MOST_PROCESSES = 4
 _MANY_GPUS = 9
 
 
@@ -195,7 +197,8 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
     # The first clause, of which no screen has too little.
-    brief, whole = re.split("[;(]", preview.why)[0].strip(), f"{printable(preview.why, 2000)}; policy: {preview.policy}"
+    brief = re.split("[;(]", preview.why)[0].strip()
+    whole = f"{printable(preview.why, 2000)}; policy: {preview.policy}"
     yield line.append(printable(brief if view.is_brief else whole, 2400))
     for reason in preview.reasons if view.is_explained else ():
         yield Text(printable(reason, 2000))
@@ -224,7 +227,8 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
 
 
 def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
-    folder, unreadable = host.lease_folder, host.unreadable_leases
+    folder = host.lease_folder
+    unreadable = host.unreadable_leases
     if folder and unreadable:
         first = unreadable[0]
         owner = f" of {printable(first.user)}" if first.user else ""
@@ -317,7 +321,8 @@ def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
 
 
 def _memory_cell(gpu: GpuStatus, bar_cells: int) -> Text:
-    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    used = gpu.memory_used_bytes
+    total = gpu.memory_total_bytes
     unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
     bar = _bar(bar_cells, None if used is None or not total else (used / total, unused_claims / total))
     return Text.assemble((bar, "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")

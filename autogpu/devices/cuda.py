@@ -96,7 +96,8 @@ def ordinals_in_use() -> tuple[int, ...]:
     cuda, devices = _loaded()
     in_use = []
     for ordinal, device in enumerate(devices or ()):
-        flags, active = ctypes.c_uint(), ctypes.c_int()
+        flags = ctypes.c_uint()
+        active = ctypes.c_int()
         cuda.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
         if active.value:
             in_use.append(ordinal)
@@ -110,7 +111,8 @@ def attributes() -> tuple[CudaAttributes, ...] | None:
         return None
     found = []
     for device in devices:
-        name, bus = ctypes.create_string_buffer(256), ctypes.create_string_buffer(32)
+        name = ctypes.create_string_buffer(256)
+        bus = ctypes.create_string_buffer(32)
         failures = [cuda.cuDeviceGetName(name, len(name), device), cuda.cuDeviceGetPCIBusId(bus, len(bus), device)]
         capability = [_written_by(cuda.cuDeviceGetAttribute, each, device) for each in _COMPUTE_CAPABILITY]
         if any(failures) or None in capability:

@@ -20,7 +20,8 @@ UTILIZATION_SPAN_S = 10.0
 
 # A GPU that answers at all answers in milliseconds; one that has fallen off the bus can block a call for ever, and
 # must not take the readings of the others along.
-DEVICE_DEADLINE_S, _STEP_S = 3.0, 0.02
+DEVICE_DEADLINE_S = 3.0
+_STEP_S = 0.02
 NO_ANSWER = "it does not answer"
 
 # A reading is never awaited for longer; as a program of its own this ends then, whatever the driver does.
@@ -33,7 +34,8 @@ END = b"\nwhole\n"
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}  # nvmlComputeMode_t
-_P2P_OVER_NVLINK, _P2P_OK = 2, 0  # NVML_P2P_CAPS_INDEX_NVLINK and NVML_P2P_STATUS_OK
+_P2P_OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
+_P2P_OK = 0  # NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
 _BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
@@ -289,7 +291,8 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
     # Rows from Ampere on, pages before: (corrected, uncorrected, pending, failed).
     rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
     pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
-    uncorrected, since_boot = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+    uncorrected = 1  # nvmlMemoryErrorType_t
+    since_boot = 0  # nvmlEccCounterType_t
     return {
         "remapping_failed": bool(rows and rows[3]),
         "remapping_pending": bool(rows and rows[2]),
@@ -316,7 +319,8 @@ def _nearness(nvml: Nvml, *indices: int) -> int:
 
 
 def _utilization_percent(nvml: Nvml, gpu: Any) -> int | None:
-    gpu_utilization, all_of_them = 1, 0  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
+    gpu_utilization = 1  # NVML_GPU_UTILIZATION_SAMPLES of nvmlSamplingType_t
+    all_of_them = 0
     found = nvml.reading("nvmlDeviceGetSamples", gpu, gpu_utilization, all_of_them)
     samples = [(sample.timeStamp, sample.sampleValue.uiVal) for sample in found[1]] if found else []
     if not samples:

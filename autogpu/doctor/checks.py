@@ -168,7 +168,8 @@ def examine(facts: Facts) -> dict[str, Finding]:
 
 
 def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
-    framework, newer = frameworks.load(module), "upgrade autogpu: a later one may know this version"
+    framework = frameworks.load(module)
+    newer = "upgrade autogpu: a later one may know this version"
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error:
         return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
@@ -186,7 +187,8 @@ def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> d
 
 
 def check_hook(facts: Facts) -> Finding:
-    start, remedy = facts.start, f"{facts.executable} -m autogpu install"
+    start = facts.start
+    remedy = f"{facts.executable} -m autogpu install"
     if start.hook is not None and not facts.hook_is_current:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
@@ -235,7 +237,8 @@ def check_health(facts: Facts) -> Finding:
     if not devices:
         return not_applicable("no GPU to examine")
     faulty = [device for device in devices if device.health_problems]
-    bad, remedies = [f"GPU {device.index}: {listed(device.health_problems)}" for device in faulty], []
+    bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in faulty]
+    remedies = []
     if faulty:
         names = explain.gpu_names(device.index for device in faulty)
         reset = f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
@@ -299,7 +302,8 @@ def check_leases(facts: Facts) -> Finding:
 
 
 def check_policy(facts: Facts) -> Finding:
-    resolved, spec = facts.resolved, VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
+    resolved = facts.resolved
+    spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
     unmatched = unmatched_lists(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
     if not resolved.policy.enabled:

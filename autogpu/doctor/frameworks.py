@@ -40,8 +40,11 @@ _SAYS_WHY = {
 
 def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Finding:
     """The framework is built for GPUs, and finds those that are there."""
-    version, build, count = printable(found["version"]), printable(found["build"]), len(facts.inventory.devices)
-    name, remedy = f"{name} {version}", "https://pytorch.org/get-started/locally names the wheel for this machine"
+    version = printable(found["version"])
+    build = printable(found["build"])
+    count = len(facts.inventory.devices)
+    name = f"{name} {version}"
+    remedy = "https://pytorch.org/get-started/locally names the wheel for this machine"
     if module in _WITH_CUDA:
         remedy = facts.pip(f"install '{_WITH_CUDA[module]}=={version}'")
     if not build and not count:

@@ -27,7 +27,8 @@ def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(own):
-            variables, names = variables_of(frame), code.co_names if with_globals else ()
+            variables = variables_of(frame)
+            names = code.co_names if with_globals else ()
             named = {name: frame.f_globals[name] for name in names if name in frame.f_globals}
             yield Call(code.co_name, {**named, **variables}, code.co_consts, code.co_filename.startswith(its))
         frame = frame.f_back  # type: ignore[assignment]

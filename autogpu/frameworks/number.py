@@ -21,7 +21,8 @@ NAMES = ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id"
 # A larger dictionary contains data, and takes too long to search.
 _MOST_SETTINGS = 1000
 
-_NUMBER, _HIGHEST = re.compile("((?:cuda|gpu):)?([0-9]{1,4})"), 9999
+_NUMBER = re.compile("((?:cuda|gpu):)?([0-9]{1,4})")
+_HIGHEST = 9999
 
 # A function that returns the GPU number in a value, given its name (``""`` for a constant); ``None`` if there is none.
 NumberOf = Callable[[object, object], Optional[int]]
@@ -112,12 +113,14 @@ def number_of_value(name: object, value: object, names: Sequence[str] = NAMES) -
 def number_of_words(words: Sequence[object]) -> int | None:
     """Return the GPU number in the arguments of a program: ``cuda:2`` anywhere, a plain number after a GPU option."""
     # Compare the exact type, as above.
-    texts, found = [str(word) if type(word) in (str, int) else "" for word in words], set()
+    texts = [str(word) if type(word) in (str, int) else "" for word in words]
+    found = set()
     for before, word in zip(["", *texts], texts):
         # --name value, --name=value, group.name=value
         name, equals, value = word.partition("=")
         if not equals:
-            name, value = before if before.startswith("-") else "", word
+            name = before if before.startswith("-") else ""
+            value = word
         found.add(number_of_value(name, value))
     found.discard(None)
     return found.pop() if len(found) == 1 else None

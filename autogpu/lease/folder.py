@@ -34,7 +34,8 @@ _AGAIN_S = 0.05
 _stuck_since_s: dict[Path, float] = {}
 
 # A holder needs about a ms.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.004
+_FIRST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.004
 
 _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
 
@@ -89,7 +90,8 @@ class Folder(Value):
         Raises:
             LeaseUnavailable: The folder can't be opened.
         """
-        mutex, problem = locks.Descriptor(), None
+        mutex = locks.Descriptor()
+        problem = None
         locks.close_in_children.add(mutex)
         with self.opened() as descriptor:
             try:
@@ -144,13 +146,16 @@ def find_folder(
         raise LeaseUnavailable("this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2")
     named = environ.get(LEASE_DIR)
     if named:
-        path, origin = Path(named), "environment"
+        path = Path(named)
+        origin = "environment"
         if not path.is_absolute():
             raise LeaseUnavailable(f"{LEASE_DIR} is not an absolute path: {named!r}", remedy="write it out in full")
     elif os.path.lexists(str(host)):
-        path, origin = host, "host"
+        path = host
+        origin = "host"
     else:
-        path, origin = fallback, "fallback"
+        path = fallback
+        origin = "fallback"
     try:
         if origin != "host" and not os.path.lexists(str(path)):
             if not make and os.path.isdir(str(path.parent)):  # noqa: PTH112  (raises nothing)
@@ -160,7 +165,8 @@ def find_folder(
         status = path.lstat()
     except OSError as error:
         raise_if_from_script(error)
-        what, remedy = f"the lease folder {path} can't be used: {error.strerror}", _HOST_SETUP
+        what = f"the lease folder {path} can't be used: {error.strerror}"
+        remedy = _HOST_SETUP
         if not os.path.isdir(str(path.parent)):  # noqa: PTH112
             what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
             remedy = f"make that, or name another folder by {LEASE_DIR}"
@@ -170,7 +176,8 @@ def find_folder(
 
 
 def _lock(folder: Folder, mutex: int) -> None:
-    begun_s, pause_s = monotonic_s(), _FIRST_PAUSE_S
+    begun_s = monotonic_s()
+    pause_s = _FIRST_PAUSE_S
     patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
@@ -205,14 +212,16 @@ def _make(path: Path) -> None:
 
 
 def _refuse_untrusted(path: Path, status: os.stat_result) -> None:
-    reason, remedy = "", f"remove it or repair it; {_HOST_SETUP}"
+    reason = ""
+    remedy = f"remove it or repair it; {_HOST_SETUP}"
     if stat.S_ISLNK(status.st_mode):
         reason = "is a symbolic link"
     elif not stat.S_ISDIR(status.st_mode):
         reason = "is not a folder"
     elif not status.st_mode & stat.S_ISVTX:
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            reason, remedy = "is not sticky, so users could remove each other's leases", f"`chmod +t {path}`"
+            reason = "is not sticky, so users could remove each other's leases"
+            remedy = f"`chmod +t {path}`"
         elif status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid()):
             reason = f"belongs to uid {status.st_uid} alone"
     if reason:

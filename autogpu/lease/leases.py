@@ -159,7 +159,8 @@ class Lease(LockedFile):
             visible: The ``CUDA_VISIBLE_DEVICES`` that the children get, as it would be without autogpu. A child that
                 finds another value is no member.
         """
-        pid, start = self.identity["pid"], self.identity["start"]
+        pid = self.identity["pid"]
+        start = self.identity["start"]
         return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_as_text(visible)}"
 
 
@@ -197,7 +198,8 @@ def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket
     Args:
         ticket: Is given up under the same mutex: others must not see this process holding and waiting.
     """
-    with lease.folder.locked() as (descriptor, lease.problem):
+    with lease.folder.locked() as (descriptor, problem):
+        lease.problem = problem
         for attempt in range(_MOST_COLLISIONS):
             # What has just ended may count as alive at first, which is faster; it must not make the difference.
             fresh_s = 0.0 if attempt else _FRESH_S
@@ -249,7 +251,8 @@ def ancestor_lease(
     Args:
         above: The processes above this one, each as its pid and start.
     """
-    marked, uid = _marker(environ)[:3], process.user_of(os.geteuid())
+    marked = _marker(environ)[:3]
+    uid = process.user_of(os.geteuid())
     # In a container of its own a child may have the same pid.
     own = os.getpid(), process.pid_namespace()
     others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own and holder.uid == uid)

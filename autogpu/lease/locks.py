@@ -9,9 +9,7 @@ user can take it, or wait for it, and asking takes no lock.
 from __future__ import annotations
 
 import errno
-import functools
 import io
-import itertools
 import os
 import re
 import stat
@@ -45,7 +43,8 @@ _FIRST_INHERITED = 230
 _MOST_PIECES = 64
 
 # Python has these names since 3.9.
-_GET_OWNER, _OWN = 36, 37
+_GET_OWNER = 36
+_OWN = 37
 
 # ``struct flock``: type, whence, start, length (0: to the end) and pid, which has to be 0.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -104,7 +103,8 @@ class Descriptor:
     def close(self) -> None:
         with ignoring(OSError):  # the descriptor is closed even if close(2) reports an error
             # An exception of a signal handler between these statements leaves the descriptor open: add nothing here.
-            number, self.number = self.number, _CLOSED
+            number = self.number
+            self.number = _CLOSED
             if number != _CLOSED:
                 os.close(number)
         close_in_children.discard(self)
@@ -213,9 +213,7 @@ def holder(descriptor: int) -> str | None:
     """
     try:
         status = os.fstat(descriptor)
-        with io.FileIO("/proc/locks") as file:  # in pieces
-            pieces = iter(functools.partial(file.read, 1 << 16), b"")
-            text = b"".join(itertools.islice(pieces, _MOST_PIECES)).decode(errors="replace")
+        text = _first_pieces("/proc/locks")
     except OSError as error:
         raise_if_from_script(error)
         return None
@@ -225,9 +223,21 @@ def holder(descriptor: int) -> str | None:
     found = re.search(taken, text, re.MULTILINE)
     if found is None or found.group(1) == "0":
         return None
-    pid, uid = int(found.group(1)), process.owner(int(found.group(1)))
+    pid = int(found.group(1))
+    uid = process.owner(pid)
     # The process that took it, also after its end: a fork may keep it.
     return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
+
+
+def _first_pieces(path: str) -> str:
+    found = []
+    with io.FileIO(path) as file:
+        for _ in range(_MOST_PIECES):
+            piece = file.read(1 << 16)
+            if not piece:
+                break
+            found.append(piece)
+    return b"".join(found).decode(errors="replace")
 
 
 def show_to_all(descriptor: int, mode: int) -> None:

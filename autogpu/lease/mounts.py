@@ -39,7 +39,8 @@ def mounts_of(folder: int) -> Mounts:
         raise_if_from_script(error)
         return Mounts()
     prefix = "".join(_ESCAPES.get(character, character) for character in path) + "/"
-    file_system, inside = "", set()
+    file_system = ""
+    inside = set()
     for line in lines:
         if prefix in line:
             point = line.split(" ", 5)[4]

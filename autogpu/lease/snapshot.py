@@ -116,7 +116,8 @@ class FolderReader:
         Raises:
             OSError: The folder can't be read, or this process can't read any file.
         """
-        is_fresh, now_s = monotonic_s() - self._read_s < fresh_s, unix_s()
+        is_fresh = monotonic_s() - self._read_s < fresh_s
+        now_s = unix_s()
         if not is_fresh:
             self._mounts = mounts_of(descriptor)
         by_user = self._files_by_user(descriptor)
@@ -211,7 +212,8 @@ def _alive(
 
 def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
-    uid, size = process.user_of(opened.status.st_uid), opened.status.st_size
+    uid = process.user_of(opened.status.st_uid)
+    size = opened.status.st_size
     # A longer text can't be understood, and a part of one would count now and then, where only blanks are cut off.
     most = size if size <= min(left[uid], _MAX_TEXT_BYTES) else 0
     left[uid] -= most
@@ -257,7 +259,9 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
     keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
     for name, first in firsts.items():
-        found[name][:0] = filter(None, [first or keepers.get(name)])
+        first = first or keepers.get(name)
+        if first:
+            found[name].insert(0, first)
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
 
 
@@ -303,7 +307,8 @@ def _oldest_keepers() -> Mapping[str, int]:
 @lru_cache(maxsize=1024)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
     """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
-    folder, names = Path(f"/proc/{pid}"), []
+    folder = Path(f"/proc/{pid}")
+    names = []
     try:
         own = f"job.{folder.stat().st_uid}."
         descriptors = os.listdir(folder / "fd")  # noqa: PTH208

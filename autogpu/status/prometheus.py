@@ -72,7 +72,8 @@ def _samples(host: HostStatus) -> Iterator[Sample]:
 
 
 def _of_gpu(gpu: GpuStatus) -> Iterator[Sample]:
-    labels, busy = {"gpu": gpu.label, "uuid": gpu.uuid, "name": gpu.name}, gpu.utilization_percent
+    labels = {"gpu": gpu.label, "uuid": gpu.uuid, "name": gpu.name}
+    busy = gpu.utilization_percent
     yield "gpu_read_success", labels, 1
     yield "gpu_memory_bytes", labels, gpu.memory_total_bytes
     yield "gpu_memory_used_bytes", labels, gpu.memory_used_bytes

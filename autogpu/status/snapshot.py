@@ -122,7 +122,8 @@ def host_status(
 
     ``has_hook`` tells that autogpu would be loaded in it.
     """
-    leases, folder = read.leases, None
+    leases = read.leases
+    folder = None
     if read.folder is not None:
         uid = read.folder.owner_uid
         folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin, names.user(uid), uid)
@@ -159,7 +160,8 @@ def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLea
 def _gpus(
     inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
-    claims, causes = claims_by_gpu(jobs), {each.device.uuid: each.cause for each in decision.ranking.rejected}
+    claims = claims_by_gpu(jobs)
+    causes = {each.device.uuid: each.cause for each in decision.ranking.rejected}
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
         instances = [each for each in inventory.devices if each.parent == device.uuid]

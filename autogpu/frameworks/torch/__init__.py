@@ -57,7 +57,8 @@ _START = "start_processes"
 _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
 
 # Asked there by what makes a group of processes, right before NCCL's C++ counts the GPUs; and elsewhere.
-_GROUPS_MODULE, _NCCL = "torch.distributed.distributed_c10d", "is_nccl_available"
+_GROUPS_MODULE = "torch.distributed.distributed_c10d"
+_NCCL = "is_nccl_available"
 
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -97,7 +98,8 @@ class PyTorch(HookedFramework):
     @staticmethod
     def find_hooks() -> Hooks:
         torch: Any = sys.modules.get("torch")
-        version, built = str(getattr(torch, "__version__", "?")), getattr(torch, "version", None)
+        version = str(getattr(torch, "__version__", "?"))
+        built = getattr(torch, "version", None)
         if getattr(built, "hip", None):
             return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
         if not getattr(built, "cuda", None):
@@ -251,7 +253,8 @@ class PyTorch(HookedFramework):
 
     def count_for_library(self, original: Any) -> int:
         """Return the number of GPUs for a library that would use all that ``original`` counts."""
-        visible, count = int(original()), None
+        visible = int(original())
+        count = None
         with self.lock, self.guard():
             count = self._count_for_library(visible)
         return visible if count is None else count
@@ -341,8 +344,10 @@ class PyTorch(HookedFramework):
     def _before(self, *, is_question: bool = False) -> None:
         """CUDA is about to be initialised, if it is not already, or the script asks a question about the GPUs."""
         with self.lock, self.guard():
-            leading, arguments = list(calls("torch")), getattr(sys, "argv", [])[1:]
-            number, named = number_of_process(leading, arguments, _index_of), gpus_named(leading, _index_of)
+            leading = list(calls("torch"))
+            arguments = getattr(sys, "argv", [])[1:]
+            number = number_of_process(leading, arguments, _index_of)
+            named = gpus_named(leading, _index_of)
             if is_question and self.allocation.gpu_list.hides_others:
                 # The code that asks does not use a GPU yet, and its "cuda" says nothing about the number.
                 told = number_of_words(arguments)
@@ -364,7 +369,8 @@ class PyTorch(HookedFramework):
     def _assign(self) -> bool:
         """Assign the GPUs that CUDA has counted; false if the process is to have none."""
         with self.lock, self.guard():
-            count, places = self.gpu_count or 0, self._said.places
+            count = self.gpu_count or 0
+            places = self._said.places
             assignment = self.assign(replace(self._said, gpu_count=count))
             ordinals = assignment.ordinals
             if ordinals is None:
@@ -379,7 +385,8 @@ class PyTorch(HookedFramework):
 
     def _report_spreading(self) -> None:
         with self.lock, self.guard():
-            spreading, self._spreading = self._spreading, ""
+            spreading = self._spreading
+            self._spreading = ""
             if not self._has_reported_spreading:
                 self._has_reported_spreading = True
                 self.on_spreading(spreading)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _INSTALLED = re.compile("/(site|dist)-packages/")
 _TORCH = re.compile("/(site|dist)-packages/torch/")
 
-_KERAS_MODULE, _KERAS_FUNCTION = "keras.src.backend.torch.random", "torch_seed_generator"
+_KERAS_MODULE = "keras.src.backend.torch.random"
+_KERAS_FUNCTION = "torch_seed_generator"
 
 
 def importing_module() -> str:

@@ -34,7 +34,8 @@ class GpuCounter:
             if is_begun or not _always_gives_a_gpu(allocation.policy):
                 return None
             allocation.follow_environment()
-            inventory, visible = allocation.readings.newest, allocation.visible
+            inventory = allocation.readings.newest
+            visible = allocation.visible
             if inventory is None or inventory.unreadable or visible.candidates or allocation.grant.is_none:
                 return None
             count = len(self._elsewhere(built_for) or ())
@@ -62,7 +63,8 @@ class GpuCounter:
         Empty if autogpu has written no list for CUDA, or if the script has changed the variable since.
         """
         allocation = self._allocation
-        inventory, uuids = allocation.readings.newest, allocation.uuids or ()
+        inventory = allocation.readings.newest
+        uuids = allocation.uuids or ()
         if inventory is None or allocation.visible.written is None or allocation.gpu_list.has_changed:
             return []
         index = {device.uuid: device.index for device in inventory.devices}

@@ -13,7 +13,8 @@ from typing import Any, Callable
 from autogpu.frameworks.base import hooked, is_hooked
 
 # Trainer asks torch.cuda.device_count in this function, and makes a DataParallel in the module after it.
-_TRAINER, _TRAINER_MODULE = ("transformers.training_args", "_setup_devices"), "transformers.trainer"
+_TRAINER = ("transformers.training_args", "_setup_devices")
+_TRAINER_MODULE = "transformers.trainer"
 
 # Lightning has had three names. It calls the function for devices="auto" only: -1, a number and a list are the user's.
 # Up to 2.3 it caches the number of GPUs, so that the function itself has to be hooked.
@@ -22,10 +23,12 @@ _LIGHTNING_MODULES = (
     *("lightning.fabric.accelerators.cuda", "lightning.pytorch.accelerators.cuda"),
     *("lightning_fabric.accelerators.cuda", "pytorch_lightning.accelerators.cuda"),
 )
-_LIGHTNING_CLASS, _LIGHTNING_FUNCTION = "CUDAAccelerator", "auto_device_count"
+_LIGHTNING_CLASS = "CUDAAccelerator"
+_LIGHTNING_FUNCTION = "auto_device_count"
 
 # The function in which DataParallel and data_parallel without device_ids count GPUs, and its depth below their caller.
-_DATA_PARALLEL, _CALLS_OF_DATA_PARALLEL = ("torch._utils", "<lambda>"), 4
+_DATA_PARALLEL = ("torch._utils", "<lambda>")
+_CALLS_OF_DATA_PARALLEL = 4
 
 # Code that spreads a model or a batch over all GPUs, and its name for messages. accelerate's function is called for
 # transformers and diffusers as well.
