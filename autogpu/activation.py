@@ -41,7 +41,7 @@ imported: dict[str, HookedFramework] = {}
 _begun_in: int | None = None
 
 # Two frameworks may be used for the first time in two threads.
-_lock = process.renewed_in_children(sys.modules[__name__], "_lock")
+_lock = process.fork_safe_rlock(sys.modules[__name__], "_lock")
 
 
 class _SwitchedOff(Exception):

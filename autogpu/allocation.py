@@ -18,7 +18,7 @@ from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.policy.model import Policy, Resolved
-from autogpu.process import renewed_in_children, with_ancestors
+from autogpu.process import fork_safe_rlock, with_ancestors
 from autogpu.reporting import messages
 from autogpu.selection.decide import decide
 from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
@@ -97,7 +97,7 @@ class Allocation:
         self._written_marker: tuple[int, str] | None = None
         self._has_told_what_is_kept = False
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
-        self.lock = renewed_in_children(self)
+        self.lock = fork_safe_rlock(self)
 
     @property
     def policy(self) -> Policy:

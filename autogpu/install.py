@@ -22,7 +22,7 @@ from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.lease import locks
-from autogpu.process import ask
+from autogpu.snippet import run_snippet
 
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
@@ -148,7 +148,7 @@ def template_folder() -> Path:
     return inside if inside.is_dir() else package.parent / inside.name
 
 
-def template(templates: Path, name: str) -> Path:
+def template_file(templates: Path, name: str) -> Path:
     """The template of a file, in autogpu's wheel under a name that neither Python nor an auditor takes for a switch."""
     return templates / (name if name.endswith(".py") else f"{name}.txt")
 
@@ -157,7 +157,7 @@ def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
     templates = template_folder()
     hook, starters = (
-        {folder / name: template(templates, name).read_bytes() for name in names}
+        {folder / name: template_file(templates, name).read_bytes() for name in names}
         for names in ((STEPS, HOOK), STARTERS[method])
     )
     return {**hook, **_distribution(folder, {**hook, **starters}), **starters}
@@ -167,12 +167,12 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
     """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
     found: list[Path] = []
     for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
-        found += [folder / name] if is_ours(folder / name) else []
+        found += [folder / name] if has_marker(folder / name) else []
         # What a killed install or uninstall left.
         found += sorted(folder.glob(f".{name}.*.tmp"))
     for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
-        if is_ours(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
+        if has_marker(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
     # At the end, just before their folder: pip complains of one that is empty.
     for info in distributions(folder):
@@ -203,7 +203,7 @@ def distributions(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.glob(f"{OWNER}-*.dist-info") if path.is_dir()))
 
 
-def is_ours(path: Path) -> bool:
+def has_marker(path: Path) -> bool:
     """The first line of the file begins with the marker; others may speak of it."""
     try:
         with path.open("rb") as file:
@@ -223,7 +223,7 @@ def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
         what = f"the start-up files in {folder} belong to {owner}"
         raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
     for path in plan:
-        if path.parent == folder and os.path.lexists(path) and not is_ours(path):
+        if path.parent == folder and os.path.lexists(path) and not has_marker(path):
             what = f"{path} exists and was not written by autogpu"
             raise InstallError(what, remedy="move it away, or choose another way with --method")
 
@@ -280,6 +280,6 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
-    found, error, said = ask(executable, _QUESTION, environ)
+    found, error, said = run_snippet(executable, _QUESTION, environ)
     hook, sitecustomize = (path and Path(path) for path in found or (None, None))
     return FreshStart(hook, sitecustomize, error or said)

@@ -1,4 +1,4 @@
-"""A process: its clock, its locks, how it is told from another with the same pid; and one to :func:`ask`.
+"""Process helpers: clocks, fork-safe locks, and process identity (pid and start time).
 
 The reading of the driver begins after this is imported, so without pathlib, functools and threading, each of which
 takes longer than all of this.
@@ -18,9 +18,7 @@ from autogpu.errors import raise_if_from_script
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any, Callable, Iterator, Mapping, Sequence
-
-TIMED_OUT = "timed out"
+    from typing import Any, Callable, Iterator, Mapping
 
 # The most ancestors that are followed; real processes have fewer. Other jobs wait for the mutex during the search.
 _MOST_ABOVE = 64
@@ -67,20 +65,23 @@ def is_readable(descriptor: int, within_s: float) -> bool:
     return bool(select.select([descriptor], [], [], within_s)[0])
 
 
-def in_forked_children(function: Callable[[], None]) -> None:
-    """Call ``function`` in every child that is forked from now on: a lock may be held by a thread that it lacks."""
+def call_after_fork(function: Callable[[], None]) -> None:
+    """Call ``function`` in every child that this process forks.
+
+    A lock needs this, because a thread that the child does not have may hold it.
+    """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 
 
-def renewed_in_children(owner: Any, name: str = "lock") -> threading.RLock:
-    """A lock that may be taken again, for an attribute of ``owner``; children that are forked get another, open one."""
+def fork_safe_rlock(owner: Any, name: str = "lock") -> threading.RLock:
+    """Return a reentrant lock; a forked child gets a new, unlocked one as the attribute ``name`` of ``owner``."""
 
     def make() -> threading.RLock:
         # The same, but where gevent or eventlet have put their own there; what they patch they have imported.
         return getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
 
-    in_forked_children(lambda: setattr(owner, name, make()))
+    call_after_fork(lambda: setattr(owner, name, make()))
     return make()
 
 
@@ -201,41 +202,3 @@ def _read_subordinate_ids() -> list[tuple[str, int, int]]:
     lines = [line.strip().split(":") for line in text.splitlines()]
     ranges = [line for line in lines if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal()]
     return [(name, int(first), int(count)) for name, first, count in ranges]
-
-
-def ask(
-    executable: str, program: str, environ: Mapping[str, str], deadline_s: float = 60.0, options: Sequence[str] = ()
-) -> tuple[Any, str, str]:
-    """Start a Python with ``environ``, and read the last line of what ``program`` prints: start-up code may print.
-
-    Returns:
-        The value that it printed as JSON, or else why there is none; and what it said on stderr.
-    """
-    import json  # few processes ask
-    import subprocess
-
-    try:
-        done = subprocess.run(
-            [executable, *options, "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=copy_of(environ),
-            # Not the current folder, which would come first in sys.path.
-            cwd=os.path.dirname(executable) or None,
-            timeout=deadline_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise_if_from_script(error)
-        return None, f"{TIMED_OUT} after {deadline_s:.0f} s", ""
-    except OSError as error:
-        raise_if_from_script(error)
-        return None, f"it does not start: {error.strerror}", ""
-    stderr = done.stderr.decode(errors="replace").strip()
-    try:
-        return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), "", stderr
-    except (ValueError, IndexError) as error:
-        raise_if_from_script(error)
-        if done.returncode < 0:
-            return None, f"it ended by signal {-done.returncode}", ""
-        return None, stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}", ""

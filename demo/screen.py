@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autogpu.cli.screen import show as show_line
+from autogpu.cli.screen import show_line
 from demo.story import GIB, Phase, sentence
 
 

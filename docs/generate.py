@@ -156,7 +156,7 @@ _RULES = {
 def start_up_tables() -> str:
     """The tables of ``docs/security.md``: what to compare an environment with, and which rules the files keep."""
     names = (install.PTH, install.START, install.HOOK, install.STEPS, install.SITECUSTOMIZE)
-    contents = [install.template(install.template_folder(), name).read_bytes() for name in names]
+    contents = [install.template_file(install.template_folder(), name).read_bytes() for name in names]
     parts = [f"| File of autogpu {__version__} | Bytes | SHA-256 |\n|---|---|---|\n"]
     for name, content in zip(names, contents):
         parts.append(f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |\n")

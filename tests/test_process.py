@@ -4,7 +4,7 @@ import os
 import threading
 import types
 
-from autogpu.process import copy_of, renewed_in_children
+from autogpu.process import copy_of, fork_safe_rlock
 
 
 class Changing(type(os.environ)):
@@ -26,4 +26,4 @@ def test_the_environment_is_copied_while_another_thread_changes_it():
 def test_a_lock_is_of_the_kind_that_the_script_has_put_in_the_place_of_threadings(monkeypatch):
     """As gevent and eventlet do: another kind would let all of their threads in at once."""
     monkeypatch.setattr(threading, "RLock", lambda: "a lock of green threads")
-    assert renewed_in_children(types.SimpleNamespace()) == "a lock of green threads"
+    assert fork_safe_rlock(types.SimpleNamespace()) == "a lock of green threads"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu import policy
-from autogpu.cli.screen import BAD, GOOD, show
+from autogpu.cli.screen import BAD, GOOD, show_line
 from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
 from autogpu.policy.sources import PROJECT_FILE, user_file_of
@@ -45,9 +45,9 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     else:
         console = Console(highlight=False)
         for line, indent in _setting_lines(resolved, changed):
-            show(console, line, indent)
+            show_line(console, line, indent)
         for problem in ["", *map(str, resolved.problems)] if resolved.problems else []:
-            show(console, Text(problem, style=BAD))
+            show_line(console, Text(problem, style=BAD))
     return 1 if resolved.problems else 0
 
 

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from autogpu.cli.screen import BAD, GOOD, show
+from autogpu.cli.screen import BAD, GOOD, show_line
 from autogpu.doctor.checks import examine, gather
 from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
 from autogpu.text import counted
@@ -52,7 +52,8 @@ def doctor(as_json: bool) -> int:
     for name, finding in findings.items():
         mark, style = _MARKS[finding.state]
         quiet = "dim" if finding.state == NOT_APPLICABLE else ""
-        show(console, Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet)), column)
+        line = Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet))
+        show_line(console, line, column)
         if finding.remedy:
             # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
             console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)

@@ -18,7 +18,7 @@ from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install import HOOK, STARTERS
 from autogpu.policy.sources import working_directory
-from autogpu.process import ask
+from autogpu.snippet import run_snippet
 from autogpu.text import printable
 
 AUTOLOAD = "autogpu-autoload"
@@ -114,7 +114,7 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    _, error, _ = ask(executable, "import autogpu; print(1)", os.environ)
+    _, error, _ = run_snippet(executable, "import autogpu; print(1)", os.environ)
     if error:
         remedy = "install autogpu for that Python as it is for this one, or name another by --python"
         raise InstallError(f"{executable} can't import autogpu: {error}", remedy=remedy)

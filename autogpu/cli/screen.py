@@ -23,7 +23,7 @@ def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
     return [line[:indent] + first, *(Text(" " * indent) + other for other in others)]
 
 
-def show(console: Console, line: Text, indent: int | None = None) -> None:
+def show_line(console: Console, line: Text, indent: int | None = None) -> None:
     if not console.is_terminal:
         click.echo(line.plain)
         return

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from autogpu.cli.request import resolve_here
-from autogpu.cli.screen import show
+from autogpu.cli.screen import show_line
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.frozen import replace
 from autogpu.status.model import Answer
@@ -96,7 +96,7 @@ def status(
 
         # What is no host is ssh's to refuse, which takes nothing behind its `--` for an option.
         each_once = list(dict.fromkeys(part.strip() for part in hosts.split(",")))
-        ask = partial(remote.ask, each_once, remote_command)
+        ask = partial(remote.ask_hosts, each_once, remote_command)
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
@@ -107,7 +107,7 @@ def status(
         click.echo(json.dumps(_as_values(answers, view.user), indent=2))
     else:
         for line in page(answers, view):
-            show(console, line)
+            show_line(console, line)
     return int(any(map(_has_failed, answers)))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes, CudaProperties
 from autogpu.errors import raise_if_from_script
-from autogpu.process import ask
+from autogpu.snippet import run_snippet
 
 _CUDA_SUCCESS = 0
 
@@ -82,7 +82,7 @@ def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tu
 
     if not is_this_python(sys.executable) or reaps_children():
         return None
-    found, _, _ = ask(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    found, _, _ = run_snippet(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
     if found is None:
         return ()
     _, number, gpus = found

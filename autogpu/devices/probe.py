@@ -325,7 +325,7 @@ class Readings:
     """
 
     def __init__(self, reader: DeviceReader, environ: Mapping[str, str], first: Reading) -> None:
-        self._lock = process.renewed_in_children(self, "_lock")
+        self._lock = process.fork_safe_rlock(self, "_lock")
         self.newest: Inventory | None = None
         self._reader = reader
         self._environ = environ

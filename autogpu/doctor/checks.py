@@ -26,13 +26,13 @@ from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
-from autogpu.process import ask
 from autogpu.reporting import messages
 from autogpu.selection import explain
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
+from autogpu.snippet import run_snippet
 from autogpu.text import counted, listed, printable
 from autogpu.users import host_setup_command, sudo
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
@@ -71,7 +71,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    cuda, cuda_error, _ = ask(sys.executable, START, all_gpus, START_DEADLINE_S)
+    cuda, cuda_error, _ = run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, folder_error = try_folder(environ)
     return Facts(
         environ=original_environ(environ),
@@ -99,7 +99,7 @@ def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
     program = _FRAMEWORK.format(module=module, questions=questions)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    found, error, _ = ask(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    found, error, _ = run_snippet(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
     return {"error": error} if error else found
 
 
@@ -117,7 +117,8 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        if path and ask(path, _PREFIX, environ, _PYTHON_DEADLINE_S)[0] not in (None, os.path.realpath(sys.prefix)):
+        prefix = path and run_snippet(path, _PREFIX, environ, _PYTHON_DEADLINE_S)[0]
+        if path and prefix not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
 

@@ -13,8 +13,8 @@ from autogpu.frozen import Value
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
 from autogpu.policy import Resolved
-from autogpu.process import TIMED_OUT
 from autogpu.selection.grants import NO_ENGINE, Grant
+from autogpu.snippet import TIMED_OUT
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 PASSED, WARNING, FAILED, NOT_APPLICABLE = "passed", "warning", "failed", "not applicable"

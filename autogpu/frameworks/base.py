@@ -89,7 +89,7 @@ class HookedFramework(Framework):
         self._has_listed = False
         self._lists_in: int | None = None
         self.guard = guard
-        self.lock = process.renewed_in_children(self)
+        self.lock = process.fork_safe_rlock(self)
         self.assignment: Assignment | None = None
         self._decision: Decision | None = None
         self._selection: SelectionRequest | None = None

@@ -57,7 +57,7 @@ class Folder(Value):
     patience_s: float = 2.0
 
     @contextmanager
-    def opened(self) -> Iterator[int]:
+    def open(self) -> Iterator[int]:
         """A descriptor of the folder, checked again: all is done relative to it, whatever the path becomes.
 
         Raises:
@@ -74,7 +74,7 @@ class Folder(Value):
     def is_on_fuse(self) -> bool:
         """True if locks in it may be visible only to processes that use it through the same FUSE mount."""
         try:
-            with self.opened() as descriptor:
+            with self.open() as descriptor:
                 return mounts_of(descriptor).is_fuse
         except LeaseUnavailable:
             return False
@@ -93,7 +93,7 @@ class Folder(Value):
         mutex = locks.Descriptor()
         problem = None
         locks.close_in_children.add(mutex)
-        with self.opened() as descriptor:
+        with self.open() as descriptor:
             try:
                 try:
                     # Once more: a fork's child goes on with the other one.
@@ -109,9 +109,9 @@ class Folder(Value):
                 yield descriptor, problem
             finally:
                 try:
-                    mutex.let_go()
+                    mutex.unlock_and_close()
                 except BaseException:  # a signal handler of the script came in between
-                    mutex.let_go()
+                    mutex.unlock_and_close()
                     raise
 
     def unusable(self, error: OSError) -> LeaseUnavailable:
@@ -182,7 +182,7 @@ def _lock(folder: Folder, mutex: int) -> None:
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
         if now_s > begun_s + patience_s:
-            who = locks.holder(mutex) or "a process that can't be seen from here"
+            who = locks.flock_holder(mutex) or "a process that can't be seen from here"
             stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
             what = f"the lock of {folder.path} could not be had for {stuck_s:.0f} s: it is held by {who}"
             raise LeaseUnavailable(what, remedy="if it is stuck, end that process")

@@ -13,7 +13,7 @@ from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
-from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, placed
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, own_files
 from autogpu.process import monotonic_s
 from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
@@ -61,7 +61,7 @@ class LockedFile:
         self._pid = os.getpid()
         self._file = locks.Descriptor()
         # An interpreter that ends leaves it to the kernel: the lease lasts as long as the process may use the GPU.
-        weakref.finalize(self, self._file.close_if_ours).atexit = False
+        weakref.finalize(self, self._file.close_if_still_open).atexit = False
 
     def put(self, descriptor: int, name: str, text: bytes) -> None:
         """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
@@ -80,18 +80,18 @@ class LockedFile:
             while text:
                 text = text[os.write(self._file.number, text) :]
             locks.show_to_all(self._file.number, _MODE)
-            placed[name] = os.getpid()
+            own_files[name] = os.getpid()
             os.rename(hidden, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         finally:
             locks.unlink(descriptor, hidden)
 
     def is_in(self, descriptor: int) -> bool:
         """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
-        return self._file.is_ours and locks.is_named(descriptor, self.name, self._file.status)
+        return self._file.is_still_open and locks.still_has_name(descriptor, self.name, self._file.status)
 
     def beat(self) -> None:
         """Show the others that this process is running."""
-        if self._file.is_ours:
+        if self._file.is_still_open:
             with ignoring(OSError):
                 locks.beat(self._file.number)
 
@@ -100,14 +100,14 @@ class LockedFile:
         if self._pid != os.getpid():
             return
         try:
-            with self.folder.opened() as descriptor:
+            with self.folder.open() as descriptor:
                 if self.is_in(descriptor):
                     locks.unlink(descriptor, self.name)
         except LeaseUnavailable:  # the folder has gone, and the file with it
             pass
         finally:
-            placed.pop(self.name, None)
-            self._file.close_if_ours()
+            own_files.pop(self.name, None)
+            self._file.close_if_still_open()
 
 
 class Lease(LockedFile):
@@ -178,7 +178,7 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
     """
     reader = FolderReader()
     try:
-        with lease.folder.opened() as descriptor:
+        with lease.folder.open() as descriptor:
             reader.read(descriptor)  # before the mutex is taken, under which others would wait for it
         is_held = try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
         return lease if is_held else None

@@ -69,7 +69,7 @@ class Descriptor:
             self.open(call, *arguments, **options)
 
     def open(self, call: Callable[..., int], *arguments: object, **options: object) -> None:
-        self.close_if_ours()
+        self.close_if_still_open()
         vars(self).pop("status", None)
         try:
             self.number = call(*arguments, **options)
@@ -89,15 +89,15 @@ class Descriptor:
         self.close()
 
     @property
-    def is_ours(self) -> bool:
-        """It is open still: a daemon closes all descriptors when it starts, and its number may be another file's."""
+    def is_still_open(self) -> bool:
+        """True if the number is still this file's: a daemon closes all descriptors when it starts."""
         if self.number == _CLOSED:
             return False
         try:
             now = os.fstat(self.number)
         except OSError as error:
             raise_if_from_script(error)
-            return error.errno != errno.EBADF  # a file server that is away says nothing of whose the number is
+            return error.errno != errno.EBADF  # a file server that does not answer proves nothing
         return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
 
     def close(self) -> None:
@@ -109,13 +109,13 @@ class Descriptor:
                 os.close(number)
         close_in_children.discard(self)
 
-    def close_if_ours(self) -> None:
-        """Close it unless the number is another file's by now."""
-        if self.is_ours:
+    def close_if_still_open(self) -> None:
+        """Close it, unless the number is another file's by now."""
+        if self.is_still_open:
             self.close()
         self.number = _CLOSED
 
-    def let_go(self) -> None:
+    def unlock_and_close(self) -> None:
         """Drop its ``flock`` for all who share the description, and close it. Not a lease: a child may use the GPU."""
         # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock
         # would stay until that child ends.
@@ -205,7 +205,7 @@ def refuse_special(status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "it is not a regular file")
 
 
-def holder(descriptor: int) -> str | None:
+def flock_holder(descriptor: int) -> str | None:
     """Who took the ``flock``, shared or not, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
 
     Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Only the first
@@ -246,7 +246,7 @@ def show_to_all(descriptor: int, mode: int) -> None:
     os.fchmod(descriptor, mode | stat.S_ISVTX)
 
 
-def is_named(folder: int, name: str, status: os.stat_result) -> bool:
+def still_has_name(folder: int, name: str, status: os.stat_result) -> bool:
     """The file still has that name in the folder, also where the system can't tell."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
@@ -263,7 +263,7 @@ def unlink(folder: int, name: str) -> None:
 
 def _after_fork_in_child() -> None:
     for opened in list(close_in_children):
-        opened.close_if_ours()
+        opened.close_if_still_open()
 
 
-process.in_forked_children(_after_fork_in_child)
+process.call_after_fork(_after_fork_in_child)

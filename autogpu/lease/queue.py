@@ -110,7 +110,7 @@ class _Place(LockedFile):
     @property
     def is_taken(self) -> bool:
         """True if others see the place."""
-        return self._file.is_ours
+        return self._file.is_still_open
 
     def rest(self, until_s: float) -> None:
         """Wait, and show the others meanwhile that this process is running."""
@@ -120,7 +120,7 @@ class _Place(LockedFile):
 
     def look(self) -> bool:
         """Tell if a GPU could be claimed now; take a ticket if not."""
-        with self.folder.opened() as descriptor:
+        with self.folder.open() as descriptor:
             snapshot = self.reader.read(descriptor)
             wants = self.choose(snapshot) is not None
             # The folder's owner could have removed it.

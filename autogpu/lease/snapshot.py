@@ -42,8 +42,8 @@ _MOST_UNLISTED = 16
 
 _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 
-# The names of the files that this process has placed, with its pid: a fork's child has the table too, and placed none.
-placed: dict[str, int] = {}
+# The pid of this process, keyed by the names of its files: a forked child has the table too, and owns none of them.
+own_files: dict[str, int] = {}
 
 
 # These errors concern the process that reads, and say nothing of the file that it wanted to open.
@@ -91,7 +91,7 @@ def snapshot(folder: Folder, *, is_partial: bool = False) -> LeaseSnapshot:
     Raises:
         LeaseUnavailable: The folder can't be read.
     """
-    with folder.opened() as descriptor:
+    with folder.open() as descriptor:
         return FolderReader().read(descriptor, is_partial=is_partial)
 
 
@@ -221,7 +221,7 @@ def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
         fields = fields_of(os.read(opened.number, most))
     except model.MalformedRecord:
         fields = {}
-    return kind(name, uid, is_mine=placed.get(name) == os.getpid(), since_s=opened.status.st_mtime, **fields)
+    return kind(name, uid, is_mine=own_files.get(name) == os.getpid(), since_s=opened.status.st_mtime, **fields)
 
 
 class Processes(Value):

@@ -39,7 +39,7 @@ _OR_NONE = " | None"
 _TOO_LARGE = 1 << 53
 
 
-def ask(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
+def ask_hosts(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
     """The status of each host, in that order. A terminal's Ctrl-C ends each ``ssh`` as well.
 
     Args:
@@ -51,10 +51,10 @@ def ask(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
     if not shutil.which("ssh"):
         raise AutoGpuError("there is no ssh on this machine", remedy="install OpenSSH's client")
     with ThreadPoolExecutor(len(hosts)) as pool:
-        return tuple(pool.map(partial(_ask, command=command), hosts))
+        return tuple(pool.map(partial(_ask_host, command=command), hosts))
 
 
-def _ask(host: str, command: str) -> Answer:
+def _ask_host(host: str, command: str) -> Answer:
     # Into files: a pipe may be kept open by what ssh leaves in the background.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
         command_line = [*_LIMITED, *_SSH, host, f"{command} status --json"]

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from autogpu.cli.screen import folded, show
+from autogpu.cli.screen import folded, show_line
 
 LINE = "  GPU 2: place 3: busy, claimed by bert.py (pid 20518)"
 
@@ -27,5 +27,5 @@ def test_a_long_line_is_folded_between_words_and_indented(width, indent, pieces)
 
 def test_a_pipe_gets_the_line_whole_and_without_colours(capsys):
     line = Text("x" * 300, style="red")
-    show(Console(file=io.StringIO()), line)
+    show_line(Console(file=io.StringIO()), line)
     assert capsys.readouterr().out == line.plain + "\n"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from autogpu.install import template
+from autogpu.install import template_file
 from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.hook.cases import ALL, CASES
@@ -211,7 +211,7 @@ def test_finder_keeps_no_part_of_another_module_alive():
 
 def test_start_up_files_are_ascii_carry_the_marker_and_hold_one_plain_import():
     names = ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth", "autogpu.start", "sitecustomize.py")
-    texts = {name: template(TEMPLATES, name).read_bytes().decode("ascii") for name in names}
+    texts = {name: template_file(TEMPLATES, name).read_bytes().decode("ascii") for name in names}
     assert all(text.startswith("# autogpu start-up file, version 1.") for text in texts.values())
     lines = [line for line in texts["autogpu.pth"].splitlines() if not line.startswith("#")]
     assert lines == ["import _autogpu_hook"]

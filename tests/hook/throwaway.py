@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from autogpu.install import template
+from autogpu.install import template_file
 from tests.support.environments import ROOT
 
 TEMPLATES = ROOT / "sitecustomize_template"
@@ -107,7 +107,7 @@ def make(base, version, folder):
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     write(site_packages, PACKAGES)
     for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
-        (site_packages / name).write_bytes(template(TEMPLATES, name).read_bytes())
+        (site_packages / name).write_bytes(template_file(TEMPLATES, name).read_bytes())
     return Throwaway(folder / "bin" / "python", version, site_packages)
 
 

@@ -42,7 +42,7 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
             return None
         if event == "line":
             sys.settrace(None)
-            with folder.opened() as descriptor:
+            with folder.open() as descriptor:
                 found = FolderReader().read(descriptor, remove_stale=True)
             seen.append(tuple(str(dict(holder.claims)) for holder in found.holders))
             sys.settrace(tidy_up)
@@ -50,7 +50,7 @@ def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_
 
     sys.settrace(tidy_up)
     try:
-        with folder.opened() as descriptor:
+        with folder.open() as descriptor:
             file.put(descriptor, "job.0.1.00000000", lease_text({"GPU-0": 2}))
     finally:
         sys.settrace(None)

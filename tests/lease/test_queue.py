@@ -311,7 +311,7 @@ def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket, monke
     with monkeypatch.context() as then:
         then.setattr(locks, "unix_s", lambda: time.time() - 100)
         locks.beat(ticket.files[-1].fileno())
-    with folder.opened() as descriptor:
+    with folder.open() as descriptor:
         reader = FolderReader()
         (before,) = reader.read(descriptor).waiters
         locks.beat(ticket.files[-1].fileno())

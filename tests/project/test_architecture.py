@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "text"},
     {"process", "users", "stderr"},
-    {"uncaught", "devices.enumeration"},
+    {"uncaught", "snippet", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
     {"history", "frameworks.model"},
     {"reporting", "acquire", "engines", "visibility"},
