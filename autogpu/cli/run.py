@@ -158,7 +158,7 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
     # Where this is ignored the kernel keeps no exit status for us.
     of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-    def restore() -> None:
+    def restore_signals() -> None:
         signal.signal(signal.SIGCHLD, of_children)
         for number in defaults:
             signal.signal(number, signal.SIG_DFL)
@@ -166,7 +166,7 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
 
     try:
         # Not close_fds: what the caller opened for the command stays open, as without autogpu.
-        process = subprocess.Popen(command, env=environ, preexec_fn=restore, close_fds=False)
+        process = subprocess.Popen(command, env=environ, preexec_fn=restore_signals, close_fds=False)
     except OSError as error:
         _end_unstarted(command[0], error)
     for number in forwarded:

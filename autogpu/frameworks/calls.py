@@ -15,11 +15,11 @@ _IS_FUNCTION = 1
 
 
 def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
-    """The calls that lead here, innermost first, but for our own.
+    """Yield the calls of the stack, innermost first, without those of autogpu.
 
     Args:
         framework: The name of its module.
-        with_globals: The variables are also the global ones whose names stand in the code of the call.
+        with_globals: Add the global variables whose names are in the code of the call.
     """
     files = (autogpu.__file__, sys.modules[framework].__file__)
     own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in files)
@@ -35,11 +35,13 @@ def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
 
 
 def variables_of(frame: FrameType) -> dict[str, object]:
-    """A copy of the variables of ``frame``, which keeps nothing alive that the script deletes later."""
+    """Return a copy of the variables of ``frame``."""
     found = frame.f_locals
     variables = dict(found)
-    # Up to 3.12 a function's frame keeps this copy, and with it all that the script deletes before the function ends.
-    # Not one that the script has asked for itself, nor a module's own names. The frame, this name and the call count.
+    # Up to Python 3.12, reading ``f_locals`` of a function makes a dictionary that the frame keeps until the function
+    # ends: the data that a script deletes in its main() would stay in memory. No other way of Python's reads the
+    # variables. A dictionary that the script has, by locals(), has more than three references: the frame's, this
+    # name's and the call's.
     if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
         found.clear()
     return variables
