@@ -124,8 +124,7 @@ class FolderReader:
         bytes_of_each = min(_MAX_BYTES, max(_FEWEST_BYTES, _MAX_BYTES_OF_ALL // max(len(by_user), 1)))
         left: dict[int, int] = defaultdict(lambda: bytes_of_each)
         found: dict[_Key, Holder] = {}
-        blocked = OSError(errno.EXDEV, "something is mounted on it")
-        unreadable = [UnreadableFile(name, None, blocked) for name in self._mounts.inside if _OURS.fullmatch(name)]
+        unreadable = _covered_by_mounts(self._mounts)
         for name, status in _fair_parts(by_user):
             key = status.st_ctime_ns, name, status.st_ino
             value = self._known.get(key)
@@ -146,12 +145,7 @@ class FolderReader:
         self._known = {key: value for key, value in found.items() if value.pid is not None}
         if not is_fresh:
             self._read_s = monotonic_s()
-        in_order = [found[key] for key in sorted(found)]
-        return LeaseSnapshot(
-            tuple(each for each in in_order if not isinstance(each, Waiter)),
-            tuple(each for each in in_order if isinstance(each, Waiter)),
-            tuple(unreadable),
-        )
+        return _in_order(found, unreadable)
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
         """The leases and tickets of each user, each once, by whatever name."""
@@ -171,6 +165,18 @@ class FolderReader:
                 seen.add(status.st_ino)
                 by_user[process.user_of(status.st_uid)].append((entry.name, status))
         return by_user
+
+
+def _covered_by_mounts(mounts: Mounts) -> list[UnreadableFile]:
+    error = OSError(errno.EXDEV, "something is mounted on it")
+    return [UnreadableFile(name, None, error) for name in mounts.inside if _OURS.fullmatch(name)]
+
+
+def _in_order(found: Mapping[_Key, Holder], unreadable: Iterable[UnreadableFile]) -> LeaseSnapshot:
+    in_order = [found[key] for key in sorted(found)]
+    holders = tuple(each for each in in_order if not isinstance(each, Waiter))
+    waiters = tuple(each for each in in_order if isinstance(each, Waiter))
+    return LeaseSnapshot(holders, waiters, tuple(unreadable))
 
 
 def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
@@ -247,14 +253,7 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if each.pid_namespace == namespace}
-    by_pid: dict[int | None, list[Holder]] = defaultdict(list)
-    for each in here.values():
-        by_pid[each.pid].append(each)
-    found: dict[str, list[int]] = {name: [] for name in here}
-    for pid in sorted(listed):
-        owner = _owner(list(process.with_ancestors(pid)), here, by_pid)
-        if owner is not None:
-            found[owner.name] += filter(None, (owner.pid_here, pid))
+    found = _listed_pids(here, listed)
     unlisted = [name for name, pids in found.items() if not pids]
     firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
     keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
@@ -263,6 +262,19 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
         if first:
             found[name].insert(0, first)
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
+
+
+def _listed_pids(here: Mapping[str, Holder], listed: Iterable[int]) -> dict[str, list[int]]:
+    """Return the pids that the driver lists, keyed by the lease of their job, each behind the pid of its holder."""
+    by_pid: dict[int | None, list[Holder]] = defaultdict(list)
+    for each in here.values():
+        by_pid[each.pid].append(each)
+    found: dict[str, list[int]] = {name: [] for name in here}
+    for pid in sorted(listed):
+        owner = _owner(list(process.with_ancestors(pid)), here, by_pid)
+        if owner is not None:
+            found[owner.name] += filter(None, (owner.pid_here, pid))
+    return found
 
 
 def _owner(
