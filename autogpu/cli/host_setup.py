@@ -198,10 +198,13 @@ def host_setup(is_check: bool, is_print: bool) -> int:
 def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
     lines = []
     for part in parts:
-        lines += [f"{part.path} {part.problem or 'is in place'}."] if part.problem or is_check else []
-        lines += [f"  {part.consequence}"] if part.consequence else []
+        if part.problem or is_check:
+            lines.append(f"{part.path} {part.problem or 'is in place'}.")
+        if part.consequence:
+            lines.append(f"  {part.consequence}")
     wanting = [part for part in parts if part.problem and part.is_required]
     if any(part.will_be_made for part in wanting):
         return [*lines, f"To set it up: {host_setup_command(sudo())}"]
-    lines += [] if wanting else ["All that is required is in place."]
+    if not wanting:
+        lines.append("All that is required is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

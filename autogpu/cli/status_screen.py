@@ -343,9 +343,11 @@ def _bar(cells: int, shares: Sequence[float] | None) -> str:
 
 
 def _owners(gpu: GpuStatus) -> list[str]:
-    computing = [process for process in gpu.unmanaged_processes if not process.is_graphics]
-    users = dict.fromkeys([*(job.user for job in gpu.jobs), *(process.user or "unknown" for process in computing)])
-    return [printable(user, 16) for user in users]
+    users = [job.user for job in gpu.jobs]
+    for process in gpu.unmanaged_processes:
+        if not process.is_graphics:
+            users.append(process.user or "unknown")
+    return [printable(user, 16) for user in dict.fromkeys(users)]
 
 
 def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:

@@ -56,9 +56,12 @@ def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
     if not entry.startswith(_PREFIXES):
         return None if entry[:4].upper() in _PREFIXES else []
     called = [device for device in devices if is_called(device, entry)]
-    # The instances of a card may be those that could not be read; and drivers read also an older kind of name.
-    is_unread = entry.startswith("MIG-") and any(device.mig_enabled for device in takeable(devices))
-    return None if (is_unread or entry.startswith("MIG-GPU-")) and not called else called
+    if called or not entry.startswith("MIG-"):
+        return called
+    if entry.startswith("MIG-GPU-"):
+        return None  # an older kind of name, which drivers read, too
+    # The instances of a card may be those that could not be read.
+    return None if any(device.mig_enabled for device in takeable(devices)) else called
 
 
 def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | None) -> list[Device] | None:

@@ -204,10 +204,14 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> mo
 
 
 def _used_bytes(job: Job, device: Device) -> int | None:
+    """Return the memory of the job's processes on the device; ``None`` if it is not known."""
+    if not job.pids_here:
+        return None
     used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
     known = [size for size in used if size is not None]
-    # A job of which the driver lists no process uses nothing, if its processes can be told at all.
-    return sum(known) if known or (not used and job.pids_here) else None
+    if used and not known:
+        return None
+    return sum(known)
 
 
 def _is_active(job: Job, device: Device) -> bool | None:

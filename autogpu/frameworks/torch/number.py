@@ -28,12 +28,23 @@ def number_of_process(
 
 
 def gpus_named(calls: Iterable[Call], index_of: Callable[[object], int | None]) -> tuple[int, ...]:
-    """The GPUs that a call of the framework names as its ``device_ids``, as ``DataParallel`` has; each once."""
-    named: Iterable[Any] = (call.variables.get("device_ids") for call in calls if call.is_frameworks)
-    found = next((each for each in named if type(each) in (list, tuple)), ())
-    indices = [each if type(each) is int else _index(each, index_of) for each in found]
-    numbers = dict.fromkeys(index for index in indices if index is not None and index >= 0)
-    return tuple(numbers) if set(indices) == set(numbers) else ()
+    """Return the GPUs in the ``device_ids`` of the innermost call of the framework that has some, as DataParallel."""
+    for call in calls:
+        named: Any = call.variables.get("device_ids") if call.is_frameworks else None
+        if type(named) in (list, tuple):
+            return _distinct(named, index_of)
+    return ()
+
+
+def _distinct(named: Iterable[object], index_of: Callable[[object], int | None]) -> tuple[int, ...]:
+    """Return the index of each named GPU once; ``()`` if something else is named, too."""
+    indices: dict[int, None] = {}
+    for each in named:
+        index = each if type(each) is int else _index(each, index_of)
+        if index is None or index < 0:
+            return ()
+        indices[index] = None
+    return tuple(indices)
 
 
 def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
