@@ -7,28 +7,29 @@ import sys
 from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence
 
 from autogpu import engines, stderr
-from autogpu.acquire import Taken, acquire, covers, raise_if_refused, script_name
+from autogpu.acquire import Taken, acquire, covers, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
 from autogpu.history import ThisRun
+from autogpu.lease import GaveUp
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import fork_safe_rlock, with_ancestors
-from autogpu.reporting import messages
+from autogpu.reporting import choice, leases, waiting
+from autogpu.reporting import engines as engine_messages
+from autogpu.reporting import policy as policy_messages
 from autogpu.selection.decide import decide
-from autogpu.selection.explain import CHOSEN_BY_SCRIPT, drawbacks, order_is_fixed
+from autogpu.selection.decision import Decision, Reason, Verdict, left_alone
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
-from autogpu.selection.model import Decision, SelectionRequest, Verdict, left_alone
-from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.model import ONE_GPU, SelectionRequest, wanted_gpus
 from autogpu.selection.ranks import library_count, told_of_siblings
 from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices, restore
-from autogpu.text import listed
 from autogpu.variables import LEASE
 from autogpu.visibility import GpuList
 
@@ -164,7 +165,7 @@ class Allocation:
                 self.gpu_list.list_gpus(inventory)
                 self.readings.prepare()
                 if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                    self.say(unmatched_lists(self.resolved, inventory, self.visible.spec))
+                    self.say(policy_messages.unmatched(self.resolved, inventory, self.visible.spec))
 
     # CUDA's start
 
@@ -216,9 +217,8 @@ class Allocation:
         assert taken is not None
         decision = taken.decision
         at = self.gpu_list.list_claimed(inventory, decision, places, is_parents=taken.is_parents)
-        if at and not taken.is_parents:
-            names = listed([f"cuda:{place}" for place in at])
-            decision = replace(decision, why=f"{decision.why}, as the script's {names}")
+        if not taken.is_parents:
+            decision = replace(decision, indices=at)
         self.taken = replace(taken, decision=decision.counted_as(self.visible.pool), is_listed=True)
         self.tell_children()
 
@@ -254,34 +254,43 @@ class Allocation:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
         self.this_run.read_last_runs(self.readings.newest)
-        # Lightning starts one rank for each GPU that it was given, so each rank claims one.
-        is_shared_out = library_count(self.grant.rank, self.environ) > 0
-        selection = SelectionRequest(
-            policy=replace(self.policy, count=1) if is_shared_out else self.policy,
+        # The framework reports a number that does not exist.
+        is_number = visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count
+        wanted = wanted_gpus(
+            self.policy.count,
+            is_set=self.resolved.settings["select.count"].is_set,
+            numbers=numbers if is_number else (),
+            named=request.named,
+            asked=request.count,
+        )
+        return SelectionRequest(
+            policy=self.policy,
             visible_spec=visible.spec,
             inventory=inventory,
             uuids=uuids,
             gpu_count=request.gpu_count,
             own_uid=os.getuid(),
             own_pid=os.getpid(),
-            chosen=request.visible,
-            named_count=request.named,
-            asked_count=request.count,
-            count_is_set=self.resolved.settings["select.count"].is_set,
+            chosen=None if is_number else request.visible,
+            numbers=numbers if is_number else (),
+            keeps_places=is_number and self.wants_order,
+            # Lightning starts one rank for each GPU that it was given, so each rank claims one.
+            wanted=ONE_GPU if library_count(self.grant.rank, self.environ) else wanted,
+            busy=self.policy.busy,
+            wait_s=self.policy.wait_s,
+            per_user=self.policy.per_user,
             grant=self.grant,
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
+            script_demand=demand_of_script(
+                request.limits, request.fraction, request.logical, min(wanted.count, request.gpu_count)
+            ),
         )
-        # The framework reports a number that does not exist.
-        if visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count:
-            selection = replace(selection, chosen=None, numbers=numbers, keeps_places=self.wants_order)
-        wanted, said = min(selection.wanted_count, request.gpu_count), (request.limits, request.fraction)
-        return replace(selection, script_demand=demand_of_script(*said, request.logical, wanted))
 
     def decide(self, selection: SelectionRequest, framework: str) -> Decision:
         """Choose and claim on fresh readings. A claim of another framework of this process is used again if it fits."""
         if selection.chosen == ():
             # The script hides all GPUs from this framework; others may still use some.
-            return left_alone(selection, CHOSEN_BY_SCRIPT)
+            return left_alone(selection, Reason.CHOSEN_BY_SCRIPT)
         taken = self.taken
         is_first, uuids = not self.assigned_to, selection.uuids or ()
         if taken is not None and taken.lease is not None and taken.decision.has_named(selection.numbers):
@@ -291,7 +300,7 @@ class Allocation:
         elif taken is not None and taken.lease is not None and not is_first:
             # Another framework has the claim, and this one's script has named other GPUs.
             decision = replace(
-                taken.decision.counted_as(uuids, ()), verdict=Verdict.NOT_OUR_CHOICE, why=CHOSEN_BY_SCRIPT
+                taken.decision.counted_as(uuids, ()), verdict=Verdict.NOT_OUR_CHOICE, reason=Reason.CHOSEN_BY_SCRIPT
             )
         else:
             decision = self.take(selection)
@@ -320,21 +329,31 @@ class Allocation:
         """
         uuids, rank = selection.uuids or (), selection.grant.rank
         is_worker = self.visible.order is Order.WORKERS
-        why = order_is_fixed(self.policy, is_worker=is_worker)
+        reason = Reason.WORKERS_NUMBER if is_worker else Reason.COUNTED_BEFORE
         if self.decision is not None:
             return self.decision
         if is_worker or not uuids:
-            return left_alone(selection, why)
+            return left_alone(selection, reason)
         number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
         number = number if number < len(uuids) else 0
         in_use = [0] if number in selection.in_use else []  # its index in a list of this GPU alone
-        alone = replace(selection, uuids=uuids[number : number + 1], in_use=in_use, gpu_count=1, count_is_set=True)
-        policy = replace(selection.policy, busy="share", wait_s=0.0, count=1, per_user=0)
-        taken = self.take(replace(alone, policy=policy, grant=replace(selection.grant, rank=None)))
+        # The framework uses this GPU in any case, even if it is busy or the user holds as many as the cap allows.
+        alone = replace(
+            selection,
+            uuids=uuids[number : number + 1],
+            in_use=in_use,
+            gpu_count=1,
+            wanted=ONE_GPU,
+            busy="share",
+            wait_s=0.0,
+            per_user=0,
+            grant=replace(selection.grant, rank=None),
+        )
+        taken = self.take(alone)
         if taken.verdict is Verdict.TAKE:
-            taken = replace(taken, why=why + drawbacks(taken.ranking.candidates)).counted_as(uuids)
+            taken = replace(taken, reason=reason).counted_as(uuids)
         elif taken.verdict is not Verdict.CANNOT_CHOOSE:
-            taken = left_alone(selection, why)
+            taken = left_alone(selection, reason)
         return self.keep_decision(taken)
 
     @property
@@ -354,26 +373,31 @@ class Allocation:
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.taken is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
-                raise_if_refused(self.keep_decision(decide(selection)))
+                _raise_if_refused(self.keep_decision(decide(selection)))
 
     # The claim
 
     def take(self, request: SelectionRequest) -> Decision:
         """Decide and claim. An earlier claim is released, because the script may have listed other GPUs since."""
         self.release()
-        waiting = messages.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
+        report = waiting.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ = self.gpu_list.environ_without_autogpu()
         script = self.grant.task or script_name(getattr(sys, "argv", []))
         try:
-            self.taken = acquire(request, environ, script, self.readings.take, waiting, self._above)
+            taken = acquire(request, environ, script, self.readings.take, report, self._above)
+            _raise_if_refused(taken.decision)
+        except GaveUp as gave_up:
+            what, remedy = waiting.gave_up(gave_up)
+            raise WaitTimeout(what, remedy=self.resolved.as_typed(remedy)) from None
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise
+        self.taken = taken
         self.tell_children()
         if self.taken.problem:
-            self.say([messages.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
+            self.say([leases.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
         elif self.lease is not None and self.lease.folder.is_on_fuse():
-            self.say(["; ".join(messages.folder_on_fuse(str(self.lease.folder.path)))])
+            self.say(["; ".join(leases.folder_on_fuse(str(self.lease.folder.path)))])
         return self.taken.decision
 
     def keep_decision(self, decision: Decision) -> Decision:
@@ -434,17 +458,20 @@ class Allocation:
         """Print one line if Ray assigns other GPUs to a later task of this process, whose framework keeps its GPUs."""
         with self.guard():
             grant = self.granted_by_now()
-            now = messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
-            before = messages.granted_gpus(self.grant, self.visible.spec.value)
+            now = engine_messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
+            before = engine_messages.granted_gpus(self.grant, self.visible.spec.value)
             if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
                 self._has_told_what_is_kept = True
-                self.say_in_each_rank(
-                    f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
-                    "from an earlier one; to have a process for each task: max_calls=1"
-                )
+                self.say_in_each_rank(engine_messages.kept_gpus(grant, now, before))
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines, but only in the first rank of a job."""
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)
+
+
+def _raise_if_refused(decision: Decision) -> None:
+    """Raise :class:`NoEligibleDevice` if the decision is to stop."""
+    if decision.verdict is Verdict.REFUSE:
+        raise NoEligibleDevice(choice.why(decision), remedy=choice.busy_remedy(decision))

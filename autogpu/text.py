@@ -59,25 +59,6 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def memory_in_words(
-    limits_mib: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
-) -> str:
-    """How a framework allocates, under the limits of the logical GPUs of each GPU, or a script's fraction of each.
-
-    Where it does not grow, it allocates as much as it may have, at once.
-    """
-    when = ", allocated as needed" if grows else ", allocated at once"
-    if fraction:
-        return f"limited by the script to {fraction:.0%} of each GPU" + when
-    if any(limits_mib):
-        each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mib]
-        limited = "limited by the script" if by_script else "limited"
-        if len(set(each)) > 1:
-            return f"{limited}, in this order, to {', '.join(each)}{when}"
-        return f"{limited} to {each[0]}{' on each' if len(each) > 1 else ''}{when}"
-    return when[2:]
-
-
 def short_path(path: str | os.PathLike[str], homes: Sequence[str] = ()) -> str:
     """``path`` as people write it, with ``~`` for the home folder, which may have several names."""
     text = os.fspath(path)

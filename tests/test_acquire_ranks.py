@@ -1,12 +1,10 @@
 """How the ranks of one job acquire their GPUs: together, or each by itself."""
 
-import contextlib
-
 import pytest
 
-from autogpu.errors import NoEligibleDevice, WaitTimeout
+from autogpu.lease import GaveUp
+from autogpu.selection.decision import RankSlice, Verdict
 from autogpu.selection.grants import Grant
-from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import LocalRank
 from autogpu.text import GIB
 from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
@@ -24,7 +22,7 @@ def test_ranks_are_promised_the_idlest_gpus_together(acquired, busy):
 
 def test_what_a_rank_holds_for_all_is_theirs_alone(acquired, other):
     first = other(TWO, **JOB)
-    with pytest.raises(WaitTimeout):
+    with pytest.raises(GaveUp):
         acquired(rank_of(0, BUSY, gpu(1), gpu(2), job="launcher.8.1"))
     second = acquired(rank_of(1, BUSY, gpu(1), gpu(2)))
     assert (second.decision.ordinals, second.decision.claims) == ((2,), bytes_on({2: 24}))
@@ -41,9 +39,9 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
-    assert (late.ordinals, bool(late.why_capped), gpu(1).uuid in late.caps) == ((1,), is_capped, is_capped)
+    assert (late.ordinals, late.is_capped_by_others, gpu(1).uuid in late.caps) == ((1,), is_capped, is_capped)
     assert late.claims == bytes_on({1: 0 if is_capped else 24})
-    assert (granted.why_capped, granted.caps) == ("", {}), "a scheduler's word"
+    assert granted.caps == {}, "an engine granted it"
 
 
 def test_ranks_with_another_list_choose_for_themselves(acquired, other):
@@ -99,8 +97,8 @@ def test_a_rank_that_names_all_gpus_does_not_wait_for_them(acquired):
 
 
 SECOND, COMPUTES = {"ordinals": (1,)}, {"used": (2,)}
-SHARED = {"claims": bytes_on({1: 12}), "why": "local rank 1 of 2 (Open MPI), 2 ranks share it"}
-CAPPED = {"claims": bytes_on({1: 0}), "caps": bytes_on({1: 19.5})}
+SHARED = {"claims": bytes_on({1: 12}), "slice": RankSlice(LocalRank(1, 2, "Open MPI", job=JOB["group"]), 2, 2)}
+CAPPED = {"claims": bytes_on({1: 0}), "cap_bytes": bytes_on({1: 19.5})}
 
 
 @pytest.mark.parametrize(
@@ -124,17 +122,16 @@ def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reser
 
 def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(acquired, tmp_path):
     seen = []
-    with pytest.raises(WaitTimeout):
+    with pytest.raises(GaveUp):
         acquired(rank_of(0, BUSY, gpu(1)), on_wait=lambda queue, decision: seen.append(decision))
-    assert [(decision.verdict, decision.why[:25]) for decision in seen] == [(Verdict.WAIT, "2 GPUs wanted, 1 is free:")]
+    assert [(each.verdict, each.waits_for, each.free) for each in seen] == [(Verdict.WAIT, 2, 1)]
     assert leases(tmp_path).holders == ()
 
 
-@pytest.mark.parametrize("busy", ["cpu", "error"])
-def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy):
-    with pytest.raises(NoEligibleDevice) if busy == "error" else contextlib.nullcontext():
-        asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
-        assert acquired(asked).decision.verdict is Verdict.CPU
+@pytest.mark.parametrize(("busy", "verdict"), [("cpu", Verdict.CPU), ("error", Verdict.REFUSE)])
+def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy, verdict):
+    asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
+    assert acquired(asked).decision.verdict is verdict
     assert leases(tmp_path).holders == ()
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from autogpu import acquire, lease
 from autogpu.devices.model import Inventory, UnreadableDevice
-from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, model
-from autogpu.selection.model import Verdict
+from autogpu.lease import Demand, GaveUp, model
+from autogpu.selection.decision import Verdict
 from autogpu.text import GIB
 from autogpu.variables import LEASE_DIR
 from tests.support.acquiring import BUSY, asking, leases
@@ -106,7 +105,7 @@ def test_who_waits_for_a_free_gpu_keeps_nobody_from_joining_one_in_use(acquired,
     asked = asking(gpu(0, pids=[keeper.pid], used_gib=4, busy=50), wait_s=60.0)
     waits = []
     with waiting_job({LEASE_DIR: str(tmp_path)}, Demand(bytes_per_gpu=need_bytes, uuids=(gpu(0).uuid,))):
-        taken = acquired(asked, on_wait=lambda queue, decision: waits.append(decision.why))
+        taken = acquired(asked, on_wait=lambda queue, decision: waits.append(decision.reason))
     assert (waits, taken.decision.verdict, list(taken.decision.caps)) == ([], Verdict.TAKE, [gpu(0).uuid])
 
 
@@ -119,11 +118,10 @@ def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other,
         told.append((queue.position, queue.count, queue.timeout_s))
         clock[0] += 7201.0
 
-    with full_disk(), pytest.raises(WaitTimeout) as gave_up:
+    with full_disk(), pytest.raises(GaveUp) as gave_up:
         acquired(asking(gpu(0), gpu(1), gpu(2), count=3, busy="wait", wait_s=7200.0), on_wait=on_wait)
     assert told == [(1, 3, 7200.0)]
-    assert gave_up.value.what == "gave up after 2 h at place 1"
-    assert gave_up.value.remedy == "to wait longer: AUTOGPU_WAIT=4h; `autogpu status` lists the holders"
+    assert (gave_up.value.timeout_s, gave_up.value.position) == (7200.0, 1)
 
 
 @pytest.mark.slow  # the driver is read every two seconds
@@ -141,6 +139,6 @@ def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
         clock[0] += 5.0
         raise lease.LeaseUnavailable("a slow file server", remedy="none")
 
-    monkeypatch.setattr(lease, "acquire_lease", fails_late)
+    monkeypatch.setattr(lease, "choose_and_lease", fails_late)
     taken = acquired(asking(gpu(0)))
-    assert (taken.decision.verdict, taken.decision.why) == (Verdict.TAKE, "the only one here")
+    assert (taken.decision.verdict, taken.decision.request.waited_s) == (Verdict.TAKE, 0.0)

@@ -13,6 +13,7 @@ from autogpu import activation, stderr
 from autogpu.devices.model import NVLINK, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.model import DeviceRequest
+from autogpu.lease import Cap, CapCause
 from autogpu.selection.memory import within_context
 from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR
@@ -54,7 +55,7 @@ ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
 BESIDE = within_context(10 * GIB)
 LIMIT = {"AUTOGPU_LIMIT": "2GiB"}
 TWO_LIMITED = {**LIMIT, "AUTOGPU_COUNT": "2", "AUTOGPU_GROWTH": "0"}
-LIMITED = {"caps": dict.fromkeys(range(3), 2 * GIB), "claims": {2: 2048 + 512, 1: 2048 + 512}}
+LIMITED = {"cap_bytes": dict.fromkeys(range(3), 2 * GIB), "claims": {2: 2048 + 512, 1: 2048 + 512}}
 OF_PROCESS = {"AUTOGPU_LIMIT": "4GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
 LARGE_CONTEXT = {**OF_PROCESS, "contexts": {"context_bytes": 700 * MIB}}
 TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
@@ -63,18 +64,25 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
 @pytest.mark.parametrize(
     ("gpus", "options", "said", "expected"),
     [
-        case("the-idlest", THREE, {}, ordinals=(0,), growth=True, caps={}, claims={2: ALL}, first=FREE + MORE),
+        case("the-idlest", THREE, {}, ordinals=(0,), growth=True, cap_bytes={}, claims={2: ALL}, first=FREE + MORE),
         case("two-with-a-limit", THREE, TWO_LIMITED, ordinals=(0, 1), growth=None, **LIMITED),
-        case("a-limit-on-the-process", ONE, LARGE_CONTEXT, caps={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
+        case("a-limit-on-the-process", ONE, LARGE_CONTEXT, cap_bytes={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
         case("none-is-wanted", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),
         case("none-by-the-scripts-choice", ONE, {}, {"chosen": ()}, ordinals=None, claims={}, first=""),
-        case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, caps={0: 2 * GIB}, claims={0: 8192 + 512}),
+        case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, cap_bytes={0: 2 * GIB}, claims={0: 8192 + 512}),
         case("the-scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 512}),
         case("a-limit-on-one-of-two", TWO, {"AUTOGPU_COUNT": "2"}, {"limits": (GIB,)}, claims={0: ALL, 1: ALL}),
         case("two-names-on-one-take-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 512}),
-        case("a-ceiling-beside-others", FULL, {}, {"fraction": 0.9}, ceilings={0: BESIDE}, claims={0: 0}),
+        case(
+            "a-ceiling-beside-others",
+            FULL,
+            {},
+            {"fraction": 0.9},
+            ceilings={0: Cap(BESIDE, CapCause.SHARED)},
+            claims={0: 0},
+        ),
         case("as-many-as-the-script-names", TWO, {}, {"named": 2}, claims={0: ALL, 1: ALL}),
         case("unless-the-policy-says-how-many", TWO, {"AUTOGPU_COUNT": "1"}, {"named": 2}, claims={1: ALL}),
     ],
@@ -82,9 +90,17 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
 def test_the_first_context_gets(started, gpus, options, said, expected):
     process = started(*gpus, **options)
     assigned = process.framework.take(**said)
-    claims, (first, *more) = process.claims if process.holders else {}, process.lines or [""]
-    found = {"claims": claims, "first": first, "more": more}
-    assert {name: found.get(name, getattr(assigned, name, None)) for name in expected} == expected
+    first, *more = process.lines or [""]
+    found = {
+        "claims": process.claims if process.holders else {},
+        "first": first,
+        "more": more,
+        "cap_bytes": {ordinal: cap.bytes for ordinal, cap in assigned.caps.items()},
+        "ordinals": assigned.ordinals,
+        "growth": assigned.growth,
+        "ceilings": assigned.ceilings,
+    }
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_the_readings_of_the_context_decide_and_not_those_of_the_import(started):
@@ -301,6 +317,10 @@ def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys
 # Children and forks
 
 
+def in_bytes(caps):
+    return {ordinal: cap.bytes for ordinal, cap in caps.items()}
+
+
 @pytest.mark.parametrize(
     ("gpus", "policy", "caps"),
     [
@@ -311,14 +331,14 @@ def test_a_wait_that_was_too_long_ends_the_script_with_status_75(started, capsys
 )
 def test_a_child_is_a_member_of_its_parents_job(started, gpus, policy, caps):
     parent = started(*gpus, **policy)
-    assert parent.framework.take().caps == caps
+    assert in_bytes(parent.framework.take().caps) == caps
     now, counted = parent.driver.now.devices, parent.cuda.devices
 
     def work():
         inherited = {name: value for name, value in parent.environ.items() if name.startswith(("AUTOGPU_", "CUDA_"))}
         child = started(*now, counted=counted, **{**policy, **inherited})
         assigned = child.framework.take()
-        return assigned.ordinals, dict(assigned.caps), child.lines[0]
+        return assigned.ordinals, in_bytes(assigned.caps), child.lines[0]
 
     ordinals, found, line = in_a_fork(work)
     assert (ordinals, found) == ((0,), caps)

@@ -4,8 +4,9 @@ import pytest
 
 from autogpu.devices.model import UnreadableDevice
 from autogpu.policy import Policy
-from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.model import Decision, Verdict, VisibleSpec
+from autogpu.selection.decision import Decision, Verdict
+from autogpu.selection.grants import NO_ENGINE, Denial, Grant
+from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LONE_RANK, LocalRank
 from autogpu.selection.visible_devices import Order, initial_visibility
 from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
@@ -52,7 +53,7 @@ class Listed(GpuList):
 LOCKED = {"exclude": ("1",), "locked": frozenset({"select.exclude"})}
 OF_TWO = Grant(rank=LocalRank(0, 2, "MPICH"))
 LONE = Grant(rank=LocalRank(1, 2, LONE_RANK, job="ranks.1"))
-NONE = Grant("Slurm", "no GPU", is_none=True)
+NONE = Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 NARROWED = {WRITTEN: listing(1, 0), ORIGINAL: "0,1", VISIBLE: "0,1"}
 UUIDS = f"{gpu(0).uuid},{gpu(2).uuid}"
 
@@ -236,7 +237,7 @@ def test_what_an_ancestor_left_behind_is_replaced(environ, started_with, origina
 
 
 def test_an_engine_that_grants_anew_to_each_task_is_followed():
-    environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", is_none=True)
+    environ, none = {"RAY_RAYLET_PID": "7"}, Grant("Ray", Denial.RAY_ASSIGNED_NONE)
     visible = Listed(environ, grant=none)
     for grant, for_cuda, shown in ((Grant("Ray", visible="2"), listing(2), "2"), (none, "-1", "-1")):
         visible.follow(MACHINE, grant)

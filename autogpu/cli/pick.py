@@ -10,9 +10,11 @@ import click
 from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
-from autogpu.selection import explain
+from autogpu.reporting import choice
+from autogpu.reporting.gpus import each_gpu, labels
+from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.members import Family
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.selection.model import SelectionRequest
 from autogpu.stderr import say
 from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -50,7 +52,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
             "`autogpu run --hold --busy wait -- command` also holds them"
         )
     if resolved.policy.count == 0:
-        return _pick_none(explain.COUNT_IS_ZERO, form)
+        return _pick_none(choice.COUNT_IS_ZERO, form)
     try:
         request = request_gpus(resolved, os.environ)
     except NoDriver as error:
@@ -60,21 +62,21 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     decision, family = decide_now(request, "picking")
     status = _print_decision(decision, family, form, request)
     if is_explained:
-        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory, "picked"):
+        for line in each_gpu(decision, decision.devices, "picked"):
             say(line)
     return status
 
 
 def _print_decision(decision: Decision, family: Family | None, form: str, request: SelectionRequest) -> int:
     if decision.verdict is Verdict.CPU and request.policy.busy == "cpu":
-        return _pick_none(decision.why, form)
+        return _pick_none(choice.why(decision), form)
     if decision.verdict is not Verdict.TAKE:
         say(_without_gpu(in_words(decision)))
         return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
     click.echo(_formatted(decision.devices, form))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
     held = "reserved already" if is_held else "not reserved"
-    say(f"{explain.gpu_names(device.label for device in decision.devices)} picked, {held}: {in_words(decision)}")
+    say(f"{labels(decision.devices)} picked, {held}: {in_words(decision)}")
     return 0
 
 

@@ -13,10 +13,13 @@ from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.policy import KEYS, Resolved, kinds
 from autogpu.policy.model import COMMAND_LINE, with_options
 from autogpu.process import unix_s
-from autogpu.selection import explain
+from autogpu.reporting import policy as policy_messages
+from autogpu.reporting.choice import why
+from autogpu.reporting.engines import denial
+from autogpu.reporting.gpus import gpu_names, no_device
+from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.members import Family, preview
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
-from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.model import SelectionRequest
 from autogpu.status.snapshot import read_leases, request_here
 from autogpu.stderr import say
 from autogpu.text import printable
@@ -94,28 +97,29 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
         raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
     request = request_here(resolved, inventory, environ, own_pid)
     if request.grant.is_none:
-        raise AutoGpuError(request.grant.why, remedy=request.grant.remedy)
+        what, remedy = denial(request.grant)
+        raise AutoGpuError(what, remedy=remedy)
     if not inventory.devices:
-        raise DriverUnavailable(explain.no_device(inventory), remedy=inventory.remedy)
+        raise DriverUnavailable(no_device(inventory), remedy=inventory.remedy)
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
         remedy = "name them by UUID"
         if inventory.unreadable:
-            what += f" while {explain.gpu_names(lost.index for lost in inventory.unreadable)} can't be read"
+            what += f" while {gpu_names(lost.index for lost in inventory.unreadable)} can't be read"
         else:
             remedy += ", or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         raise AutoGpuError(what, remedy=remedy)
     if not request.uuids:
         raise AutoGpuError(f"CUDA_VISIBLE_DEVICES={value} hides every GPU", remedy="unset it")
-    for line in unmatched_lists(resolved, inventory, request.visible_spec):
+    for line in policy_messages.unmatched(resolved, inventory, request.visible_spec):
         say(line)
     return request
 
 
 def in_words(decision: Decision) -> str:
     """Why it was decided so, with the command's options, as a terminal may show it."""
-    return printable(with_options(decision.why), 2000)
+    return printable(with_options(why(decision)), 2000)
 
 
 def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[Decision, Family | None]:

@@ -15,13 +15,15 @@ import click
 from autogpu.acquire import acquire, script_name
 from autogpu.cli.request import NoDriver, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
-from autogpu.errors import AutoGpuError
+from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.install import template_folder
+from autogpu.lease import GaveUp
 from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
-from autogpu.reporting import messages
-from autogpu.selection import explain
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.reporting import choice, leases, waiting
+from autogpu.reporting.gpus import each_gpu, labels
+from autogpu.selection.decision import Decision, Verdict
+from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import numbered_list, original_environ
 from autogpu.stderr import say
 from autogpu.text import printable
@@ -98,11 +100,14 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
             say(with_options(line))
 
     # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
-    acquired = acquire(
-        request, environ, script, lambda: probe.finish(probe.start(os.environ)), messages.WaitingReport(tell)
-    )
+    report = waiting.WaitingReport(tell)
+    try:
+        acquired = acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
+    except GaveUp as error:
+        what, remedy = waiting.gave_up(error)
+        raise WaitTimeout(what, remedy=remedy) from None
     if acquired.problem:
-        tell(messages.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
+        tell(leases.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     # The list is this command's now, and not that of an autogpu above it.
     environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))
@@ -118,13 +123,15 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is Verdict.CPU:
         tell(f"no GPU for {script}: {why}")
         return {CUDA_VISIBLE_DEVICES: "-1"}
+    if decision.verdict is Verdict.REFUSE:
+        raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    not_held = messages.not_held(shared, decision) if shared else ""
-    tell(f"{explain.gpu_names(device.label for device in decision.devices)} for {script}: {why}{not_held}")
+    not_held = choice.not_held(shared, decision) if shared else ""
+    tell(f"{labels(decision.devices)} for {script}: {why}{not_held}")
     if request.policy.level == "explain":
-        for line in explain.each_gpu(decision.ranking, decision.devices, request.inventory):
+        for line in each_gpu(decision, decision.devices):
             tell(line)
     # The program may be one that reads numbers.
     uuids = [device.uuid for device in decision.devices]

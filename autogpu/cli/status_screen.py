@@ -19,7 +19,8 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
 from autogpu.frozen import Value, replace
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.selection import explain
+from autogpu.reporting.choice import DISABLED
+from autogpu.reporting.gpus import gpu_names
 from autogpu.status.model import Answer, GpuStatus, HostStatus, JobStatus, Preview, UnmanagedProcess, WaiterStatus
 from autogpu.text import GIB, counted, listed, printable, size, span
 from autogpu.users import host_setup_command, sudo
@@ -185,13 +186,13 @@ def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
     served = [gpu.label for gpu in gpus if gpu.uuid in waiter.uuids]
     if not waiter.uuids or len(served) == len(gpus):
         return ""
-    return f", only {explain.gpu_names(served)}" if served else ", only GPUs that are not shown here"
+    return f", only {gpu_names(served)}" if served else ", only GPUs that are not shown here"
 
 
 def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
     start = f"A script started {'there' if view.remote else 'here'} would get "
-    if not host.has_hook and preview.why != explain.SWITCHED_OFF:
+    if not host.has_hook and preview.why != DISABLED:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
@@ -219,7 +220,7 @@ def no_hook(view: View) -> str:
 def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
     label = {gpu.uuid: gpu.label for gpu in gpus}
     return {
-        "take": explain.gpu_names([label[uuid] for uuid in preview.uuids if uuid in label]),
+        "take": gpu_names([label[uuid] for uuid in preview.uuids if uuid in label]),
         "cpu": "the CPU",
         "wait": "a place in the queue",
         "refuse": "an error",

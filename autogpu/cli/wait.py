@@ -18,8 +18,9 @@ from autogpu.errors import AutoGpuError, WaitTimeout
 from autogpu.frozen import replace
 from autogpu.policy.model import BY_NAME
 from autogpu.process import monotonic_s
-from autogpu.selection import explain
-from autogpu.selection.model import Decision, SelectionRequest, Verdict
+from autogpu.reporting.gpus import labels
+from autogpu.selection.decision import Decision, Verdict
+from autogpu.selection.model import SelectionRequest
 from autogpu.stderr import is_terminal, say
 from autogpu.text import listed, span
 
@@ -72,7 +73,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         return wait_for_jobs(names, within_s)
     request = request_gpus(resolve_flags(flags), os.environ)
     # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
-    request = replace(request, policy=replace(request.policy, busy="wait"))
+    request = replace(request, busy="wait")
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
@@ -80,7 +81,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")
-    found = explain.gpu_names(device.label for device in decision.devices)
+    found = labels(decision.devices)
     asked = "".join(f"{BY_NAME[name].flag} {shlex.quote(text)} " for name, text in flags.items())
     say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold {asked}-- command`")
     return 0

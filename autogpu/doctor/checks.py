@@ -26,11 +26,12 @@ from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
-from autogpu.reporting import messages
-from autogpu.selection import explain
+from autogpu.reporting import leases as lease_messages
+from autogpu.reporting import policy as policy_messages
+from autogpu.reporting.engines import denial
+from autogpu.reporting.gpus import gpu_names
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
 from autogpu.snippet import run_snippet
 from autogpu.text import counted, listed, printable
@@ -148,7 +149,7 @@ def unreadable_files(folder: Folder | None) -> list[str]:
         found = lease.snapshot(folder, is_partial=True).unreadable if folder else ()
     except lease.LeaseUnavailable:  # which try_folder tells
         found = ()
-    return [messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
+    return [lease_messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:
@@ -241,12 +242,12 @@ def check_health(facts: Facts) -> Finding:
     bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in faulty]
     remedies = []
     if faulty:
-        names = explain.gpu_names(device.index for device in faulty)
+        names = gpu_names(device.index for device in faulty)
         reset = f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
         remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
-        bad.append(f"{explain.gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")
+        bad.append(f"{gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")
         remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or give it instances")
     return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
 
@@ -269,7 +270,7 @@ def check_cuda(facts: Facts) -> Finding:
 def check_visible(facts: Facts) -> Finding:
     value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.grant.is_none:
-        return not_applicable(f"{facts.grant.why}; {facts.grant.remedy}")
+        return not_applicable("; ".join(denial(facts.grant)))
     if facts.inventory.has_no_driver or value is None:
         return not_applicable(f"{CUDA_VISIBLE_DEVICES} hides no GPU")
     if facts.hides_all_gpus:
@@ -290,7 +291,7 @@ def check_leases(facts: Facts) -> Finding:
         what = f"in {path}, {'; '.join(facts.unreadable_files)}: what its owner claims with it does not count"
         return Finding(WARNING, what, "ask the owner to remove the file, or remove it as root")
     if facts.is_folder_on_fuse:
-        return Finding(WARNING, *messages.folder_on_fuse(path))
+        return Finding(WARNING, *lease_messages.folder_on_fuse(path))
     is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
@@ -305,7 +306,7 @@ def check_leases(facts: Facts) -> Finding:
 def check_policy(facts: Facts) -> Finding:
     resolved = facts.resolved
     spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
-    unmatched = unmatched_lists(resolved, facts.inventory, spec)
+    unmatched = policy_messages.unmatched(resolved, facts.inventory, spec)
     problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
     if not resolved.policy.enabled:
         problems.append(f"autogpu is switched off by {resolved.settings['enabled'].origin}")

@@ -19,10 +19,13 @@ from autogpu import process, stderr, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.errors import is_interruption, raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
-from autogpu.reporting import messages
+from autogpu.lease import Cap
+from autogpu.reporting import choice
+from autogpu.reporting import frameworks as framework_messages
+from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
-from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict
+from autogpu.selection.model import SelectionRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,7 +161,7 @@ class HookedFramework(Framework):
             # Its C++ may start CUDA without a word.
             allocation.hide_where_none_is_taken()
         if hooks.missing and allocation.visible.may_have_gpus:
-            allocation.say([messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
+            allocation.say([framework_messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
 
     # CUDA's start
 
@@ -279,17 +282,17 @@ class HookedFramework(Framework):
     def _lines(self, usage: Usage, inventory: Inventory | None) -> list[str]:
         allocation, own, name = self.allocation, self._decision, self.NAME
         visible, decision = allocation.visible, own or allocation.decision
-        lines = messages.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
+        lines = choice.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
         if allocation.policy.level == "quiet":
             return lines
         if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
             last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
             lines[0] += f"; {last}" if last else ""
         if decision is None and visible.names_none and inventory is not None and inventory.devices:
-            lines.append(messages.names_no_gpu(visible.spec.value or "", inventory, name))
+            lines.append(framework_messages.names_no_gpu(visible.spec.value or "", inventory, name))
         if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
             now, _ = visible.found_now(allocation.environ)
-            lines.append(messages.set_too_late(now or "", name))
+            lines.append(framework_messages.set_too_late(now or "", name))
         return lines
 
     def on_uncaught(self, error: BaseException) -> None:
@@ -297,12 +300,20 @@ class HookedFramework(Framework):
         of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
         found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
         if found is not None and self._selection is not None and self.assignment is not None:
-            from autogpu.out_of_memory import lines_of
+            from autogpu.out_of_memory import exhaustion
+            from autogpu.reporting.memory import out_of_memory
 
-            lines = lines_of(found, self, self.allocation, self._selection, self.assignment)
-            if lines:
+            allocation = self.allocation
+            facts = exhaustion(found, self, allocation, self._selection, self.assignment)
+            if facts is not None and allocation.decision is not None:
+                lines = out_of_memory(
+                    facts,
+                    limit_origin=str(allocation.resolved.settings["memory.limit"].origin),
+                    idle_remedy=choice.idle_remedy(allocation.decision),
+                    locked=allocation.policy.locked,
+                )
                 stderr.forget()
-                self.allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well
+                allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well
 
     def on_unused(self) -> None:
         """The framework goes without the GPUs that it was given, for a reason of its own."""
@@ -330,21 +341,21 @@ class HookedFramework(Framework):
         allocation = self.allocation
         policy, decision = allocation.policy, allocation.decision
         if decision and decision.verdict is Verdict.TAKE and policy.level != "quiet":
-            allocation.say(messages.few_replicas(strategy, replicas, decision, policy.per_user))
+            allocation.say(framework_messages.few_replicas(strategy, replicas, decision, policy.per_user))
 
     def on_spreading(self, library: str) -> None:
         """Name the GPUs that the process has not claimed, because a ``library`` is about to use all that it sees."""
         decision = self.allocation.decision
         if decision is not None and decision.verdict is Verdict.TAKE and self.allocation.policy.level != "quiet":
-            self.allocation.say(messages.spreading(library, decision))
+            self.allocation.say(framework_messages.spreading(library, decision))
 
     def on_late_name(self, number: int, taken: int) -> None:
         """The script names the GPU of this ``number`` after the framework has started with ``taken`` GPUs."""
-        self._say_unless_quiet(messages.late_name(number, taken, self.NAME))
+        self._say_unless_quiet(framework_messages.late_name(number, taken, self.NAME))
 
     def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
         """A ``strategy`` has fewer replicas than the script named devices, because it names them too late."""
-        self._say_unless_quiet(messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
+        self._say_unless_quiet(framework_messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
 
     def _say_unless_quiet(self, line: str) -> None:
         if self.allocation.policy.level != "quiet":
@@ -352,4 +363,4 @@ class HookedFramework(Framework):
 
     def on_unsupported(self, why: str) -> None:
         """The framework's GPUs are none that autogpu knows; the policy is not applied."""
-        self.allocation.say([f"policy not applied: {why}; {self.NAME} continues with its defaults"])
+        self.allocation.say([framework_messages.unsupported(why, self.NAME)])

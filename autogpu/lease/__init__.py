@@ -5,10 +5,21 @@ GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 """
 
 from autogpu.lease.folder import Folder, find_folder
-from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, has_parents_list
-from autogpu.lease.model import Demand, Holder, LeaseUnavailable, NoFolderYet, QueueState, Waiter
+from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, choose_and_lease, has_parents_list
+from autogpu.lease.model import (
+    Cap,
+    CapCause,
+    Demand,
+    GaveUp,
+    Holder,
+    LeaseUnavailable,
+    NoFolderYet,
+    QueueState,
+    Terms,
+    Waiter,
+)
 from autogpu.lease.snapshot import LeaseSnapshot, Processes, UnreadableFile, processes_of, snapshot
 
-__all__ = ["Demand", "Folder", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable", "NoFolderYet", "Processes"]
-__all__ += ["QueueState", "UnreadableFile", "Waiter", "acquire_lease", "ancestor_lease", "find_folder"]
-__all__ += ["has_parents_list", "processes_of", "snapshot"]
+__all__ = ["Cap", "CapCause", "Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
+__all__ += ["NoFolderYet", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter", "acquire_lease"]
+__all__ += ["ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "processes_of", "snapshot"]

@@ -6,21 +6,23 @@ import errno
 import os
 import time
 import weakref
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu import process
 from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
-from autogpu.lease.model import Holder, LeaseUnavailable, Waiter
+from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, own_files
 from autogpu.process import monotonic_s
-from autogpu.selection.model import Cap
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
-Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "Mapping[str, int] | None"]
-_ChooseBy = Callable[[LeaseSnapshot], "Mapping[str, int] | None"]
-_Caps = Callable[[], Mapping[str, Cap]]
+# What a caller decided, which only the caller understands.
+Decided = TypeVar("Decided")
+
+# Given the live holders and those who wait: the decision, and what to hold by it; None to hold nothing.
+Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "tuple[Decided, Terms | None]"]
+ChooseBySnapshot = Callable[[LeaseSnapshot], "tuple[Decided, Terms | None]"]
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
@@ -124,26 +126,24 @@ class Lease(LockedFile):
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
-    def __init__(self, folder: Folder, script: str, *, group: str = "", caps: _Caps = dict) -> None:
+    def __init__(self, folder: Folder, script: str, *, group: str = "") -> None:
         """Hold nothing yet.
 
         Args:
             script: The running script; only its name is kept, never its folder or arguments.
-            caps: Tells, once it is chosen what to claim, what each member of the job may allocate, by GPU UUID.
         """
         super().__init__(folder)
         # Looks into /proc; others don't have to wait for that.
         self.identity = model.identity(script)
         self.group = group
         self.problem: LeaseUnavailable | None = None
-        self._caps = caps
         self.claims: Mapping[str, int] = {}
 
-    def write(self, descriptor: int, claims: Mapping[str, int]) -> None:
-        """Hold ``claims``, unless a reader would refuse them; :meth:`release` it where this fails."""
+    def write(self, descriptor: int, terms: Terms) -> None:
+        """Hold ``terms``, unless a reader would refuse them; :meth:`release` the lease if this fails."""
         name = model.new_name("job")
-        text = model.encode_lease({**self.identity, "group": self.group or name}, claims, self._caps())
-        self.claims = dict(claims)
+        text = model.encode_lease({**self.identity, "group": self.group or name}, terms)
+        self.claims = dict(terms.claims)
         self.put(descriptor, name, text)
 
     def leave_to_programs(self) -> None:
@@ -164,13 +164,36 @@ class Lease(LockedFile):
         return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_as_text(visible)}"
 
 
-def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
-    """Choose and claim in one step that no other process can come between: ``lease``, or ``None`` if nothing fits.
+def acquire_lease(
+    lease: Lease, choose: Callable[[Sequence[Holder], Sequence[Waiter]], Mapping[str, int] | None]
+) -> Lease | None:
+    """Claim the bytes that ``choose`` returns, keyed by GPU UUID; see :func:`choose_and_lease`.
+
+    Returns:
+        ``lease``, or ``None`` if nothing is claimed.
+    """
+
+    def pair(holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[None, Terms | None]:
+        claims = choose(holders, waiters)
+        return None, None if claims is None else Terms(claims)
+
+    try:
+        _, is_held = choose_and_lease(lease, pair)
+        return lease if is_held else None
+    except BaseException:  # as in choose_and_lease
+        lease.release()
+        raise
+
+
+def choose_and_lease(lease: Lease, choose: Choose[Decided]) -> tuple[Decided, bool]:
+    """Choose and claim in one step that no other process can come between.
 
     Args:
-        choose: Is given the live holders and those who wait, and returns bytes by GPU UUID, or ``None``. All
-            others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
-            several times, and the last result counts. What it raises comes through.
+        choose: All others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
+            several times. What it raises comes through.
+
+    Returns:
+        The decision that counts, and whether ``lease`` holds what it claims.
 
     Raises:
         LeaseUnavailable: The folder does not let us: nothing is claimed.
@@ -180,40 +203,44 @@ def acquire_lease(lease: Lease, choose: Choose) -> Lease | None:
     try:
         with lease.folder.open() as descriptor:
             reader.read(descriptor)  # before the mutex is taken, under which others would wait for it
-        is_held = try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
-        return lease if is_held else None
+        return try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
         lease.release()
         raise
 
 
-def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket: LockedFile | None = None) -> bool:
+def try_to_acquire(
+    lease: Lease, reader: FolderReader, choose: ChooseBySnapshot[Decided], ticket: LockedFile | None = None
+) -> tuple[Decided, bool]:
     """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
 
-    So a promise holds also where the mutex can't be had, and where its holder was stopped so long that the others went
-    on without: both have written before they read again, so that at least one sees the other. ``False`` where nothing
-    is chosen; the caller releases ``lease`` where this raises.
+    So a promise holds also if the mutex can't be had, and if its holder was stopped so long that the others went on
+    without it: both have written before they read again, so that at least one sees the other. The caller releases
+    ``lease`` if this raises.
 
     Args:
         ticket: Is given up under the same mutex: others must not see this process holding and waiting.
+
+    Returns:
+        The decision, and whether ``lease`` holds what it claims.
     """
     with lease.folder.locked() as (descriptor, problem):
         lease.problem = problem
         for attempt in range(_MOST_COLLISIONS):
-            # What has just ended may count as alive at first, which is faster; it must not make the difference.
+            # A process that has just ended may count as alive at first, which is faster; the second look is exact.
             fresh_s = 0.0 if attempt else _FRESH_S
             before = reader.read(descriptor, remove_stale=True, fresh_s=fresh_s)
-            claims = choose(before)
-            if claims is None:
+            decided, terms = choose(before)
+            if terms is None:
                 if attempt:
-                    return False
+                    return decided, False
                 continue
-            lease.write(descriptor, claims)
+            lease.write(descriptor, terms)
             if _stands(lease, reader, descriptor, choose, before):
                 if ticket:
                     ticket.release()
-                return True
+                return decided, True
             lease.release()
             if lease.problem:
                 # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
@@ -221,8 +248,10 @@ def try_to_acquire(lease: Lease, reader: FolderReader, choose: _ChooseBy, ticket
     raise LeaseUnavailable("other processes keep claiming the same GPUs", remedy="start again")
 
 
-def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _ChooseBy, before: LeaseSnapshot) -> bool:
-    """``lease`` was chosen in regard of all others that are there now."""
+def _stands(
+    lease: Lease, reader: FolderReader, descriptor: int, choose: ChooseBySnapshot[Decided], before: LeaseSnapshot
+) -> bool:
+    """True if no lease that was written meanwhile conflicts with ``lease``."""
     regarded = {holder.name for holder in before.holders}
     # Only what is new has to be looked at for that.
     new = [holder.name for holder in reader.read(descriptor, fresh_s=_FRESH_S).holders if holder.name not in regarded]
@@ -230,7 +259,8 @@ def _stands(lease: Lease, reader: FolderReader, descriptor: int, choose: _Choose
     while new != [lease.name]:
         now = reader.read(descriptor)
         others = tuple(holder for holder in now.holders if holder.name != lease.name)
-        if choose(LeaseSnapshot(others, now.waiters)) == lease.claims:
+        _, terms = choose(LeaseSnapshot(others, now.waiters))
+        if terms is not None and terms.claims == lease.claims:
             return True
         # By the kernel's order: whatever a rival writes about its time.
         new = [holder.name for holder in now.holders if holder.name not in regarded]

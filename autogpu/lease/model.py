@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
@@ -11,7 +12,6 @@ from typing import Any, Callable, Mapping
 from autogpu import process
 from autogpu.errors import AutoGpuError, raise_if_from_script
 from autogpu.frozen import Value
-from autogpu.selection.model import Cap
 from autogpu.text import printable
 
 # A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
@@ -32,8 +32,64 @@ class LeaseUnavailable(AutoGpuError):
     """Fix the host's lease folder: there is none that can be trusted, or this claim could not be made in it in time."""
 
 
+class GaveUp(Exception):
+    """A process has waited in the queue as long as it should.
+
+    Attributes:
+        timeout_s: How long that was.
+        position: Its place in the queue at the end; 1 for the head.
+    """
+
+    def __init__(self, timeout_s: float, position: int) -> None:
+        super().__init__(timeout_s, position)
+        self.timeout_s = timeout_s
+        self.position = position
+
+
 class NoFolderYet(LeaseUnavailable):
     """There is none on this host: the first claim makes it."""
+
+
+class CapCause(enum.Enum):
+    """Why a framework may allocate no more on a GPU. The values are those in a lease."""
+
+    SHARED = "share"  # other jobs are on the GPU
+    RANKS = "ranks"  # ranks of the same job share the GPU
+    LIMIT = "limit"  # the policy's memory.limit
+    SPLIT = "split"  # the GPU is split into logical GPUs
+    SCRIPT = "script"  # the script's own limit
+    DEFAULT = "default"  # the framework takes no more by itself
+    GRANT = "grant"  # an engine granted a part of the GPU
+    WHOLE = "whole"  # the GPU has no more
+
+
+class Cap(Value):
+    """The most bytes that a framework may allocate on one GPU, and why.
+
+    Attributes:
+        whose: Name of the engine or the framework behind the cause; empty for the other causes.
+    """
+
+    bytes: int
+    cause: CapCause
+    whose: str = ""
+
+
+def lower_cap(first: Cap, second: Cap) -> Cap:
+    """Return the smaller cap; the first one if they are equal."""
+    return second if second.bytes < first.bytes else first
+
+
+class Terms(Value):
+    """What a lease holds.
+
+    Attributes:
+        claims: Bytes that others leave to the process, keyed by GPU UUID.
+        caps: The most that each member of the job may allocate, keyed by GPU UUID.
+    """
+
+    claims: Mapping[str, int]
+    caps: Mapping[str, Cap] = MappingProxyType({})
 
 
 class Holder(Value):
@@ -163,9 +219,14 @@ def identity(script: str) -> dict[str, Any]:
     }
 
 
-def encode_lease(fields: Mapping[str, Any], claims: Mapping[str, int], caps: Mapping[str, Cap]) -> bytes:
-    capped = {"caps": dict(caps), "why": {uuid: cap.cause for uuid, cap in caps.items()}} if caps else {}
-    return _encoded({**fields, "gpus": dict(claims), **capped}, lease_fields)
+def encode_lease(fields: Mapping[str, Any], terms: Terms) -> bytes:
+    record = {**fields, "gpus": dict(terms.claims)}
+    caps = terms.caps
+    if caps:
+        record["caps"] = {uuid: cap.bytes for uuid, cap in caps.items()}
+        record["why"] = {uuid: cap.cause.value for uuid, cap in caps.items()}
+        record["whose"] = {uuid: cap.whose for uuid, cap in caps.items() if cap.whose}
+    return _encoded(record, lease_fields)
 
 
 def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
@@ -182,15 +243,29 @@ def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> byte
 def lease_fields(raw: bytes) -> dict[str, Any]:
     """Check and return the fields of a :class:`Holder` that a lease has; later versions may have more."""
     fields, of_process = _decoded(raw)
-    why = fields.get("why")
-    causes = why if isinstance(why, dict) else {}
-    caps = _claims(fields.get("caps", {})).items()
     return {
         **of_process,
         "group": _name(fields.get("group")),
         "claims": _claims(fields.get("gpus")),
-        "caps": {uuid: Cap(size, printable(str(causes.get(uuid, "share")), _MAX_NAME)) for uuid, size in caps},
+        "caps": _caps(fields),
     }
+
+
+def _caps(fields: Mapping[str, Any]) -> dict[str, Cap]:
+    """Read the caps of a lease; a cause that this version does not know counts as sharing."""
+    causes = {cause.value: cause for cause in CapCause}
+    why = _texts(fields.get("why"))
+    whose = _texts(fields.get("whose"))
+    caps = {}
+    for uuid, size in _claims(fields.get("caps", {})).items():
+        cause = causes.get(why.get(uuid, ""), CapCause.SHARED)
+        caps[uuid] = Cap(size, cause, whose.get(uuid, ""))
+    return caps
+
+
+def _texts(values: object) -> dict[str, str]:
+    found = values if isinstance(values, dict) else {}
+    return {uuid: printable(text, _MAX_NAME) for uuid, text in found.items() if isinstance(text, str)}
 
 
 def ticket_fields(raw: bytes) -> dict[str, Any]:

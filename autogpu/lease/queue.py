@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import time
 from itertools import takewhile
-from typing import Callable, Mapping
+from typing import Callable, Generic
 
-from autogpu.errors import WaitTimeout
 from autogpu.lease import locks, model
-from autogpu.lease.leases import Choose, Lease, LockedFile, try_to_acquire
-from autogpu.lease.model import Demand, QueueState, Waiter
+from autogpu.lease.leases import Choose, Decided, Lease, LockedFile, try_to_acquire
+from autogpu.lease.model import Demand, GaveUp, QueueState, Terms, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot
 from autogpu.process import monotonic_s
-from autogpu.text import span
 
 # How often a waiter shows that it is running, and looks at the folder.
 LOOK_S = 1.0
@@ -31,45 +29,56 @@ _FAR_LOOK_S = 6.0
 
 def wait_for_lease(
     lease: Lease,
-    choose: Choose,
+    choose: Choose[Decided],
     *,
     demand: Demand,
     timeout_s: float,
-    on_wait: Callable[[QueueState], None] = lambda state: None,
+    is_over: Callable[[Decided], bool] = lambda decided: False,
+    on_wait: Callable[[QueueState, Decided], None] = lambda state, decided: None,
     before_look: Callable[[], None] = lambda: None,
-) -> Lease:
+) -> tuple[Decided, bool]:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
     Args:
-        choose: As for :func:`autogpu.lease.acquire_lease`, but is given only the waiters ahead of this process, and
+        choose: As for :func:`autogpu.lease.choose_and_lease`, but is given only the waiters ahead of this process, and
             should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
         demand: What the others are told, so that they leave it to this process.
         timeout_s: How long to wait in all; 0 looks once.
+        is_over: True for a decision after which there is nothing to wait for.
         on_wait: Is called after each look without a result: the first time at once, then every second, or every six
             for those far behind. What it raises ends the wait and comes through.
         before_look: Is called before a look, every two seconds, and before a claim, while others can choose: the place
             to read the driver. One that takes more than five seconds gets this process passed over.
 
+    Returns:
+        The last decision, and whether ``lease`` holds what it claims.
+
     Raises:
-        WaitTimeout: The time is over.
-        LeaseUnavailable, ValueError: As for :func:`autogpu.lease.acquire_lease`, or ``demand`` is impossible.
+        GaveUp: The time is over.
+        LeaseUnavailable, ValueError: As for :func:`autogpu.lease.choose_and_lease`, or ``demand`` is impossible.
     """
     begun_s = read_s = monotonic_s()
     place = _Place(lease, choose, demand)
     try:
         while True:
-            wants = place.look()
+            decided, wants = place.look()
             # By an older reading it would join others where they have filled the GPU since.
             if wants and monotonic_s() >= read_s + LOOK_S / 2:
                 before_look()
                 read_s = monotonic_s()
-            if wants and try_to_acquire(lease, place.reader, place.choose, place):
-                return lease
+            is_held = False
+            if wants:
+                decided, is_held = try_to_acquire(lease, place.reader, place.choose, place)
+            if is_held:
+                return decided, True
+            if is_over(decided):
+                place.release()
+                return decided, False
             waited_s = monotonic_s() - begun_s
             state = QueueState(place.ahead, demand.count, waited_s, timeout_s)
-            on_wait(state)
+            on_wait(state, decided)
             if waited_s >= timeout_s:
-                raise gave_up(timeout_s, state.position)
+                raise GaveUp(timeout_s, state.position)
             pause_s = LOOK_S if len(place.ahead) <= _NEAR else _FAR_LOOK_S
             pause_s = pause_s if place.is_taken else _NO_PLACE_S
             place.rest(min(begun_s + timeout_s, monotonic_s() + pause_s))
@@ -83,13 +92,7 @@ def wait_for_lease(
         raise
 
 
-def gave_up(timeout_s: float, position: int) -> WaitTimeout:
-    longer = f"to wait longer: AUTOGPU_WAIT={max(1, round(timeout_s / 1800))}h"
-    what = f"gave up after {span(timeout_s)} at place {position}"
-    return WaitTimeout(what, remedy=f"{longer}; `autogpu status` lists the holders")
-
-
-class _Place(LockedFile):
+class _Place(LockedFile, Generic[Decided]):
     """The place of this process in the queue, from its first look to its lease; vanishes with the process.
 
     A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later. There is
@@ -99,7 +102,7 @@ class _Place(LockedFile):
         ahead: Those in front at the last look; none before.
     """
 
-    def __init__(self, lease: Lease, choose: Choose, demand: Demand) -> None:
+    def __init__(self, lease: Lease, choose: Choose[Decided], demand: Demand) -> None:
         super().__init__(lease.folder)
         self.ahead: tuple[Waiter, ...] = ()
         self._job = (os.geteuid(), lease.group)
@@ -118,20 +121,20 @@ class _Place(LockedFile):
             time.sleep(max(0.0, min(until_s - monotonic_s(), LOOK_S)))
             self.beat()
 
-    def look(self) -> bool:
-        """Tell if a GPU could be claimed now; take a ticket if not."""
+    def look(self) -> tuple[Decided, bool]:
+        """Decide by the leases of now, and return whether a GPU could be claimed; take a ticket if not."""
         with self.folder.open() as descriptor:
-            snapshot = self.reader.read(descriptor)
-            wants = self.choose(snapshot) is not None
+            decided, terms = self.choose(self.reader.read(descriptor))
+            wants = terms is not None
             # The folder's owner could have removed it.
             if not wants and not self.is_in(descriptor):
                 self.release()
                 self.put(descriptor, model.new_name("wait"), self._text)
                 # A worker that this process forks while it waits must not keep the place after our end.
                 locks.close_in_children.add(self._file)
-        return wants
+        return decided, wants
 
-    def choose(self, snapshot: LeaseSnapshot) -> Mapping[str, int] | None:
+    def choose(self, snapshot: LeaseSnapshot) -> tuple[Decided, Terms | None]:
         """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
         in_front = takewhile(lambda waiter: waiter.name != self.name, snapshot.waiters)
         others = (each for each in in_front if not each.group or (each.uid, each.group) != self._job)

@@ -1,1 +1,1 @@
-"""The sentences that autogpu prints, and how they reach a terminal."""
+"""Every sentence that a user can read about GPUs, as functions of decisions, readings and errors."""

@@ -14,24 +14,21 @@ from typing import Collection, Mapping, Sequence
 from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
-from autogpu.selection import explain, memory
+from autogpu.lease.model import Cap, Waiter, lower_cap
+from autogpu.selection import memory
+from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
+from autogpu.selection.grants import Denial
 from autogpu.selection.jobs import awaited, gpus_of_user, tier
 from autogpu.selection.model import (
     Candidate,
-    Cap,
     Claim,
-    Decision,
     MemoryDemand,
     SelectionRequest,
     Tier,
-    Verdict,
+    WantedBy,
 )
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 from autogpu.selection.ranks import WORKERS, LocalRank
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from autogpu.lease import Waiter
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50
@@ -42,78 +39,99 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     waiters: Sequence[Waiter] = (),
 ) -> Decision:
-    """Choose among the GPUs that a process has, beside the live claims of other jobs, which are given by UUID."""
-    none = why_none(request)
-    if none:
-        return Decision(Verdict.CPU, none)
+    """Choose among the GPUs that a process has, beside the live claims of other jobs, keyed by GPU UUID."""
+    reason = why_none(request)
+    if reason:
+        return Decision(Verdict.CPU, reason, request)
     obstacle = _obstacle(request)
     if obstacle:
         # Let others see what a framework takes by itself.
-        return Decision(Verdict.CANNOT_CHOOSE, obstacle, claims=dict.fromkeys(request.named_uuids, _ALL_BYTES))
-    pool, rank = _Pool(request, claims_on, waiters), request.grant.dividing_rank
+        claims = dict.fromkeys(request.named_uuids, _ALL_BYTES)
+        return Decision(Verdict.CANNOT_CHOOSE, obstacle, request, claims=claims)
+    choice = _Choice(request, claims_on, waiters)
+    rank = request.grant.dividing_rank
     if request.chosen is not None:
-        decision = _respect_choice(pool, request.chosen)
+        decision = _respect_choice(choice, request.chosen)
     elif rank is not None:
-        decision = _take_slice(pool, rank)
+        decision = _take_slice(choice, rank)
     else:
-        decision = _take_best(pool)
-    # Those that are taken before others of their standing.
-    ranked = sorted(pool.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims))
+        decision = _take_best(choice)
+    # GPUs that are taken come before others of their standing.
+    ranked = sorted(
+        choice.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims)
+    )
     return replace(
         decision,
-        ranking=replace(pool.ranking, candidates=tuple(ranked)),
-        visible=pool.visible,
-        caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, pool.visible)), min),
+        request=request,
+        ranking=replace(choice.ranking, candidates=tuple(ranked)),
+        visible=choice.visible,
+        caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, choice.visible)), lower_cap),
     )
 
 
-def why_none(request: SelectionRequest) -> str:
-    """Why the process takes no GPU, whatever there is; ``""`` where it may take some."""
+def why_none(request: SelectionRequest) -> Reason | None:
+    """Return why the process takes no GPU, whatever there is; ``None`` if it may take some."""
     grant = request.grant
-    is_none = grant.is_none and not request.visible_spec.is_scripts
-    if not is_none and request.policy.count == 0:
-        return explain.COUNT_IS_ZERO
-    needs_none = grant.needs_none and request.named is None and not request.count_is_set
-    return f"{grant.why}; {grant.remedy}" if is_none or needs_none else ""
+    if grant.is_none and not request.visible_spec.is_scripts:
+        return Reason.NOT_GRANTED
+    if request.policy.count == 0:
+        return Reason.COUNT_IS_ZERO
+    is_asked_for = request.named is not None or request.wanted.by is WantedBy.POLICY
+    return Reason.NOT_GRANTED if grant.denial is Denial.COORDINATOR and not is_asked_for else None
 
 
-def _obstacle(request: SelectionRequest) -> str:
-    """Say why nothing can be chosen; ``""`` if nothing is in the way."""
-    inventory, uuids = request.inventory, request.uuids
+def _obstacle(request: SelectionRequest) -> Reason | None:
+    """Return why nothing can be chosen; ``None`` if nothing is in the way."""
+    inventory = request.inventory
+    uuids = request.uuids
     if inventory.failure:
-        return inventory.failure
+        return Reason.DRIVER_FAILURE
     if uuids is None or len(uuids) != request.gpu_count:
-        return explain.NO_UUIDS
+        return Reason.COUNTS_DIFFER
     if inventory.unreadable and uuids and by_uuid(inventory.devices).keys().isdisjoint(uuids):
-        return f"NVML can't read any of the GPUs ({explain.unreadable(inventory.unreadable)})"
-    return ""
+        return Reason.UNREADABLE
+    return None
 
 
-class _Pool:
-    """The process's GPUs, by CUDA ordinal and as they rank, and what it may have of them."""
+class _Choice:
+    """What a choice is made from: the request, the ranked GPUs, the claims on them, and what the user may still hold.
+
+    Attributes:
+        visible: The process's GPUs by CUDA ordinal.
+        suitable_count: How many GPUs could serve the process if none were in use.
+        held: UUIDs of the GPUs that the user's jobs hold already.
+        quota: How many more the user may hold.
+    """
 
     def __init__(
         self, request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], waiters: Sequence[Waiter]
     ) -> None:
         known = by_uuid(request.inventory.devices)
-        devices, policy, spec = [known.get(uuid) for uuid in request.uuids or ()], request.policy, request.visible_spec
-        self.request, self.claims_on, self.waiters, self.visible = request, claims_on, waiters, tuple(devices)
+        self.request = request
+        self.claims_on = claims_on
+        self.visible = tuple(known.get(uuid) for uuid in request.uuids or ())
         self.demand = memory.demand_of(request)
         self.is_demand_unknown = memory.demand_told(request).is_whole
-        self.ranking = ranking_of(filter(None, devices), policy, spec, request.own_pid, self.demand, claims_on)
-        suitable = self.ranking.suitable
+        ranking = ranking_of(
+            filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
+        )
+        # A GPU that a waiter could have now is as good as taken.
+        theirs = awaited(ranking.candidates, waiters, claims_on)
+        candidates = (_as_awaited(each) if each.device.uuid in theirs else each for each in ranking.candidates)
+        self.ranking = replace(ranking, candidates=tuple(candidates))
+        suitable = ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
-        # The GPUs that the user's jobs hold already, and how many more the user may lease; what was named is counted.
         self.held = gpus_of_user(claims_on, request.own_uid)
-        has_cap = policy.per_user and not request.names_cards
-        self.quota = policy.per_user - len(self.held) if has_cap else sys.maxsize
+        # GPUs that were named are counted, but not refused.
+        has_cap = request.per_user and not request.names_cards
+        self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
 
     @property
     def waits_for(self) -> int:
         """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
-        request = self.request
-        waits_for = request.wanted_count if request.policy.busy == "wait" else request.least_count
+        wanted = self.request.wanted
+        waits_for = wanted.count if self.request.busy == "wait" else wanted.minimum
         return min(waits_for, self.suitable_count, max(self.quota, 1))
 
     def claims(self, device: Device) -> Sequence[Claim]:
@@ -133,133 +151,143 @@ class _Pool:
     def is_free(self, device: Device) -> bool:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
 
-    def idle_alternatives(self, devices: Sequence[Device]) -> list[Device]:
-        """GPUs of the machine that are free while one of ``devices`` is not."""
+    def idle_alternatives(self, devices: Sequence[Device]) -> tuple[Device, ...]:
+        """Return GPUs of the machine that are free while one of ``devices`` is not."""
         if all(map(self.is_free, devices)):
-            return []
+            return ()
         others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
-        return [device for device in others if self.is_free(device)]
+        return tuple(filter(self.is_free, others))
 
 
-def _respect_choice(pool: _Pool, chosen: Sequence[int]) -> Decision:
-    """The script named its GPUs; they are claimed as far as no other job has claimed them."""
-    named = [device for device in map(dict(enumerate(pool.visible)).get, chosen) if device]
+def _as_awaited(candidate: Candidate) -> Candidate:
+    return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)
+
+
+def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
+    """Claim the GPUs that the script named, as far as no other job has claimed them."""
+    by_ordinal = dict(enumerate(choice.visible))
+    named = [device for device in map(by_ordinal.get, chosen) if device]
     return Decision(
         Verdict.NOT_OUR_CHOICE,
-        explain.CHOSEN_BY_SCRIPT + explain.idle_alternative(pool.idle_alternatives(named)),
-        claims={device.uuid: pool.unclaimed_bytes(device, pool.demand) for device in named},
+        Reason.CHOSEN_BY_SCRIPT,
+        claims={device.uuid: choice.unclaimed_bytes(device, choice.demand) for device in named},
+        idle_instead=choice.idle_alternatives(named),
     )
 
 
-def _take_slice(pool: _Pool, rank: LocalRank) -> Decision:
-    """Rank r takes slice r of what its job has, in the pool's order: ranks never take one another's GPU."""
-    request, usable = pool.request, _gpus_of_ranks(pool, rank)
+def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
+    """Give rank r slice r of its job's GPUs, in the pool's order: ranks never take one another's GPU."""
+    request = choice.request
+    usable = _gpus_of_ranks(choice, rank)
     if not usable:
-        return Decision(Verdict.CPU, explain.none_taken(pool.ranking.candidates, pool.ranking))
+        return Decision(Verdict.CPU, Reason.NONE_FREE)
     numbers, sharers = rank.slice(len(usable))
     # Cards together, but no two instances.
     mine = list(cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
-    if request.policy.count != "all":
-        mine = mine[: request.policy.count]
-    # A number that the script names is a position among the GPUs of its job.
+    mine = mine[: request.wanted.minimum]
+    # A number that the script names is an index among the GPUs of its job.
     named = [usable[number] if number < len(usable) else mine[0] for number in request.numbers]
     mine = list(dict.fromkeys(named)) or mine
-    ordinals = tuple(map(pool.visible.index, mine))
     # Workers of one program may be very different, and are not held to equal parts without us either.
-    claims, caps, why_capped = _memory_of_slice(pool, mine, 1 if rank.launcher == WORKERS else sharers)
+    claims, caps = _memory_of_slice(choice, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
-        explain.slice_taken(rank, sharers, rank.at_most(len(usable))) + explain.granted_part(request.grant),
-        ordinals=ordinals,
-        moved=dict(zip(request.numbers, map(pool.visible.index, named))),
+        Reason.LOCAL_RANK,
+        ordinals=tuple(map(choice.visible.index, mine)),
+        moved=dict(zip(request.numbers, map(choice.visible.index, named))),
         claims=claims,
         caps=caps,
-        why_capped=why_capped,
         attainable=len(numbers),
         of_ranks=tuple(dict.fromkeys(usable[number].uuid for number in rank.firsts(len(usable)))),
+        slice=RankSlice(rank, rank.at_most(len(usable)), sharers),
     )
 
 
-def _gpus_of_ranks(pool: _Pool, rank: LocalRank) -> list[Device]:
-    """The GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
-    usable = [device for device in pool.visible if device in pool.ranking.pool]
-    if pool.request.promised is not None:
-        promised = pool.request.promised
+def _gpus_of_ranks(choice: _Choice, rank: LocalRank) -> list[Device]:
+    """Return the GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
+    usable = [device for device in choice.visible if device in choice.ranking.pool]
+    promised = choice.request.promised
+    if promised is not None:
         held = [device for device in usable if device.uuid in promised]
-        # Of several each, the first is one that is the job's alone, as far as there are such ones.
+        # If a rank has several GPUs, the first is one that the job has to itself, as far as there are such ones.
         has_several = len(held) >= 2 * rank.at_most(len(held))
         return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
-    # Where there is a whole card for each of them, none has to do with an instance.
+    # If there is a whole card for each rank, none has to use an instance.
     whole = list(cards(usable))
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
 
 def _memory_of_slice(
-    pool: _Pool, mine: Sequence[Device], sharers: int
-) -> tuple[Mapping[str, int], Mapping[str, Cap], str]:
-    """By UUID, what a rank claims, and the most that it may allocate; and why that is little, if it is."""
-    request, demand = pool.request, memory.demand_of(pool.request, sharers)
-    late = [device for device in mine if _is_late(pool, device, demand)]
-    claims = {device.uuid: 0 if device in late else pool.unclaimed_bytes(device, demand) for device in mine}
+    choice: _Choice, mine: Sequence[Device], sharers: int
+) -> tuple[Mapping[str, int], Mapping[str, Cap]]:
+    """Return what a rank claims, and the most that it may allocate, both keyed by GPU UUID."""
+    request = choice.request
+    demand = memory.demand_of(request, sharers)
+    late = [device for device in mine if _is_late(choice, device, demand)]
+    claims = {device.uuid: 0 if device in late else choice.unclaimed_bytes(device, demand) for device in mine}
     is_part = sharers > 1 or request.grant.fraction is not None
     caps = memory.caps_of_part(demand, mine) if is_part else {}
-    if not pool.is_demand_unknown:
-        return claims, caps, ""
-    beside = [(device, pool.claims(device)) for device in late]
-    caps.update(memory.best_effort_caps(beside, request.own_pid, sharers))
-    return claims, caps, explain.BEST_EFFORT if late else ""
+    if choice.is_demand_unknown:
+        beside = [(device, choice.claims(device)) for device in late]
+        caps.update(memory.best_effort_caps(beside, request.own_pid, sharers))
+    return claims, caps
 
 
-def _is_late(pool: _Pool, device: Device, demand: MemoryDemand) -> bool:
-    """A rank is a best-effort job where its job as a whole is one, or others claimed a part of the GPU before."""
-    request = pool.request
+def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
+    """True if the rank is a best-effort job there: its whole job is one, or others claimed a part of the GPU before."""
+    request = choice.request
     if request.promised is not None and not request.promised.get(device.uuid):
         return True
-    # An engine's word counts more.
-    is_first_come = pool.is_demand_unknown and not request.grant.engine
-    return is_first_come and pool.unclaimed_bytes(device, demand) < demand.on(device)
+    # What an engine granted counts more.
+    is_first_come = choice.is_demand_unknown and not request.grant.engine
+    return is_first_come and choice.unclaimed_bytes(device, demand) < demand.on(device)
 
 
-def _take_best(pool: _Pool) -> Decision:
-    request, wanted, least = pool.request, pool.request.wanted_count, pool.request.least_count
-    candidates, kept = _in_order(pool)
+def _take_best(choice: _Choice) -> Decision:
+    request = choice.request
+    wanted = request.wanted
+    kept = _kept(choice)
+    candidates = _in_order(choice, kept)
     allowed = _takeable(candidates, request)
-    allowed = best_connected_first(allowed, min(wanted, pool.quota), request, kept, pool.is_free)
-    usable = pool.within_quota(allowed)
-    taken = [*usable[:least], *(each for each in usable[least:wanted] if not each.is_best_effort)]
-    if len(taken) < pool.waits_for and _waits(request, pool.within_quota(candidates)):
-        return _take_none(pool, candidates, len(taken), waits=True)
+    allowed = best_connected_first(allowed, min(wanted.count, choice.quota), request, kept, choice.is_free)
+    usable = choice.within_quota(allowed)
+    further = [each for each in usable[wanted.minimum : wanted.count] if not each.is_best_effort]
+    taken = [*usable[: wanted.minimum], *further]
+    if len(taken) < choice.waits_for and _waits(request, choice.within_quota(candidates)):
+        return _take_none(choice, len(taken), waits=True)
     if not taken:
-        return _take_none(pool, candidates, 0)
-    return _take(pool, taken, kept, attainable=0 if request.numbers else len(usable))
+        return _take_none(choice, 0)
+    return _take(choice, taken, kept, attainable=0 if request.numbers else len(usable))
 
 
-def _in_order(pool: _Pool) -> tuple[list[Candidate], frozenset[str]]:
-    """Return the candidates in the order to take them, and the UUIDs of those that come first, however idle they are.
+def _kept(choice: _Choice) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that come first, however idle others are.
 
     If another library of the process has begun on a GPU, the process continues there, rather than on two. A number that
     the script names stands for a further GPU, unless it is the number of that one.
     """
-    request = pool.request
-    # A GPU that a waiter could have now is as good as taken.
-    theirs = awaited(pool.ranking.candidates, pool.waiters, pool.claims_on)
-    as_taken = {"tier": Tier.AWAITED, "is_best_effort": True, "claim_bytes": 0, "why": explain.AWAITED}
-    candidates = [replace(c, **as_taken) if c.device.uuid in theirs else c for c in pool.ranking.candidates]
+    request = choice.request
     in_use = request.uuids_in_use
-    free = frozenset(candidate.device.uuid for candidate in candidates if candidate.tier is Tier.FREE)
-    kept = in_use
-    if request.numbers:
-        kept = frozenset(request.named_uuids) & (in_use | free if request.keeps_places else in_use)
+    if not request.numbers:
+        return in_use
+    if request.keeps_places:
+        in_use |= {each.device.uuid for each in choice.ranking.candidates if each.tier is Tier.FREE}
+    return in_use & frozenset(request.named_uuids)
+
+
+def _in_order(choice: _Choice, kept: Collection[str]) -> list[Candidate]:
+    """Return the candidates in the order to take them."""
+    in_use = choice.request.uuids_in_use
 
     def order(candidate: Candidate) -> tuple[bool, Tier, bool]:
         uuid = candidate.device.uuid
         return uuid not in kept, candidate.tier, uuid in in_use
 
-    return sorted(candidates, key=order), kept
+    return sorted(choice.ranking.candidates, key=order)
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """The candidates that the process may take together: whole cards, or one MIG instance a process."""
+    """Return the candidates that the process may take together: whole cards, or one MIG instance a process."""
     allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
     whole = [candidate for candidate in allowed if candidate.device.parent is None]
     if not request.takes_one:
@@ -270,12 +298,12 @@ def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> lis
 
 
 def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
-    """``select.busy`` allows the process to be placed there."""
+    """True if the request allows the process to be placed there."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
     is_here = candidate.device.uuid in request.uuids_in_use
     may_join = candidate.is_joinable or (request.has_waited and candidate.is_settled)
-    return request.policy.busy == "share" and (request.joins_at_once or is_here or may_join)
+    return request.busy == "share" and (request.joins_at_once or is_here or may_join)
 
 
 def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collection[int] = ()) -> Mapping[int, int]:
@@ -290,64 +318,83 @@ def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collecti
 
 
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
-    """In the end it waits for the minute alone: until then several that have waited would be told the same memory."""
-    if request.joins_at_once or request.policy.busy not in ("share", "wait"):
+    """True if the process should wait.
+
+    After its wait it still waits until all jobs there have run for a minute: else two waiters could be capped at the
+    same free memory.
+    """
+    if request.joins_at_once or request.busy not in ("share", "wait"):
         return False
     return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
 
 
-def _take(pool: _Pool, taken: Sequence[Candidate], kept: Collection[str], attainable: int) -> Decision:
-    request, devices = pool.request, [candidate.device for candidate in taken]
-    ordinals = tuple(map(pool.visible.index, devices))
+def _take(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str], attainable: int) -> Decision:
+    request = choice.request
+    devices = [candidate.device for candidate in taken]
+    ordinals = tuple(map(choice.visible.index, devices))
     own = [ordinal for ordinal, device in zip(ordinals, devices) if device.uuid in kept]
     moved = gpus_of_numbers(request.numbers, ordinals, own)
-    idle = pool.idle_alternatives(devices)
     beside = [(candidate.device, candidate.claims) for candidate in taken if candidate.is_best_effort]
     sharers = -(-request.processes // len(taken))
     return Decision(
         Verdict.TAKE,
-        _why_taken(pool, taken, kept, idle),
+        _why_taken(choice, taken, kept),
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={each.device.uuid: _claim_of_all(each, sharers) for each in taken},
         caps=memory.best_effort_caps(beside, request.own_pid),
-        why_capped=(explain.BEST_EFFORT if pool.demand.is_whole else explain.BEST_EFFORT_OF_SIZE) if beside else "",
-        remedy=explain.OVERRIDE if idle and request.visible_spec.is_scripts else "",
         attainable=attainable,
+        shortfall=_shortfall(choice, taken),
+        is_at_cap=choice.quota <= 0,
+        idle_instead=choice.idle_alternatives(devices),
     )
 
 
-def _why_taken(pool: _Pool, taken: Sequence[Candidate], kept: Collection[str], idle: Sequence[Device]) -> str:
-    request, spec = pool.request, pool.request.visible_spec
-    why = explain.taken(pool.ranking, taken, request, kept)
-    why += explain.lists_without_effect(request.policy, spec, request.grant)
-    # Of what an engine granted there is no other GPU to have.
-    if not request.grant.engine and (spec.value is not None or request.in_use):
-        why += explain.idle_alternative(idle)
-    is_instance = request.processes == 1 and has_instances(candidate.device for candidate in taken)
-    why += explain.shortfall(request, len(taken), pool.quota, is_instance=is_instance)
-    why += explain.instances_left(pool.ranking, taken) if request.wanted_count > 1 else ""
-    return why if pool.quota > 0 else f"{why}; {explain.quota_reached(request.policy.per_user)}"
+def _why_taken(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str]) -> Reason:
+    total = len(choice.ranking.pool)
+    uuids = {candidate.device.uuid for candidate in taken}
+    if total == 1:
+        return Reason.ONLY_ONE
+    if len(taken) == total:
+        return Reason.ALL
+    if not uuids.isdisjoint(choice.request.uuids_in_use.intersection(kept)):
+        return Reason.HAS_CONTEXT
+    if not uuids.isdisjoint(kept):
+        return Reason.NUMBERED
+    return Reason.IDLEST if taken[-1].tier is Tier.FREE else Reason.LEAST_BUSY
+
+
+def _shortfall(choice: _Choice, taken: Sequence[Candidate]) -> Shortfall | None:
+    request = choice.request
+    wanted = request.wanted
+    count = len(taken)
+    is_all = wanted.count >= sys.maxsize and not wanted.named
+    if count >= max(wanted.count, wanted.named) or is_all:
+        return None
+    if request.processes == 1 and has_instances(candidate.device for candidate in taken):
+        return Shortfall.ONE_INSTANCE
+    if choice.quota < wanted.count:
+        return Shortfall.PER_USER_CAP
+    if count >= wanted.count:
+        return Shortfall.SELECT_COUNT
+    return Shortfall.NO_MORE if len(request.uuids or ()) <= count else Shortfall.BUSY
 
 
 def _claim_of_all(candidate: Candidate, sharers: int) -> int:
-    """What the ranks that share a GPU claim together: never more than it has."""
+    """Return what the ranks that share a GPU claim together: never more than it has."""
     claim_bytes = candidate.claim_bytes
     return min(claim_bytes * sharers, candidate.device.memory_total_bytes or claim_bytes)
 
 
-def _take_none(pool: _Pool, candidates: Sequence[Candidate], free: int, *, waits: bool = False) -> Decision:
-    policy, ranking, wanted = pool.request.policy, pool.ranking, pool.request.wanted_count
-    if pool.quota <= 0:
-        why = explain.quota_reached(policy.per_user)
-    elif free:
-        why = explain.waiting_for_more(pool.waits_for, free)
-    else:
-        why = explain.none_taken(candidates, ranking)
-    if not waits or not ranking.suitable:
-        return Decision(Verdict.REFUSE if policy.busy == "error" else Verdict.CPU, why)
-    if pool.suitable_count < wanted < sys.maxsize:
-        why += f"; {wanted} are asked for, there are no more than {pool.suitable_count}"
-    if policy.busy == "share":
-        why += explain.until_it_shares(policy.wait_s - pool.request.waited_s)
-    return Decision(Verdict.WAIT, why, waits_for=pool.waits_for)
+def _why_none(choice: _Choice, free: int) -> Reason:
+    if choice.quota <= 0:
+        return Reason.PER_USER_CAP
+    return Reason.TOO_FEW_FREE if free else Reason.NONE_FREE
+
+
+def _take_none(choice: _Choice, free: int, *, waits: bool = False) -> Decision:
+    request = choice.request
+    reason = _why_none(choice, free)
+    if waits and choice.ranking.suitable:
+        return Decision(Verdict.WAIT, reason, free=free, waits_for=choice.waits_for, attainable=choice.suitable_count)
+    return Decision(Verdict.REFUSE if request.busy == "error" else Verdict.CPU, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Mapping
 
@@ -9,7 +10,6 @@ from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
 from autogpu.selection.ranks import LocalRank, coordinating_task
-from autogpu.text import counted
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
@@ -48,31 +48,44 @@ class EngineFacts(Value):
     is_given: bool = False
 
 
+class Denial(enum.Enum):
+    """Why a process gets no GPU from its engine."""
+
+    COORDINATOR = enum.auto()  # a task of TF_CONFIG that computes nothing
+    RAY_ASSIGNED_NONE = enum.auto()
+    SLURM_GRANTED_NONE = enum.auto()
+    UNKNOWN_WHICH = enum.auto()  # the engine granted some of the host's GPUs and does not say which
+
+
 class Grant(Value):
     """The part of the host's GPUs that this process may use, and the engine that manages them, if there is one.
 
     Attributes:
-        why: Where there is none, the reason in words; and the ``remedy``.
-        is_none: The engine granted none.
-        needs_none: The task only coordinates others; a user's ``select.count`` gives it GPUs all the same.
+        denial: Why the process gets no GPU; ``None`` if it may use some.
+        role: The type of a coordinating task in ``TF_CONFIG``: ``ps``, ``chief`` or ``master``.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
-        unnamed: How many GPUs were granted, where the engine does not say which; see :func:`settled`.
+        unnamed: How many GPUs were granted, if the engine does not say which; see :func:`settled`.
+        on_host: How many GPUs the host has, for ``Denial.UNKNOWN_WHICH``.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
         task: What the engine calls what runs here.
     """
 
     engine: str = ""
-    why: str = ""
-    remedy: str = ""
-    is_none: bool = False
-    needs_none: bool = False
+    denial: Denial | None = None
+    role: str = ""
     fraction: float | None = None
     visible: str | None = None
     unnamed: int | None = None
+    on_host: int = 0
     counts_by_bus: bool = False
     rank: LocalRank | None = None
     task: str = ""
+
+    @property
+    def is_none(self) -> bool:
+        """True if the engine granted no GPU; a coordinating task may have GPUs that its user asks for."""
+        return self.denial not in (None, Denial.COORDINATOR)
 
     @property
     def is_first(self) -> bool:
@@ -96,8 +109,7 @@ NO_ENGINE = Grant()
 def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
     task = coordinating_task(environ)
     if task:
-        why = f"TF_CONFIG makes this process a {task} beside parameter servers, which computes nothing on a GPU"
-        return Grant("TF_CONFIG", why, "to have one: AUTOGPU_COUNT=1", needs_none=True)
+        return Grant("TF_CONFIG", Denial.COORDINATOR, role=task)
     rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
     if rank is not None and _has_own_gpus(environ, facts):
         rank = replace(rank, dividers=1)
@@ -106,13 +118,12 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
 
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
     """The grant where an engine says how many GPUs and not which: those that the driver shows, or none."""
-    if grant.unnamed is None or inventory is None:
+    if grant.unnamed is None or grant.denial or inventory is None:
         return grant
-    count = len(takeable(inventory.devices))
-    if count <= grant.unnamed:
+    on_host = len(takeable(inventory.devices))
+    if on_host <= grant.unnamed:
         return replace(grant, unnamed=None)
-    why = f"{grant.engine} granted {counted(grant.unnamed, 'GPU')} of {count} here and does not say which"
-    return replace(grant, why=why, remedy="leave --gpu-bind=none out", is_none=True, unnamed=None)
+    return replace(grant, denial=Denial.UNKNOWN_WHICH, on_host=on_host)
 
 
 def is_engine_worker(environ: Mapping[str, str]) -> bool:
@@ -133,7 +144,7 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if RAY_WORKER not in environ or task is None:
         return None
     if not task.gpus:
-        none = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
+        none = Grant("Ray", Denial.RAY_ASSIGNED_NONE)
         return replace(none if task.manages_gpus else NO_ENGINE, task=task.name)
     visible = None if CUDA_VISIBLE_DEVICES in environ or not task.ids else ",".join(task.ids)
     return Grant("Ray", fraction=task.gpus if task.gpus < 1 else None, visible=visible, task=task.name)
@@ -156,7 +167,7 @@ def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
     # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
     if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
         return Grant("Slurm", unnamed=int(on_node))
-    return Grant("Slurm", "Slurm granted no GPU here", "to have one: srun --gres=gpu:1", is_none=True)
+    return Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 
 
 def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:

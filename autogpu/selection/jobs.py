@@ -12,12 +12,13 @@ from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Process
 from autogpu.frozen import Value
+from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.selection.model import LEAST_FREE_PART, SETTLED_S, Candidate, Claim, Tier
 from autogpu.text import GIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import Demand, Holder, Processes, Waiter
+    from autogpu.lease import Processes
 
 # Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
 _BUSY_UTILIZATION_PERCENT = 50
@@ -93,7 +94,7 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
     ages = [_age_s(member, now_s) for member in members]
     first, newest_s = members[ages.index(max(ages))], min(ages)
     pids = tuple(dict.fromkeys(pid for member in members for pid in processes.of(member)))
-    caps = {uuid: most for member in members for uuid, most in member.caps.items()}
+    caps = {uuid: cap.bytes for member in members for uuid, cap in member.caps.items()}
     sizes: dict[str, int] = {}
     ages_s: dict[str, float] = {}
     for member, age_s in zip(members, ages):

@@ -11,20 +11,21 @@ from typing import Iterable, Mapping, Sequence
 from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
+from autogpu.lease.model import Cap, Holder, Waiter, lower_cap
 from autogpu.policy.model import Resolved
-from autogpu.selection import explain
 from autogpu.selection.decide import decide, why_none
+from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
 from autogpu.selection.grants import Grant, settled
 from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
 from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
-from autogpu.selection.model import Cap, Decision, SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.model import SelectionRequest, VisibleSpec, Wanted, WantedBy, wanted_gpus
 from autogpu.selection.ranks import with_scripts_list
 from autogpu.selection.visible_devices import device_order
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import Holder, LeaseSnapshot, Processes, Waiter
+    from autogpu.lease import LeaseSnapshot, Processes
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
@@ -42,13 +43,19 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
     """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
-    rank, policy = request.grant.rank, request.policy
+    rank = request.grant.rank
     processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
-    wait_s = 0.0 if request.joins_at_once else policy.wait_s
-    # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
-    policy = replace(policy, count=request.least_count * processes, per_user=0, wait_s=wait_s)
-    grant = replace(request.grant, rank=None)
-    return replace(request, policy=policy, grant=grant, count_is_set=True, processes=processes, numbers=())
+    count = request.wanted.minimum * processes
+    return replace(
+        request,
+        wanted=Wanted(count, count, WantedBy.POLICY),
+        wait_s=0.0 if request.joins_at_once else request.wait_s,
+        # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
+        per_user=0,
+        grant=replace(request.grant, rank=None),
+        processes=processes,
+        numbers=(),
+    )
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
@@ -83,7 +90,7 @@ class Family(Value):
     @property
     def caps(self) -> Mapping[str, Cap]:
         """By UUID, the most that each of the job's processes may allocate there."""
-        return merged((member.caps for member in self.members), min)
+        return merged((member.caps for member in self.members), lower_cap)
 
 
 def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
@@ -119,7 +126,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
         return _decide_as_child(request, family)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
-    return replace(decision, caps=merged((decision.caps, family.caps), min)) if is_taken else None
+    return replace(decision, caps=merged((decision.caps, family.caps), lower_cap)) if is_taken else None
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
@@ -143,12 +150,12 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     return replace(
         alone,
         verdict=Verdict.TAKE,
-        why=f"shared with its parent process, {family.parent.script} (pid {family.parent.pid})",
+        reason=Reason.PARENT,
+        parent=ParentProcess(family.parent.script, family.parent.pid),
         ordinals=ordinals,
         moved={},
         claims=claims,
-        why_capped=explain.BEST_EFFORT if shared else "",
-        caps=merged((shared, granted_bytes(request.grant, alone.visible), family.caps), min),
+        caps=merged((shared, granted_bytes(request.grant, alone.visible), family.caps), lower_cap),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
@@ -169,11 +176,24 @@ def request_for_new_process(
     Args:
         environ: As it would be without autogpu.
     """
-    policy, grant = resolved.policy, settled(grant, inventory)
+    policy = resolved.policy
+    grant = settled(grant, inventory)
     spec = VisibleSpec(environ.get(CUDA_VISIBLE_DEVICES, grant.visible))
     uuids = named_uuids(spec.value, inventory, device_order(environ.get(CUDA_DEVICE_ORDER), spec, grant))
-    count, is_set = len(uuids or ()), resolved.settings["select.count"].is_set
-    return SelectionRequest(policy, spec, inventory, uuids, count, own_uid, own_pid, count_is_set=is_set, grant=grant)
+    return SelectionRequest(
+        policy=policy,
+        visible_spec=spec,
+        inventory=inventory,
+        uuids=uuids,
+        gpu_count=len(uuids or ()),
+        own_uid=own_uid,
+        own_pid=own_pid,
+        wanted=wanted_gpus(policy.count, is_set=resolved.settings["select.count"].is_set),
+        busy=policy.busy,
+        wait_s=policy.wait_s,
+        per_user=policy.per_user,
+        grant=grant,
+    )
 
 
 def decide_beside(
@@ -191,8 +211,8 @@ def decide_beside(
     Also returns what to claim: a rank keeps what all ranks of its job were promised until its own end.
     """
     if family is not None:  # a process below a job's own lease never waits for its parent
-        policy = replace(request.policy, wait_s=0.0)
-        request = replace(request, policy=policy, keeps_places=request.keeps_places or family.has_parents_list)
+        keeps_places = request.keeps_places or family.has_parents_list
+        request = replace(request, wait_s=0.0, keeps_places=keeps_places)
     ranks = ranks_of(job, request.own_uid, holders)
     others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
     claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory.devices, now_s))
@@ -214,12 +234,14 @@ def preview(
     inventory, spec = request.inventory, request.visible_spec
     # The framework takes what CUDA still has of them, or fails.
     is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
-    none = why_none(request) or (explain.no_device(inventory) if request.uuids == () and not is_lost else "")
+    none = why_none(request)
+    if none is None and request.uuids == () and not is_lost:
+        none = Reason.NO_DEVICE
     if none:
-        return Decision(Verdict.CPU, none)
+        return Decision(Verdict.CPU, none, request)
     if is_lost:
-        return Decision(Verdict.CANNOT_CHOOSE, explain.no_device(inventory))
+        return Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request)
     if request.uuids is None and not inventory.failure:
-        return Decision(Verdict.CANNOT_CHOOSE, explain.ONLY_CUDA_CAN_TELL)
+        return Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request)
     as_member = decide_as_member(request, family) if family else None
     return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

@@ -7,20 +7,23 @@ allocate itself.
 
 from __future__ import annotations
 
+import functools
 from types import MappingProxyType
 from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from autogpu.devices.model import Device
 from autogpu.frozen import replace
+from autogpu.lease.model import Cap, CapCause, lower_cap
 from autogpu.policy.model import Policy
+from autogpu.selection.decision import Decision
 from autogpu.selection.grants import Grant
 from autogpu.selection.jobs import free_bytes, spare_bytes
-from autogpu.selection.model import Cap, Claim, Decision, MemoryDemand, SelectionRequest
+from autogpu.selection.model import Claim, MemoryDemand, SelectionRequest
 from autogpu.text import GIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    Size = TypeVar("Size", bound=int)
+    Size = TypeVar("Size", int, Cap)
 
 # What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
 # compute capability 6 to 9.
@@ -69,7 +72,7 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims by the script's own word, else by the policy."""
+    """How much a process claims by the script's own settings, else by the policy."""
     return request.script_demand or memory_demand(request.policy)
 
 
@@ -78,15 +81,18 @@ def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
     if part == 1 or not demand.is_whole:
         or_best_effort = demand.or_best_effort or request.joins_at_once or request.has_waited
-        return replace(demand, or_best_effort=or_best_effort, may_join=request.policy.busy == "share")
+        return replace(demand, or_best_effort=or_best_effort, may_join=request.busy == "share")
     return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
 
 
 def granted_bytes(grant: Grant, devices: Sequence[Device | None]) -> Mapping[str, Cap]:
-    """By UUID, what the framework may allocate in its part of a GPU; no entry where its size is unknown."""
-    part, cause = grant.fraction, f"grant {grant.engine}"
-    totals = {d.uuid: d.memory_total_bytes for d in devices if d is not None and part is not None}
-    return {uuid: _cap(int(total * (part or 0)), cause) for uuid, total in totals.items() if total is not None}
+    """Return the cap of a granted fraction, keyed by GPU UUID; no entry for a GPU whose size is unknown."""
+    caps = {}
+    for device in devices:
+        if grant.fraction is not None and device is not None and device.memory_total_bytes is not None:
+            granted = int(device.memory_total_bytes * grant.fraction)
+            caps[device.uuid] = Cap(within_context(granted), CapCause.GRANT, grant.engine)
+    return caps
 
 
 def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
@@ -98,12 +104,13 @@ def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], S
 
 
 def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, Cap]:
-    """By UUID, what a rank's framework may allocate of what it claims, which is never more than the GPU has."""
-    return {d.uuid: _cap(min(demand.on(d), d.memory_total_bytes or demand.on(d)), "ranks") for d in devices}
-
-
-def _cap(claim_bytes: int, cause: str) -> Cap:
-    return Cap(within_context(claim_bytes), cause)
+    """Return what a rank's framework may allocate of the rank's claim, keyed by GPU UUID."""
+    caps = {}
+    for device in devices:
+        claim_bytes = demand.on(device)
+        claim_bytes = min(claim_bytes, device.memory_total_bytes or claim_bytes)
+        caps[device.uuid] = Cap(within_context(claim_bytes), CapCause.RANKS)
+    return caps
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
@@ -136,7 +143,8 @@ def best_effort_caps(
         if free is not None:
             unstated = spare_bytes(device, own_pid, [claim for claim in claims if claim.is_stated_of(device)])
             least = max(unstated or 0, min(device.memory_free_bytes or 0, GIB))
-            found[device.uuid] = _cap((free if free >= GIB else max(free, least)) // sharers, "share")
+            available = free if free >= GIB else max(free, least)
+            found[device.uuid] = Cap(within_context(available // sharers), CapCause.SHARED)
     return found
 
 
@@ -162,14 +170,17 @@ def caps(
         if device is None:
             continue
         limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-        # Of equal ones the first counts: a limit, which would be as large with the GPU to itself.
-        known = [] if limit is None else [Cap(limit, "limit")]
-        known += [decision.caps[device.uuid]] if device.uuid in decision.caps else []
+        # Of equal caps the first counts: a limit would be as low with the GPU to itself.
+        known = []
+        if limit is not None:
+            known.append(Cap(limit, CapCause.LIMIT))
+        if device.uuid in decision.caps:
+            known.append(decision.caps[device.uuid])
         if limit is None and ordinal in usable_whole:
-            known.append(Cap(usable_whole[ordinal], "split"))
+            known.append(Cap(usable_whole[ordinal], CapCause.SPLIT))
         if known:
-            least = min(known)
-            found[ordinal] = Cap(least // parts, least.cause)
+            lowest = functools.reduce(lower_cap, known)
+            found[ordinal] = replace(lowest, bytes=lowest.bytes // parts)
     return found
 
 
@@ -178,8 +189,8 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     if not request.script_demand:
         return {}
     # Ranks that share a GPU are of one job, and so is what their script says, up to what was granted.
-    own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause != "ranks"}
-    most = merged((own, granted_bytes(request.grant, decision.visible)), min)
+    own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause is not CapCause.RANKS}
+    most = merged((own, granted_bytes(request.grant, decision.visible)), lower_cap)
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 

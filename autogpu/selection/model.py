@@ -1,14 +1,13 @@
-"""The values of a selection: what is asked, what is known of each GPU, and what comes out."""
+"""The values that a decision is made from: the request, and what is known of each GPU."""
 
 from __future__ import annotations
 
 import enum
 import sys
-from types import MappingProxyType
-from typing import Iterable, Mapping, Sequence
+from typing import Mapping, Sequence
 
-from autogpu.devices.model import Device, Inventory, by_uuid
-from autogpu.frozen import Value, replace
+from autogpu.devices.model import Device, Inventory
+from autogpu.frozen import Value
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 
@@ -39,31 +38,17 @@ class Cause(enum.Enum):
     IN_USE = "other jobs are on it now"
 
 
-class Verdict(enum.Enum):
-    """The outcome for the process."""
+class Obstacle(enum.Enum):
+    """The reason against a GPU. Its value is the kind of reason, with a number of its own."""
 
-    TAKE = "take the GPUs named"
-    CPU = "continue without a GPU"
-    WAIT = "wait for one"
-    REFUSE = "stop"
-    NOT_OUR_CHOICE = "the script has chosen"
-    CANNOT_CHOOSE = "too little is known to choose"
-
-
-class Cap(int):
-    """The most bytes that a framework may allocate, with the reason; a number in every other way.
-
-    Attributes:
-        cause: ``share`` with other jobs, ``ranks`` of the same job on one GPU, ``limit`` of the policy, ``split`` into
-            logical GPUs, ``script``, ``default`` and the framework's name, or ``grant`` and the engine's.
-    """
-
-    cause: str
-
-    def __new__(cls, size: int, cause: str) -> Cap:
-        cap = super().__new__(cls, size)
-        cap.cause = cause
-        return cap
+    NOT_AMONG_DEVICES = 1, Cause.EXCLUDED_BY_POLICY
+    EXCLUDED = 2, Cause.EXCLUDED_BY_POLICY
+    SMALL_CARD = 3, Cause.TOO_SMALL
+    MIG_WITHOUT_INSTANCE = 4, Cause.UNUSABLE
+    PROHIBITED = 5, Cause.UNUSABLE
+    EXCLUSIVE = 6, Cause.IN_USE
+    NEED_ABOVE_TOTAL = 7, Cause.UNSUITABLE
+    NEED_ABOVE_FREE = 8, Cause.IN_USE
 
 
 class Claim(Value):
@@ -163,24 +148,72 @@ class VisibleSpec(Value):
         return self.value is None or key in policy.locked
 
 
+class WantedBy(enum.Enum):
+    """Who determines how many GPUs a process wants."""
+
+    DEFAULT = "nobody: select.count has its default"
+    POLICY = "a user, by select.count"
+    SCRIPT = "the script, by GPU numbers, device names or a count"
+
+
+class Wanted(Value):
+    """How many GPUs a process wants.
+
+    Attributes:
+        count: ``sys.maxsize`` for all that it sees.
+        minimum: So many it takes beside other jobs as well; each further one only if no other job is on it.
+        named: On how many different GPUs the script's numbers or device names would be; 0 if it has none.
+    """
+
+    count: int
+    minimum: int
+    by: WantedBy = WantedBy.DEFAULT
+    named: int = 0
+
+
+ONE_GPU = Wanted(1, 1, WantedBy.POLICY)
+
+
+def wanted_gpus(
+    count: int | str, *, is_set: bool, numbers: Sequence[int] = (), named: int = 0, asked: int = 0
+) -> Wanted:
+    """Return how many GPUs a process wants: the script's numbers count most, then a user's policy, then its names.
+
+    Args:
+        count: The policy's ``select.count``.
+        is_set: True if a user has set ``select.count``.
+        numbers: GPU numbers that the script uses.
+        named: On how many different GPUs the script's device names would be.
+        asked: How many GPUs the script requests; 0 if it requests no number of them.
+    """
+    minimum = sys.maxsize if count == "all" else int(count)
+    if numbers:
+        return Wanted(len(numbers), len(numbers), WantedBy.SCRIPT, named=len(numbers))
+    if is_set:
+        return Wanted(minimum, minimum, WantedBy.POLICY, named)
+    most = max(minimum, named, asked)
+    return Wanted(most, minimum, WantedBy.SCRIPT if most > minimum else WantedBy.DEFAULT, named)
+
+
 class SelectionRequest(Value):
-    """Everything that a decision rests on, but for the leases, which are read under the host's mutex.
+    """Everything that a decision depends on, except the leases, which are read under the host's mutex.
 
     Attributes:
         inventory: Fresh readings.
         uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
+        busy: What to do if no GPU is free: the policy's ``select.busy``, unless the caller can't do that.
+        wait_s: How long to wait before GPUs are shared whose jobs use most of the memory; 0 to share at once.
+        per_user: How many GPUs the user may hold; 0 for any number, as for a GPU that is used in any case.
         chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
         numbers: GPU numbers that the script named instead, in its order: the first stands for the best GPU that the
             process can have, and each further number for a further GPU.
         keeps_places: True if others count by the same numbers, so that a number stands for the GPU at that place as
             long as it is free.
-        named_count: On how many different GPUs the script's device names would be.
-        asked_count: How many GPUs it asks for by number.
-        count_is_set: The policy's ``select.count`` is a user's word, and not the default.
         script_demand: What the script itself lets its framework take of each GPU.
-        promised: By UUID, what the ranks of this job have claimed together; ``None`` where each goes by itself.
+        promised: Bytes that the ranks of this job have claimed together, keyed by GPU UUID; ``None`` if each rank
+            claims for itself.
         in_use: Ordinals on which another library of this process has a context already.
         processes: How many processes it asks for: the ranks of a job, which divide these GPUs.
         waited_s: How long the process has waited for GPUs.
@@ -192,13 +225,14 @@ class SelectionRequest(Value):
     uuids: Sequence[str] | None
     gpu_count: int
     own_uid: int
+    wanted: Wanted
+    busy: str
+    wait_s: float
+    per_user: int
     own_pid: int | None = None
     chosen: Sequence[int] | None = None
     numbers: tuple[int, ...] = ()
     keeps_places: bool = False
-    named_count: int = 0
-    asked_count: int = 0
-    count_is_set: bool = False
     script_demand: MemoryDemand | None = None
     grant: Grant = NO_ENGINE
     promised: Mapping[str, int] | None = None
@@ -208,41 +242,26 @@ class SelectionRequest(Value):
 
     @property
     def joins_at_once(self) -> bool:
-        """It shares what there is: it is not to wait, or its GPUs were named and no others would do."""
-        is_told = self.names_cards or len(self.numbers) == self.gpu_count > 1
-        return self.policy.busy == "share" and (is_told or not self.policy.wait_s)
+        """True if it shares GPUs without a wait: its ``wait_s`` is 0, or its GPUs were named and no others would do."""
+        is_named = self.names_cards or len(self.numbers) == self.gpu_count > 1
+        return self.busy == "share" and (is_named or not self.wait_s)
 
     @property
     def has_waited(self) -> bool:
-        """It shares what there is on a GPU to which nobody has come in the last minute."""
-        return self.policy.busy == "share" and self.waited_s >= self.policy.wait_s
+        """True if it now shares any GPU on which every job has run for a minute."""
+        return self.busy == "share" and self.waited_s >= self.wait_s
 
     @property
     def names_cards(self) -> bool:
-        """The script or an engine lists certain ones, or a list has no more than the process takes."""
+        """True if the script or an engine lists certain GPUs, or a list has no more than the process takes."""
         if self.grant.engine or self.visible_spec.is_scripts:
             return True
-        if self.visible_spec.value is None:
-            return False
-        asked = self.gpu_count if self.policy.count == "all" else self.policy.count
-        return self.gpu_count <= max(asked, len(self.numbers), self.named_count, self.asked_count)
-
-    @property
-    def least_count(self) -> int:
-        """How many GPUs it takes also beside others: a device name more can mean a logical GPU on one of those."""
-        count = self.policy.count
-        return len(self.numbers) or (sys.maxsize if count == "all" else count)
-
-    @property
-    def wanted_count(self) -> int:
-        """How many GPUs it asks for: the script's word, where it has one, else the policy's."""
-        is_set = self.numbers or self.count_is_set
-        return self.least_count if is_set else max(self.least_count, self.named_count, self.asked_count)
+        return self.visible_spec.value is not None and self.gpu_count <= max(self.wanted.count, self.wanted.named)
 
     @property
     def takes_one(self) -> bool:
-        """It asks for one GPU, or one for each of the processes for which it asks."""
-        return self.wanted_count // self.processes <= 1
+        """True if it asks for one GPU, or one for each of the processes for which it asks."""
+        return self.wanted.count // self.processes <= 1
 
     @property
     def named(self) -> Sequence[int] | None:
@@ -255,7 +274,7 @@ class SelectionRequest(Value):
 
     @property
     def named_uuids(self) -> tuple[str, ...]:
-        """Of the GPUs that the script named; where it named none, of all that the process sees."""
+        """UUIDs of the GPUs that the script named; if it named none, of all that the process sees."""
         named = self.named
         return tuple(uuid for ordinal, uuid in enumerate(self.uuids or ()) if named is None or ordinal in named)
 
@@ -272,7 +291,6 @@ class Candidate(Value):
 
     device: Device
     tier: Tier
-    why: str
     claims: tuple[Claim, ...] = ()
     claim_bytes: int = 0
     spare_bytes: int | None = None
@@ -299,11 +317,21 @@ class Candidate(Value):
 
 
 class Rejection(Value):
-    """A GPU that may not be taken, with the reason in words."""
+    """A GPU that may not be taken.
+
+    Attributes:
+        wanted_bytes: What the process would claim, if there is too little memory for it.
+        available_bytes: What there is, if there is too little memory.
+    """
 
     device: Device
-    why: str
-    cause: Cause
+    obstacle: Obstacle
+    wanted_bytes: int = 0
+    available_bytes: int = 0
+
+    @property
+    def cause(self) -> Cause:
+        return self.obstacle.value[1]
 
 
 class Ranking(Value):
@@ -325,79 +353,3 @@ class Ranking(Value):
     def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:
         rejected = [rejection.device for rejection in self.rejected if rejection.cause in causes]
         return (*(candidate.device for candidate in self.candidates), *rejected)
-
-
-class Decision(Value):
-    """Which GPUs a process takes, and why, or why autogpu does not choose, in words such as ``the idlest of 4``.
-
-    Attributes:
-        ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named numbers, in their order.
-        claims: By UUID, the bytes that others leave to the process; 0 for a best-effort job.
-        moved: Ordinals of the GPUs that the script's numbers stand for, keyed by number.
-        caps: By UUID, the most that it may allocate on a GPU that it shares, or of which it was granted a part.
-        visible: The process's GPUs by ordinal, as far as they could be read.
-        attainable: How many GPUs the process would take at most if ``select.count`` asked for more.
-        of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
-        waits_for: How many GPUs it waits for, for ``Verdict.WAIT``.
-        why_capped: Why a framework's memory is capped on GPUs that are shared.
-        remedy: How to have an idle GPU instead, where a busy one was named.
-    """
-
-    verdict: Verdict
-    why: str
-    ordinals: tuple[int, ...] = ()
-    claims: Mapping[str, int] = MappingProxyType({})
-    moved: Mapping[int, int] = MappingProxyType({})
-    caps: Mapping[str, Cap] = MappingProxyType({})
-    ranking: Ranking = Ranking()
-    visible: tuple[Device | None, ...] = ()
-    attainable: int = 0
-    of_ranks: tuple[str, ...] = ()
-    waits_for: int = 0
-    why_capped: str = ""
-    remedy: str = ""
-
-    @property
-    def is_ours(self) -> bool:
-        """Autogpu has chosen, be it to take no GPU."""
-        return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
-
-    def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
-        """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
-        known = by_uuid([device for device in self.visible if device])
-        taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
-        ordinals, visible = taken if chosen is None else chosen, tuple(known.get(uuid) for uuid in uuids)
-        return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
-
-    def has_named(self, numbers: Sequence[int]) -> bool:
-        """True if the script has named these numbers before."""
-        return bool(numbers) and self.moved.keys() >= set(numbers)
-
-    @property
-    def numbering(self) -> Mapping[int, int]:
-        """Ordinals of the process's GPUs, keyed by the script's numbers for them; empty if these are the ordinals.
-
-        The numbers that the script has not named stand for the other GPUs, in their order.
-        """
-        moved, count = self.moved, range(len(self.visible))
-        if all(number == ordinal for number, ordinal in moved.items()):
-            return {}
-        numbers = [number for number in count if number not in moved]
-        others = [ordinal for ordinal in count if ordinal not in moved.values()]
-        return {**dict(zip(numbers, others)), **moved}
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The GPUs named by ``ordinals``, idlest first."""
-        number = {candidate.device.uuid: number for number, candidate in enumerate(self.ranking.candidates)}
-        return tuple(sorted(self.at(self.ordinals), key=lambda device: number.get(device.uuid, len(number))))
-
-    def at(self, ordinals: Iterable[int]) -> list[Device]:
-        """The GPUs at some of the process's ordinals, as far as they could be read."""
-        return [device for device in map(dict(enumerate(self.visible)).get, ordinals) if device]
-
-
-def left_alone(request: SelectionRequest, why: str) -> Decision:
-    """For one framework: it takes what it would without us, and the next one is decided about all the same."""
-    known = by_uuid(request.inventory.devices)
-    return Decision(Verdict.NOT_OUR_CHOICE, why, visible=tuple(known.get(uuid) for uuid in request.uuids or ()))

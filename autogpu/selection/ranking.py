@@ -1,4 +1,4 @@
-"""Which GPU is best for a job, which are best together, and why not the others. Pure."""
+"""Rank the GPUs for a job: which is best, which are best together, and what rules out the others. Pure."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from autogpu.devices.enumeration import is_called
 from autogpu.devices.model import NVLINK, Device, Inventory
 from autogpu.errors import raise_if_from_script
-from autogpu.frozen import replace
-from autogpu.policy.model import Policy, Resolved
-from autogpu.selection import explain
+from autogpu.frozen import Value, replace
+from autogpu.policy.model import Policy
 from autogpu.selection.jobs import free_bytes, spare_bytes, tier
 from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import (
     Candidate,
-    Cause,
     Claim,
     MemoryDemand,
+    Obstacle,
     Ranking,
     Rejection,
     SelectionRequest,
     Tier,
     VisibleSpec,
 )
-from autogpu.text import GIB, listed, printable
+from autogpu.text import GIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def ranking_of(
     demand: MemoryDemand | None = None,
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
 ) -> Ranking:
-    """Order the GPUs that the policy allows, best first; every other one comes with the reason why not.
+    """Rank the GPUs that the policy allows, best first; reject every other one with its obstacle.
 
     Args:
         spec: The user's list, which wins over the policy's unless that is locked.
@@ -50,15 +49,20 @@ def ranking_of(
         demand: What the process claims; ``None`` leaves it to the policy.
         claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
     """
-    candidates, rejected, demand, devices = [], [], demand or memory_demand(policy), tuple(devices)
-    barred = {device.uuid: _barred(device, policy, spec) for device in devices}
-    has_larger = any(not device.is_small and barred[device.uuid] is None for device in devices)
+    candidates = []
+    rejected = []
+    demand = demand or memory_demand(policy)
+    devices = tuple(devices)
+    obstacles = {device.uuid: _obstacle(device, policy, spec) for device in devices}
+    has_larger = any(not device.is_small and obstacles[device.uuid] is None for device in devices)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
-        rejection = barred[device.uuid]
-        if rejection is None and device.is_small and has_larger:
-            rejection = Rejection(device, "a small card, taken only where no larger one may be", Cause.TOO_SMALL)
-        rejection = rejection or _taken_alone(candidate, own_pid) or _too_full(candidate, demand)
+        obstacle = obstacles[device.uuid]
+        if obstacle is None and device.is_small and has_larger:
+            obstacle = Obstacle.SMALL_CARD
+        if obstacle is None and _is_exclusive(candidate, own_pid):
+            obstacle = Obstacle.EXCLUSIVE
+        rejection = _too_full(candidate, demand) if obstacle is None else Rejection(device, obstacle)
         if rejection:
             rejected.append(rejection)
         else:
@@ -74,13 +78,20 @@ def ranking_of(
 
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
-    device_tier, spare, wanted = tier(device, own_pid, claims), spare_bytes(device, own_pid, claims), demand.on(device)
-    free, why = free_bytes(device, own_pid, claims), explain.occupancy(device, claims, own_pid)
-    seen = Candidate(device, device_tier, why, claims, spare_bytes=spare, free_bytes=free)
+    wanted = demand.on(device)
+    seen = Candidate(
+        device,
+        tier(device, own_pid, claims),
+        claims,
+        spare_bytes=spare_bytes(device, own_pid, claims),
+        free_bytes=free_bytes(device, own_pid, claims),
+    )
     usable = seen.usable_bytes(may_join=demand.may_join)
     is_too_much = demand.or_best_effort and usable is not None and wanted > usable
-    is_best_effort = device_tier is not Tier.FREE and (demand.is_whole or is_too_much)
-    left = free if is_best_effort or demand.is_whole or usable is None else usable - wanted
+    is_best_effort = seen.tier is not Tier.FREE and (demand.is_whole or is_too_much)
+    left = seen.free_bytes
+    if not (is_best_effort or demand.is_whole or usable is None):
+        left = usable - wanted
     claim_bytes = 0 if is_best_effort else wanted
     return replace(seen, claim_bytes=claim_bytes, left_bytes=left, is_best_effort=is_best_effort)
 
@@ -153,38 +164,41 @@ def _best_connected(
     return max(map(grown, uuids), key=worth)
 
 
-def _barred(device: Device, policy: Policy, spec: VisibleSpec) -> Rejection | None:
-    """The policy, or the GPU's mode, keeps every job of this process from it."""
-    admitted = {name for name in ("devices", "exclude") if spec.admits(f"select.{name}", policy)}
-    only_among = policy.devices if "devices" in admitted else ()
-    reasons = (
-        (only_among and not matches(device, only_among), explain.NOT_AMONG, Cause.EXCLUDED_BY_POLICY),
-        ("exclude" in admitted and matches(device, policy.exclude), explain.EXCLUDED, Cause.EXCLUDED_BY_POLICY),
-        (device.mig_enabled, "in MIG mode, and has no instance here", Cause.UNUSABLE),
-        (device.compute_mode == "prohibited", "its compute mode is PROHIBITED", Cause.UNUSABLE),
-    )
-    return next((Rejection(device, why, cause) for is_so, why, cause in reasons if is_so), None)
-
-
-def _taken_alone(candidate: Candidate, own_pid: int | None) -> Rejection | None:
-    device = candidate.device
-    is_exclusive = device.compute_mode in ("exclusive_process", "exclusive_thread") and not device.has_mps
-    if is_exclusive and (candidate.claims or any(each.pid != own_pid for each in device.compute_processes or ())):
-        return Rejection(device, "its compute mode is EXCLUSIVE and a process has it", Cause.IN_USE)
+def _obstacle(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
+    """Return what keeps every job of this process from the GPU: the policy, or the GPU's mode."""
+    if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
+        return Obstacle.NOT_AMONG_DEVICES
+    if spec.admits("select.exclude", policy) and matches(device, policy.exclude):
+        return Obstacle.EXCLUDED
+    if device.mig_enabled:
+        return Obstacle.MIG_WITHOUT_INSTANCE
+    if device.compute_mode == "prohibited":
+        return Obstacle.PROHIBITED
     return None
 
 
+def _is_exclusive(candidate: Candidate, own_pid: int | None) -> bool:
+    """True if the GPU admits one process only, and another process has it."""
+    device = candidate.device
+    if device.compute_mode not in ("exclusive_process", "exclusive_thread") or device.has_mps:
+        return False
+    return bool(candidate.claims) or any(each.pid != own_pid for each in device.compute_processes or ())
+
+
 def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
-    device, usable = candidate.device, candidate.usable_bytes(may_join=demand.may_join)
-    wanted, total = demand.on(device), device.memory_total_bytes
+    device = candidate.device
+    usable = candidate.usable_bytes(may_join=demand.may_join)
+    wanted = demand.on(device)
+    total = device.memory_total_bytes
     if demand.is_whole or usable is None or total is None or wanted <= usable:
         return None
     if demand.or_best_effort and wanted <= total:
         return None
     if demand.is_limit and candidate.tier is Tier.FREE:
         return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
-    cause = Cause.UNSUITABLE if wanted > total else Cause.IN_USE
-    return Rejection(device, explain.too_full(wanted, total, usable), cause)
+    if wanted > total:
+        return Rejection(device, Obstacle.NEED_ABOVE_TOTAL, wanted, total)
+    return Rejection(device, Obstacle.NEED_ABOVE_FREE, wanted, usable)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
@@ -211,29 +225,21 @@ def _matches(device: Device, entry: str) -> bool:
         return False
 
 
-def unmatched_lists(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:
-    """Say, of each list that counts, which entries match none of the GPUs of the machine; nothing where it has none."""
-    policy, devices = resolved.policy, inventory.devices
-    # An entry may mean a GPU that can't be read, unless it is of a list of which no entry matches.
+class UnmatchedList(Value):
+    """Entries of a list of the policy that match no GPU of the machine; ``key`` is the list's, such as ``exclude``."""
+
+    key: str
+    entries: tuple[str, ...]
+
+
+def unmatched_lists(policy: Policy, inventory: Inventory, spec: VisibleSpec) -> Iterator[UnmatchedList]:
+    """Yield each list that counts and has entries without a match; none if the machine has no GPU."""
+    devices = inventory.devices
+    # An entry may mean a GPU that can't be read, unless no entry of its list matches.
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
         unmatched = [entry for entry in entries if not any(_matches(device, entry) for device in devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
-            written = ", ".join(printable(entry, 64) for entry in unmatched)
-            what = f"{key} = {written} ({resolved.settings[key].origin}) matches none of the GPUs here"
-            yield f"{what}; {_what_there_is(unmatched, inventory)}"
-
-
-def _what_there_is(entries: Sequence[str], inventory: Inventory) -> str:
-    devices = inventory.devices
-    lost = [each for each in inventory.unreadable if str(each.index) in entries]
-    if lost:
-        return explain.unreadable(lost)
-    for entry in map(str.strip, entries):
-        # "9" is no part of "RTX 3090".
-        if not entry.replace("-", "").isdecimal() and any(_matches(device, f"*{entry}*") for device in devices):
-            return f'for a part of a name, write "*{printable(entry, 64)}*"'
-    known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
-    return f"there are the indices 0 to {devices[-1].index}: {known}"
+            yield UnmatchedList(key, tuple(unmatched))

@@ -14,8 +14,9 @@ from autogpu.devices.enumeration import cards, has_instances, hides_all, named_u
 from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
+from autogpu.selection.decision import Decision
 from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.selection.model import Cause, Decision, Ranking, VisibleSpec
+from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.variables import (

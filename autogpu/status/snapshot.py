@@ -17,12 +17,12 @@ from autogpu.frozen import Value
 from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
 from autogpu.process import with_ancestors
-from autogpu.reporting import messages
-from autogpu.selection import explain
+from autogpu.reporting import choice, gpus
+from autogpu.reporting import policy as policy_messages
+from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of, preview, request_for_new_process
-from autogpu.selection.model import Candidate, Cause, Decision, SelectionRequest, Tier, Verdict
-from autogpu.selection.ranking import unmatched_lists
+from autogpu.selection.model import Candidate, Cause, SelectionRequest, Tier
 from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
 from autogpu.text import printable
@@ -128,10 +128,10 @@ def host_status(
         uid = read.folder.owner_uid
         folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin, names.user(uid), uid)
     jobs = jobs_of(leases.holders, read.processes, inventory.devices, now_s)
-    decision = Decision(Verdict.CANNOT_CHOOSE, explain.SWITCHED_OFF)
+    decision = Decision(Verdict.CANNOT_CHOOSE, Reason.DISABLED)
     if resolved.policy.enabled:
         decision = preview(request, leases, read.processes, now_s, read.family)
-    unmatched = unmatched_lists(resolved, inventory, request.visible_spec)
+    unmatched = policy_messages.unmatched(resolved, inventory, request.visible_spec)
     return model.HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
@@ -139,7 +139,7 @@ def host_status(
         gpus=tuple(_gpus(inventory, jobs, leases.queue, decision, names)),
         unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
-        preview=_preview(decision, inventory, messages.origins(resolved)),
+        preview=_preview(decision, inventory, policy_messages.origins(resolved)),
         policy_problems=(*map(str, resolved.problems), *unmatched),
         lease_folder=folder,
         lease_folder_problem=read.problem or read.obstacle,
@@ -165,7 +165,7 @@ def _gpus(
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
         instances = [each for each in inventory.devices if each.parent == device.uuid]
-        free = [Candidate(device, device_tier, "", spare_bytes=spare_bytes(device))] if device_tier is Tier.FREE else []
+        free = [Candidate(device, device_tier, spare_bytes=spare_bytes(device))] if device_tier is Tier.FREE else []
         # The first that holds is told. But for the last two, no job can have the GPU.
         states = {
             "split": instances,
@@ -264,8 +264,8 @@ def _preview(decision: Decision, inventory: Inventory, policy: str) -> model.Pre
     taken = decision.devices if decision.verdict is Verdict.TAKE else ()
     return model.Preview(
         verdict=decision.verdict.name.lower(),
-        why=printable(f"{decision.why}; {decision.why_capped}" if decision.why_capped else decision.why, 2000),
+        why=printable(choice.why_with_cap(decision), 2000),
         uuids=tuple(device.uuid for device in taken),
         policy=policy,
-        reasons=tuple(explain.each_gpu(decision.ranking, taken, inventory, "first choice")),
+        reasons=tuple(gpus.each_gpu(decision, taken, "first choice")),
     )

@@ -18,8 +18,9 @@ from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.snapshot import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
+from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.model import Decision, SelectionRequest, Verdict, VisibleSpec
+from autogpu.selection.model import SelectionRequest, VisibleSpec
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 

@@ -17,8 +17,9 @@ from autogpu.acquire import acquire
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.lease import find_folder
+from autogpu.selection.decision import Verdict
 from autogpu.selection.members import request_for_new_process
-from autogpu.selection.model import SelectionRequest, Verdict
+from autogpu.selection.model import SelectionRequest
 from autogpu.text import MIB
 from demo.lab import people
 from demo.lab.scene import Part

@@ -1,5 +1,19 @@
 """What a job takes of the GPUs of a test, by the claims and the queue that it is shown."""
 
+from autogpu.lease import Terms
+from autogpu.lease.queue import wait_for_lease
+
+
+def wait_for_claims(lease, choose, *, on_wait=lambda state: None, **options):
+    """Wait until ``choose`` returns claims, which ``lease`` then holds; a decision plays no part."""
+
+    def pair(holders, waiters):
+        claims = choose(holders, waiters)
+        return None, None if claims is None else Terms(claims)
+
+    wait_for_lease(lease, pair, on_wait=lambda state, _: on_wait(state), **options)
+    return lease
+
 
 def promised(holders):
     """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""

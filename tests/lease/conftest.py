@@ -206,4 +206,4 @@ def until(predicate, timeout_s=10.0):
 
 def lease_text(claims):
     """What a lease of this process says."""
-    return model.encode_lease({**model.identity("a.py"), "group": "j"}, claims, {})
+    return model.encode_lease({**model.identity("a.py"), "group": "j"}, model.Terms(claims))

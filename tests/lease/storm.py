@@ -18,8 +18,7 @@ if __name__ == "__main__":
 
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
-from autogpu.lease.queue import wait_for_lease
-from tests.lease.choosers import room
+from tests.lease.choosers import room, wait_for_claims
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
 
@@ -42,7 +41,7 @@ def act(folder, totals, dice, say):
         else:
             say("waiting")
             demand = leases.Demand(1, size, tuple(totals))
-            lease = wait_for_lease(leases.Lease(folder, "storm.py"), choose, demand=demand, timeout_s=3600)
+            lease = wait_for_claims(leases.Lease(folder, "storm.py"), choose, demand=demand, timeout_s=3600)
         if lease is None:
             continue
         say("holding")

@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, find_folder, locks, queue, snapshot
-from autogpu.lease.queue import wait_for_lease
 from autogpu.variables import LEASE_DIR
+from tests.lease.choosers import wait_for_claims
 from tests.lease.conftest import holders, waiters
 from tests.lease.interrupts import OURS, open_files
 
@@ -61,7 +61,7 @@ def claim(folder, environ):
 def wait(folder, environ):
     looks = iter([None, None])
     demand, choose = Demand(), lambda *_: next(looks, {"GPU-0": 1})
-    wait_for_lease(Lease(folder, "a.py"), choose, demand=demand, timeout_s=20).release()
+    wait_for_claims(Lease(folder, "a.py"), choose, demand=demand, timeout_s=20).release()
 
 
 def look(folder, environ):

@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-from autogpu.errors import WaitTimeout
-from autogpu.lease import Demand, Lease, acquire_lease, locks, queue
-from autogpu.lease.queue import wait_for_lease
+from autogpu.lease import Demand, GaveUp, Lease, acquire_lease, locks, queue
 from autogpu.lease.snapshot import FolderReader
+from tests.lease.choosers import wait_for_claims
 from tests.lease.conftest import ALICE, BOB, holders, pass_a_tick, until, waiters
 from tests.lease.test_record import TICKET
 
@@ -48,12 +47,12 @@ def test_the_queue_is_told_who_is_ahead(folder, start):
     holder.ask("acquire", free=GPU)
     first.wait_in_line(free=GPU, count=2, bytes=7)
     states = []
-    with pytest.raises(WaitTimeout) as caught:
-        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.05, on_wait=states.append)
+    with pytest.raises(GaveUp) as caught:
+        wait_for_claims(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.05, on_wait=states.append)
     assert states[0].position == 2
     assert [one.pid_here for one in states[0].ahead] == [first.pid]
     assert states[0].ahead[0].demand == Demand(2, 7, ("GPU-0",))
-    assert caught.value.what == "gave up after 0 s at place 2"
+    assert (caught.value.timeout_s, caught.value.position) == (0.05, 2)
     # Whoever gave up no longer stands in line.
     assert [waiter.pid for waiter in waiters(folder)] == [first.pid]
 
@@ -119,7 +118,7 @@ def test_ctrl_c_or_a_timeout_ends_the_wait_at_once(folder, start):
     interrupted.kill(signal.SIGINT)
     assert interrupted.result() == {"error": "KeyboardInterrupt"}
     assert time.monotonic() - begin < 1.9
-    assert late.result()["error"] == "WaitTimeout"
+    assert late.result()["error"] == "GaveUp"
     assert 0.4 < time.monotonic() - begin < 10
     assert waiters(folder) == ()
 
@@ -133,7 +132,7 @@ def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeyp
         order.append("choose")
         return {"GPU-0": 1} if order.count("read") == 2 else None
 
-    lease = wait_for_lease(
+    lease = wait_for_claims(
         Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda: order.append("read")
     )
 
@@ -150,9 +149,9 @@ def test_who_was_about_to_claim_and_came_too_late_has_a_place_at_once(folder):
             at_s.append(state.waited_s)
 
     # At the latest it has one when the time is over.
-    with pytest.raises(WaitTimeout):
+    with pytest.raises(GaveUp):
         choose = lambda *_: next(looks, None)  # noqa: E731
-        wait_for_lease(Lease(folder, "a"), choose, demand=Demand(), timeout_s=0.9, on_wait=on_wait)
+        wait_for_claims(Lease(folder, "a"), choose, demand=Demand(), timeout_s=0.9, on_wait=on_wait)
     assert at_s[0] < 0.8
 
 
@@ -163,15 +162,15 @@ def test_who_has_many_ahead_looks_rarely_and_shows_all_the_same_that_it_is_runni
     monkeypatch.setattr(queue, "_FAR_LOOK_S", 0.5)
     beats, looks = [], []
     monkeypatch.setattr(locks, "beat", beats.append)
-    with pytest.raises(WaitTimeout):
-        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.7, on_wait=looks.append)
+    with pytest.raises(GaveUp):
+        wait_for_claims(Lease(folder, "a"), never, demand=Demand(), timeout_s=0.7, on_wait=looks.append)
     assert (len(looks) <= most, len(looks) > 3, len(beats) > 3) == (True, near > 0, True)
 
 
 @pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
 def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
     with pytest.raises(ValueError):
-        wait_for_lease(Lease(folder, "a"), never, demand=demand, timeout_s=30)
+        wait_for_claims(Lease(folder, "a"), never, demand=demand, timeout_s=30)
     assert list(path.iterdir()) == []
 
 
@@ -188,7 +187,7 @@ def test_a_removed_ticket_is_taken_again(folder, path, monkeypatch):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        wait_for_lease(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
+        wait_for_claims(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
     # What the caller raises comes through, and leaves the line.
     assert waiters(folder) == ()

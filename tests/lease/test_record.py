@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import model
+from autogpu.lease import Cap, CapCause, model
 from tests.support.processes import in_a_fork
 
 PROCESS = {"v": 1, "pid": 4711, "start": 99, "pidns": "pid:[4026531836]", "script": "train.py"}
@@ -25,7 +25,7 @@ def without(name):
 
 
 def test_what_is_written_is_read_back():
-    written = model.encode_lease({**model.identity("/home/a/train.py"), "group": "g"}, {"GPU-a": 0}, {})
+    written = model.encode_lease({**model.identity("/home/a/train.py"), "group": "g"}, model.Terms({"GPU-a": 0}))
     assert b"/home" not in written
     fields = model.lease_fields(written)
     assert (fields["pid"], fields["script"]) == (os.getpid(), "train.py")
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_back():
 def test_the_page_on_security_shows_a_lease_as_it_is_written():
     page = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
     shown = next(line for line in page.splitlines() if line.startswith('{"v":'))
-    written = model.encode_lease({**model.identity("a.py"), "group": "g"}, {"GPU-a": 0}, {})
+    written = model.encode_lease({**model.identity("a.py"), "group": "g"}, model.Terms({"GPU-a": 0}))
     assert json.loads(shown).keys() == json.loads(written).keys()
 
 
@@ -87,19 +87,20 @@ def test_a_later_version_is_read_for_what_we_know():
 
 
 @pytest.mark.parametrize(
-    ("why", "cause"),
+    ("fields", "cause", "whose"),
     [
-        ({"GPU-a": "grant Ray"}, "grant Ray"),
-        ({"GPU-a": "\x1b[2J"}, "\\x1b[2J"),
-        ({}, "share"),
-        (["grant Ray"], "share"),
-        (None, "share"),
+        ({"why": {"GPU-a": "grant"}, "whose": {"GPU-a": "Ray"}}, CapCause.GRANT, "Ray"),
+        ({"why": {"GPU-a": "grant"}, "whose": {"GPU-a": "\x1b[2J"}}, CapCause.GRANT, "\\x1b[2J"),
+        ({"why": {"GPU-a": "a later cause"}}, CapCause.SHARED, ""),
+        ({}, CapCause.SHARED, ""),
+        ({"why": ["grant"], "whose": {"GPU-a": 7}}, CapCause.SHARED, ""),
+        ({"why": None}, CapCause.SHARED, ""),
     ],
     ids=str,
 )
-def test_the_cause_of_a_cap_is_a_text_that_any_version_may_leave_out(why, cause):
-    cap = model.lease_fields(text(caps={"GPU-a": 4}, why=why))["caps"]["GPU-a"]
-    assert (cap, cap.cause) == (4, cause)
+def test_cap_with_an_unknown_cause_counts_as_sharing(fields, cause, whose):
+    caps = model.lease_fields(text(caps={"GPU-a": 4}, **fields))["caps"]
+    assert caps == {"GPU-a": Cap(4, cause, whose)}
 
 
 def test_brackets_in_a_name_are_no_nesting():
@@ -136,4 +137,4 @@ def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
 @pytest.mark.parametrize("claims", [{"GPU-a": -1}, {"GPU-a": 1.0}, {"GPU-a": True}, {"a b": 1}], ids=str)
 def test_what_readers_would_refuse_is_not_written(claims):
     with pytest.raises(ValueError):
-        model.encode_lease({**GOOD}, claims, {})
+        model.encode_lease({**GOOD}, model.Terms(claims))

@@ -21,14 +21,13 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autogpu import lease as leases
-from autogpu.errors import AutoGpuError, WaitTimeout
+from autogpu.errors import AutoGpuError
 from autogpu.frozen import replace
-from autogpu.lease import queue
-from autogpu.lease.queue import wait_for_lease
+from autogpu.lease import GaveUp, queue
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import with_ancestors
 from autogpu.variables import LEASE
-from tests.lease.choosers import chooser, free
+from tests.lease.choosers import chooser, free, wait_for_claims
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, locked_files
 
 # A test has no time for seconds.
@@ -72,7 +71,7 @@ class Worker:
         def on_wait(state):
             answer({"event": "waiting", "position": state.position})
 
-        self.lease = wait_for_lease(
+        self.lease = wait_for_claims(
             leases.Lease(self._folder_of(command), "wait.py"),
             chooser(command),
             demand=leases.Demand(command.get("count", 1), command.get("bytes"), tuple(command.get("free", ()))),
@@ -89,15 +88,15 @@ class Worker:
                 continue
             told = b"x"
             try:
-                wait_for_lease(
+                wait_for_claims(
                     leases.Lease(self.folder, "relay.py"),
                     free(["GPU-0"], 1),
                     demand=leases.Demand(),
                     timeout_s=command["timeout_s"],
                 ).release()
                 told = b"."
-            except AutoGpuError as error:
-                sys.stderr.write(f"{error.what}\n")
+            except (AutoGpuError, GaveUp) as error:
+                sys.stderr.write(f"{error}\n")
             finally:
                 os.write(writing, told)
                 os._exit(0)
@@ -132,7 +131,7 @@ class Worker:
         seen = threading.Event()
 
         def run():
-            wait_for_lease(
+            wait_for_claims(
                 leases.Lease(self.folder, "wait.py"),
                 free(["GPU-0"], 1),
                 demand=leases.Demand(),
@@ -336,7 +335,7 @@ class Worker:
         looks = iter([None])
         choose = lambda *_: next(looks, {"GPU-0": 1})  # noqa: E731
         wanted = leases.Lease(self.folder, "a.py")
-        return wait_for_lease(wanted, choose, demand=leases.Demand(), timeout_s=timeout_s)
+        return wait_for_claims(wanted, choose, demand=leases.Demand(), timeout_s=timeout_s)
 
     def _left_over(self, count=0):
         """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
@@ -369,7 +368,7 @@ class Worker:
         except KeyboardInterrupt as error:
             self.keep.append(error)  # as a notebook does, with all that its traceback refers to
             return False
-        except WaitTimeout:
+        except GaveUp:
             pass
         finally:
             sys.settrace(None)
@@ -428,6 +427,8 @@ def main():
             told = getattr(worker, command.pop("do"))(command)
         except AutoGpuError as error:
             told = {"error": type(error).__name__, "what": error.what, "remedy": error.remedy}
+        except GaveUp:
+            told = {"error": "GaveUp"}
         except KeyboardInterrupt:
             told = {"error": "KeyboardInterrupt"}
         answer(told)

@@ -1,240 +1,315 @@
-"""Which GPUs a process takes, and the reason it is given."""
+"""Which GPUs a process takes, by plain values. ``tests/reporting`` has the sentences."""
 
 import pytest
 
 from autogpu.devices.model import NO_READING
 from autogpu.frozen import replace
+from autogpu.lease import Cap, CapCause
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
-from autogpu.selection.explain import AWAITED, BEST_EFFORT_OF_SIZE, NO_UUIDS
+from autogpu.selection.decision import RankSlice, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
-from autogpu.selection.model import Verdict, VisibleSpec
+from autogpu.selection.model import Obstacle, VisibleSpec
 from autogpu.selection.ranks import WORKERS, LocalRank
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, inventory
 
-ONE, TWO, THREE = ([gpu(index) for index in range(size)] for size in (1, 2, 3))
+CPU, WAIT, REFUSE, TAKE = Verdict.CPU, Verdict.WAIT, Verdict.REFUSE, Verdict.TAKE
+CANNOT_CHOOSE = Verdict.CANNOT_CHOOSE
+
+ONE = [gpu(0)]
+TWO = [gpu(0), gpu(1)]
+THREE = [gpu(0), gpu(1), gpu(2)]
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
-ON_BUSY = "shared: pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free"
 ONE_BUSY = [BUSY, *THREE[1:]]
 SMALL = gpu(0, total_gib=8)
+EXCLUSIVE = gpu(0, compute_mode="exclusive_process", pids=[7])
 UUID = gpu(0).uuid
-CPU, WAIT, REFUSE, TAKE = Verdict.CPU, Verdict.WAIT, Verdict.REFUSE, Verdict.TAKE
-LEFT, NOT_OURS = Verdict.CANNOT_CHOOSE, Verdict.NOT_OUR_CHOICE
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
-NAMED = {"chosen": [0]}
-TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
+BY_SHELL = {"visible_spec": INHERITED}
 # Claims on GPU 0
-SETTLED = {"age_s": 60.0}
-ALL, MINE, LITTLE = (
-    {"held": {0: each}} for each in (claim(24, **SETTLED), claim(24, uid=ME, **SETTLED), claim(4, uid=ME, **SETTLED))
-)
-CAP, CAP_OF_TWO = {"per_user": 1, **MINE}, {"per_user": 2, "count": 2, **MINE}
-TOO_SMALL = (
-    "no GPU is free (GPU 1: 12.0 GiB do not fit: everything is used or claimed; "
-    "GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
-)
-FEWER = f"{TOO_SMALL}; 2 are asked for, there are no more than 1"
-IN_USE = "1 of 3, where another library of this process has a CUDA context"
-ALONE = gpu(0, compute_mode="exclusive_process", pids=[7])
-PLACE = {"numbers": [1], "wait_s": 0.0}
-AT_THE_CAP = "you hold 1 GPU, the most that limits.per_user allows"
-HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
-WHILE_IDLE = ", busy while GPU 1 and GPU 2 are idle"
-TWO_ALLOWED = "select.count asks for 2, limits.per_user allows 2"
+YOUNG = claim(24, age_s=59.0)
+OLD = claim(24, age_s=60.0)
+MINE = {"held": {0: replace(OLD, uid=ME)}}
+CLAIMED = {"held": {0: OLD}}
+AT_CAP = {"per_user": 1, **MINE}
+TWO_LARGE = {"busy": "wait", "need_bytes": 12 * GIB, "count": 2}
 
 
 def rank(number, size, launcher="MPICH"):
     return {"grant": Grant(rank=LocalRank(number, size, launcher))}
 
 
+def idle(*indices):
+    return tuple(gpu(index) for index in indices)
+
+
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
-        case("all-that-is-listed", [gpu(1)], {"devices": ("1",)}, why="the only one of select.devices"),
-        case("the-idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, ordinals=(1,), why="the idlest of 3"),
+        case("only-one-of-the-list", [gpu(1)], {"devices": ("1",)}, reason=Reason.ONLY_ONE),
+        case("idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, ordinals=(1,), reason=Reason.IDLEST),
         case("ordinals-count-in-the-process", [gpu(2), gpu(0), gpu(1, busy=9)], {}, ordinals=(0,)),
-        case("two", THREE, {"count": 2}, ordinals=(1, 2), why="the 2 idlest of 3"),
-        case("all", THREE, {"count": "all"}, ordinals=(0, 1, 2), why="all 3"),
-        case("more", THREE, {"count": 5}, why="all 3; select.count asks for 5, there are no more"),
-        case("none", THREE, {"count": 0}, ordinals=(), verdict=CPU, why="select.count is 0"),
-        case("shared", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, why=f"the least busy of 2 ({ON_BUSY})"),
-        case("of-the-scripts", TWO, BY_SCRIPT, why="the idlest of 2 in the script's CUDA_VISIBLE_DEVICES"),
+        case("two", THREE, {"count": 2}, ordinals=(1, 2), reason=Reason.IDLEST),
+        case("count-all", THREE, {"count": "all"}, ordinals=(0, 1, 2), reason=Reason.ALL, shortfall=None),
+        case("count-above-pool", THREE, {"count": 5}, reason=Reason.ALL, shortfall=Shortfall.NO_MORE),
+        case("count-zero", THREE, {"count": 0}, ordinals=(), verdict=CPU, reason=Reason.COUNT_IS_ZERO),
+        case("least-busy", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, reason=Reason.LEAST_BUSY),
+        case("list-of-the-script", TWO, BY_SCRIPT, reason=Reason.IDLEST),
         case(
-            "who-named-a-busy-one-is-told-of-idle-ones",
+            "busy-gpu-in-the-scripts-list",
             [BUSY],
             {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)},
-            why=f"the only one in the script's CUDA_VISIBLE_DEVICES ({ON_BUSY}){WHILE_IDLE}",
-            remedy="to have the idlest instead: AUTOGPU_SCRIPT=override",
+            reason=Reason.ONLY_ONE,
+            idle_instead=idle(1, 2),
         ),
-        case("an-index-where-none-is-wanted", THREE, {**NAMED, "count": 0}, ordinals=(), verdict=CPU),
-        case("chosen-by-the-script", ONE_BUSY, NAMED, verdict=NOT_OURS, why=f"chosen by the script{WHILE_IDLE}"),
-        case("what-no-other-was-promised", ONE, {"chosen": [0], "held": {0: claim(20)}}, claims={UUID: 4 * GIB}),
-        case("no-readings", ONE, {"inventory": inventory(failure="mismatch")}, verdict=LEFT, why="mismatch"),
-        case("no-answer-in-time", ONE, {"inventory": NO_READING}, verdict=LEFT, why="NVML timed out"),
-        case("different-counts", ONE, {"gpu_count": 2}, verdict=LEFT, why=NO_UUIDS),
-        case("where-it-has-a-context", THREE, {"in_use": [0]}, ordinals=(0,), why=IN_USE),
-        case("also-if-that-is-busy", ONE_BUSY, {"in_use": [0]}, why=f"{IN_USE} ({ON_BUSY}){WHILE_IDLE}"),
-        case("there-and-the-idlest", ONE_BUSY, {"in_use": [0], "count": 2}, ordinals=(0, 2)),
-        case("a-wait-for-fewer", [SMALL, gpu(1)], {**TWO_LARGE, "held": {1: claim(24)}}, waits_for=1, why=FEWER),
-        case("one-that-nobody-awaits", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
-        case("those-with-room-are-attainable", [SMALL, *THREE[1:]], {"need_bytes": 12 * GIB}, attainable=2),
-        case("cap-reached", THREE, {**CAP, "busy": "cpu"}, why=AT_THE_CAP),
-        case("cap-reached-on-my-own", TWO, CAP, ordinals=(0,), caps={UUID: within_context(24 * GIB)}),
-        case("which-is-said", TWO, CAP, why=f"the least busy of 2 (shared: {HELD}); {AT_THE_CAP}"),
-        case("cap-reached-and-a-place", [ALONE, gpu(1)], {**CAP, **PLACE}, verdict=CPU, why=AT_THE_CAP),
-        case("cap-reached-and-a-card", [gpu(1)], {**CAP, "visible_spec": VisibleSpec("1")}, ordinals=(0,)),
-        case("cap-not-reached", THREE, CAP_OF_TWO, ordinals=(2,), why=f"the idlest of 3; {TWO_ALLOWED}"),
+        case("ordinal-and-count-zero", THREE, {"chosen": [0], "count": 0}, ordinals=(), verdict=CPU),
+        case(
+            "ordinal-of-a-busy-gpu",
+            ONE_BUSY,
+            {"chosen": [0]},
+            verdict=Verdict.NOT_OUR_CHOICE,
+            reason=Reason.CHOSEN_BY_SCRIPT,
+            idle_instead=idle(1, 2),
+        ),
+        case("ordinal-beside-a-claim", ONE, {"chosen": [0], "held": {0: claim(20)}}, claims={UUID: 4 * GIB}),
+        case(
+            "driver-fails",
+            ONE,
+            {"inventory": inventory(failure="mismatch")},
+            verdict=CANNOT_CHOOSE,
+            reason=Reason.DRIVER_FAILURE,
+        ),
+        case("no-reading", ONE, {"inventory": NO_READING}, verdict=CANNOT_CHOOSE, reason=Reason.DRIVER_FAILURE),
+        case("counts-differ", ONE, {"gpu_count": 2}, verdict=CANNOT_CHOOSE, reason=Reason.COUNTS_DIFFER),
+        case("has-a-context", THREE, {"in_use": [0]}, ordinals=(0,), reason=Reason.HAS_CONTEXT),
+        case("has-a-context-on-a-busy-gpu", ONE_BUSY, {"in_use": [0]}, ordinals=(0,), idle_instead=idle(1, 2)),
+        case("context-and-one-more", ONE_BUSY, {"in_use": [0], "count": 2}, ordinals=(0, 2)),
+        case(
+            "waits-for-those-with-enough-memory",
+            [SMALL, gpu(1)],
+            {**TWO_LARGE, "held": {1: claim(24)}},
+            waits_for=1,
+            attainable=1,
+            reason=Reason.NONE_FREE,
+        ),
+        case("not-the-one-that-a-waiter-could-use", TWO, {"busy": "cpu", "awaited": [UUID]}, ordinals=(1,)),
+        case("attainable-with-enough-memory", [SMALL, *THREE[1:]], {"need_bytes": 12 * GIB}, attainable=2),
+        case("at-the-users-cap", THREE, {**AT_CAP, "busy": "cpu"}, verdict=CPU, reason=Reason.PER_USER_CAP),
+        case(
+            "at-the-cap-on-an-own-gpu",
+            TWO,
+            AT_CAP,
+            ordinals=(0,),
+            cap_bytes={UUID: within_context(24 * GIB)},
+            reason=Reason.LEAST_BUSY,
+            is_at_cap=True,
+        ),
+        case(
+            "at-the-cap-by-number",
+            [EXCLUSIVE, gpu(1)],
+            {**AT_CAP, "numbers": (1,), "wait_s": 0.0},
+            verdict=CPU,
+            reason=Reason.PER_USER_CAP,
+        ),
+        case("at-the-cap-in-a-list-of-one", [gpu(1)], {**AT_CAP, "visible_spec": VisibleSpec("1")}, ordinals=(0,)),
+        case(
+            "one-below-the-cap",
+            THREE,
+            {"per_user": 2, "count": 2, **MINE},
+            ordinals=(2,),
+            shortfall=Shortfall.PER_USER_CAP,
+            is_at_cap=False,
+        ),
         case("rank-0-of-2", [*ONE_BUSY, gpu(3)], rank(0, 2), ordinals=(0,), claims={UUID: 24 * GIB}, attainable=2),
         case("rank-1-of-2", [*ONE_BUSY, gpu(3)], rank(1, 2), ordinals=(2,)),
-        case("rank-by-itself", ONE, {**rank(0, 2), "busy": "wait", **ALL}, verdict=TAKE, claims={UUID: 0}),
-        case("workers-share-without-parts", ONE, rank(1, 2, WORKERS), caps={}, claims={UUID: 24 * GIB}),
+        case("rank-beside-a-whole-claim", ONE, {**rank(0, 2), "busy": "wait", **CLAIMED}, claims={UUID: 0}),
+        case("workers-share-whole", ONE, rank(1, 2, WORKERS), cap_bytes={}, claims={UUID: 24 * GIB}),
     ],
 )
-def test_what_a_process_takes(gpus, asked, expected):
+def test_process_takes(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 
 def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     decision = decided(*ONE, **rank(1, 2))
-    assert decision.caps == {UUID: 12 * GIB - CONTEXT_BYTES}
-    found = caps(Policy(), decision)
-    assert (found, found[0].cause) == ({0: 12 * GIB - CONTEXT_BYTES}, "ranks")
-    # One that the policy sets is as large without the other rank.
+    part = Cap(12 * GIB - CONTEXT_BYTES, CapCause.RANKS)
+    assert decision.caps == {UUID: part}
+    assert caps(Policy(), decision) == {0: part}
+    assert decision.slice == RankSlice(LocalRank(1, 2, "MPICH"), ranks=2, sharers=2)
+    # A limit of the policy would be as low without the other rank.
     limit = {"limit": MemoryLimit(bytes=4 * GIB)}
-    assert caps(Policy(**limit), decided(*ONE, **rank(1, 2), **limit))[0].cause == "limit"
-    assert decision.why == "local rank 1 of 2 (MPICH), 2 ranks share it"
+    assert caps(Policy(**limit), decided(*ONE, **rank(1, 2), **limit))[0].cause is CapCause.LIMIT
 
 
-ALIKE = dict.fromkeys(("share", "wait", "cpu", "error"), TAKE)
-NEVER = {**ALIKE, "share": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
-LATER, NOW = {**NEVER, "share": WAIT, "wait": WAIT}, {**NEVER, "share": TAKE, "wait": WAIT}
-SOME, MORE = {**ALIKE, "wait": WAIT}, {**ALIKE, "share": WAIT, "wait": WAIT}
+ALWAYS_TAKEN = dict.fromkeys(("share", "wait", "cpu", "error"), TAKE)
+NEVER_TAKEN = {"share": CPU, "wait": CPU, "cpu": CPU, "error": REFUSE}
+WAITED_FOR = {**NEVER_TAKEN, "share": WAIT, "wait": WAIT}
+SHARED_NOW = {**WAITED_FOR, "share": TAKE}
+FEWER_TAKEN = {**ALWAYS_TAKEN, "wait": WAIT}
+FEWER_WITHOUT_A_WAIT = {**ALWAYS_TAKEN, "share": WAIT, "wait": WAIT}
+
+IDLE_LEASE = {"held": {0: claim(24, age_s=7200.0)}}
+AWAITED = {"awaited": [UUID]}
 
 
-def outcome(rule, gpus, asked, verdicts, why):
-    """A row: what becomes of the process by ``select.busy``, and why where it takes none."""
-    return pytest.param(gpus, asked, verdicts, why, id=rule)
-
-
-AWAITED_BY_ONE = f"no GPU is free (GPU 0: {AWAITED})"
-TOO_LARGE = "no GPU is suitable (GPU 1: 30.0 GiB do not fit, it has 24.0 GiB; GPU 0: not among select.devices)"
-LARGE, HUGE = {"need_bytes": 12 * GIB, "held": {1: claim(24)}}, {"need_bytes": 30 * GIB}
-MOST = {"count": "all", "need_bytes": 20 * GIB, "held": {0: claim(10)}}
-IDLE = {"held": {0: claim(24, age_s=7200.0)}}
-NINE_AND_HALF, FIVE = within_context(10 * GIB), within_context(int(5.5 * GIB))
+def outcome(rule, gpus, asked, verdicts, reason):
+    """A row: what becomes of the process by ``select.busy``, and why if it takes none."""
+    return pytest.param(gpus, asked, verdicts, reason, id=rule)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "verdicts", "why"),
+    ("gpus", "asked", "verdicts", "reason"),
     [
-        outcome("claimed", ONE, ALL, NOW, f"no GPU is free (GPU 0: {HELD})"),
-        outcome("too-small", ONE, HUGE, NEVER, "no GPU is suitable (GPU 0: 30.0 GiB do not fit, it has 24.0 GiB)"),
-        outcome("too-small-in-the-list", TWO, {"devices": ("1",), **HUGE}, NEVER, TOO_LARGE),
-        outcome("too-little-memory-or-claimed", [SMALL, gpu(1)], LARGE, LATER, TOO_SMALL),
-        outcome("awaited", ONE, {"awaited": [UUID]}, LATER, AWAITED_BY_ONE),
-        outcome("awaited-to-be-joined", ONE, {"awaited": [UUID], **ALL}, LATER, AWAITED_BY_ONE),
-        outcome("awaited-and-a-need", ONE, {"awaited": [UUID], "need_bytes": GIB}, LATER, AWAITED_BY_ONE),
-        outcome("some-are-free", ONE_BUSY, {"count": 3}, SOME, "3 GPUs wanted, 2 are free: waiting for 1 more"),
-        outcome("all-that-fit-are-waited-for", TWO, MOST, MORE, "2 GPUs wanted, 1 is free: waiting for 1 more"),
-        outcome("an-idle-lease-is-shared", [gpu(0, pids=[7], used_gib=20)], IDLE, ALIKE, None),
+        outcome("claimed", ONE, CLAIMED, SHARED_NOW, Reason.NONE_FREE),
+        outcome("need-larger-than-card", ONE, {"need_bytes": 30 * GIB}, NEVER_TAKEN, Reason.NONE_FREE),
+        outcome(
+            "need-larger-than-listed-card",
+            TWO,
+            {"devices": ("1",), "need_bytes": 30 * GIB},
+            NEVER_TAKEN,
+            Reason.NONE_FREE,
+        ),
+        outcome(
+            "need-larger-than-free-memory",
+            [SMALL, gpu(1)],
+            {"need_bytes": 12 * GIB, "held": {1: claim(24)}},
+            WAITED_FOR,
+            Reason.NONE_FREE,
+        ),
+        outcome("awaited", ONE, AWAITED, WAITED_FOR, Reason.NONE_FREE),
+        outcome("awaited-by-one-that-joins", ONE, {**AWAITED, **CLAIMED}, WAITED_FOR, Reason.NONE_FREE),
+        outcome("awaited-and-a-need", ONE, {**AWAITED, "need_bytes": GIB}, WAITED_FOR, Reason.NONE_FREE),
+        outcome("some-are-free", ONE_BUSY, {"count": 3}, FEWER_TAKEN, Reason.TOO_FEW_FREE),
+        outcome(
+            "all-with-a-need",
+            TWO,
+            {"count": "all", "need_bytes": 20 * GIB, "held": {0: claim(10)}},
+            FEWER_WITHOUT_A_WAIT,
+            Reason.TOO_FEW_FREE,
+        ),
+        outcome("idle-lease", [gpu(0, pids=[7], used_gib=20)], IDLE_LEASE, ALWAYS_TAKEN, None),
     ],
 )
-def test_busy_says_what_becomes_of_a_process_without_enough_free_gpus(gpus, asked, verdicts, why):
+def test_busy_decides_for_a_process_without_enough_free_gpus(gpus, asked, verdicts, reason):
     found = {busy: decided(*gpus, busy=busy, **asked) for busy in verdicts}
     assert {busy: decision.verdict for busy, decision in found.items()} == verdicts
-    whys = {decision.why.partition("; it shares")[0] for decision in found.values() if decision.verdict is not TAKE}
-    assert whys <= {why}
+    assert {decision.reason for decision in found.values() if decision.verdict is not TAKE} <= {reason}
 
 
-OLD, YOUNG, FULL = claim(24, **SETTLED), claim(24, age_s=59.0), gpu(0, used_gib=18.5, pids=[7])
+def test_process_that_waits_for_more_gpus_counts_the_free_ones():
+    decision = decided(*ONE_BUSY, count=3, busy="wait")
+    assert (decision.waits_for, decision.free) == (3, 2)
+
+
+def test_rejected_gpus_of_a_waiting_process_keep_their_obstacles():
+    decision = decided(SMALL, gpu(1), need_bytes=12 * GIB, held={1: claim(24)})
+    found = {each.device.index: each.obstacle for each in decision.ranking.rejected}
+    assert found == {0: Obstacle.NEED_ABOVE_TOTAL, 1: Obstacle.NEED_ABOVE_FREE}
+
+
+FULL = gpu(0, used_gib=18.5, pids=[7])
+LESS_FREE = gpu(1, used_gib=10, pids=[7])
+MORE_FREE = gpu(2, used_gib=6, pids=[7])
+NO_USE_READ = replace(FULL, memory_used_bytes=None)
+HIDES_PROCESSES = replace(gpu(0, used_gib=6), compute_processes=None)
 UNSEEN = {"is_seen": False}
-NOT_ANY_MORE = {"waited_s": 1800.0}
-LESS, MORE_FREE = gpu(1, used_gib=10, pids=[7]), gpu(2, used_gib=6, pids=[7])
-BY_SHELL = {"visible_spec": INHERITED}
-USED, NEARLY_ALL = gpu(0, used_gib=5, pids=[7]), {"held": {0: claim(23.5, **SETTLED)}}
-TOLD, JOINED, HIDING = claim(8, **SETTLED), claim(0, cap_gib=20), replace(gpu(0, used_gib=6), compute_processes=None)
-BOTH_YOUNG, ONE_YOUNG = {"held": {0: YOUNG, 1: YOUNG}}, {"held": {1: OLD, 2: YOUNG}}
-ONE_TOLD, GROWN = {"held": {1: OLD, 2: claim(8)}}, claim(24, age_s=60.0, newest_s=1.0)
-CAPPED = {"claims": {UUID: 0}, "caps": {UUID: FIVE}, "why_capped": BEST_EFFORT_OF_SIZE}
-ALONE = gpu(0, pids=[7], compute_mode="exclusive_process")
+AFTER_WAIT = {"waited_s": 1800.0}
+WITHOUT_WAIT = {"wait_s": 0.0}
+EIGHT = {"need_bytes": 8 * GIB}
+STATED = claim(8, age_s=60.0)
+JOINED = claim(0, cap_gib=20)
+GROWN = claim(24, age_s=60.0, newest_s=1.0)
+TEN_FREE = within_context(10 * GIB)
+FIVE_FREE = within_context(int(5.5 * GIB))
 
 
-def named(numbers):
-    return {"numbers": numbers}
+def held(*claims, on=0):
+    return {"held": {on: claims}}
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
-        case("after-a-minute", ONE, {"held": {0: OLD}}, verdict=TAKE, claims={UUID: 0}),
-        case("not-before", ONE, {"held": {0: YOUNG}}, verdict=WAIT),
-        case("not-before-the-last-one-has-run-for-it", ONE, {"held": {0: (OLD, YOUNG)}}, verdict=WAIT),
-        case("not-before-it-is-seen-there", ONE, {"held": {0: OLD}, "is_seen": False}, verdict=WAIT),
-        case("which-no-one-has-to-be-who-said-how-much", ONE, {"held": {0: TOLD}, "is_seen": False}, verdict=TAKE),
-        case("nor-where-the-driver-hides-processes", [HIDING], {"held": {0: OLD}}, verdict=TAKE),
-        case("nor-in-a-container-which-lists-none", [gpu(0, used_gib=5)], {**UNSEEN, "held": {0: OLD}}, verdict=TAKE),
-        case("but-not-one-that-uses-nothing", ONE, {**UNSEEN, "held": {0: OLD}}, verdict=WAIT),
-        case("not-one-who-said-all-of-it", ONE, {"held": {0: claim(24 - 1 / GIB, **SETTLED)}}, verdict=WAIT),
-        case("a-quarter-is-free", [gpu(0, used_gib=18, pids=[7])], {"held": {0: OLD}}, verdict=TAKE),
-        case("less-is-not-enough", [FULL], {"held": {0: OLD}}, verdict=WAIT),
-        case("what-was-promised-is-not-free", ONE, {"held": {0: claim(20, **SETTLED)}}, verdict=WAIT),
-        case("what-was-promised-is-not-taken", ONE, {"held": {0: claim(14, **SETTLED)}}, caps={UUID: NINE_AND_HALF}),
-        case("where-the-most-is-free", [LESS, MORE_FREE], {"held": dict.fromkeys((1, 2), OLD)}, ordinals=(1,)),
-        case("unknown-memory", [replace(FULL, memory_used_bytes=None)], {"held": {0: OLD}}, verdict=TAKE),
-        case("not-before-either", [replace(FULL, memory_used_bytes=None)], {"held": {0: YOUNG}}, verdict=WAIT),
-        case("no-need-where-one-has-just-joined", ONE, {"need_bytes": 8 * GIB, "held": {0: JOINED}}, verdict=WAIT),
-        case("a-minute-later", ONE, {"need_bytes": 8 * GIB, "held": {0: replace(JOINED, age_s=60.0)}}, verdict=TAKE),
-        case("as-many-as-asked-for", [gpu(0), LESS], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
-        case("a-member-that-comes-later-has-no-minute-of-its-own", ONE, {"held": {0: GROWN}}, verdict=TAKE),
-        case("the-wait-has-an-end", [FULL], {**NOT_ANY_MORE, "held": {0: OLD}}, caps={UUID: FIVE}),
-        case("so-that-no-two-are-told-the-same", ONE, {**NOT_ANY_MORE, "held": {0: JOINED}}, verdict=WAIT),
-        case("which-may-be-now", [FULL], {"wait_s": 0.0, "held": {0: YOUNG}}, caps={UUID: FIVE}, claims={UUID: 0}),
-        case("nor-for-those-who-said-how-much", ONE, {**NOT_ANY_MORE, "held": {0: (OLD, claim(1))}}, verdict=TAKE),
-        case("at-least-a-gib", [USED], {**NOT_ANY_MORE, **NEARLY_ALL}, caps={UUID: GIB // 2}),
-        case("then-where-all-is-promised", ONE, {"wait_s": 0.0, "held": {0: (OLD, claim(24, pid=8))}}, verdict=TAKE),
-        case("where-all-has-settled", [LESS, MORE_FREE], {**NOT_ANY_MORE, **ONE_YOUNG}, ordinals=(0,)),
-        case("a-young-one-has-all-it-was-told", [LESS, MORE_FREE], {"wait_s": 0.0, **ONE_YOUNG}, ordinals=(0,)),
-        case("none-is-awaited", [gpu(0), LESS], {**NOT_ANY_MORE, "awaited": [UUID], "held": {1: OLD}}, ordinals=(1,)),
-        case("a-need-as-well", ONE, {"need_bytes": 8 * GIB, "held": {0: OLD}}, verdict=TAKE, claims={UUID: 8 * GIB}),
-        case("in-the-end-too", [FULL], {"need_bytes": 8 * GIB, "held": {0: OLD}, **NOT_ANY_MORE}, **CAPPED),
-        case("on-the-gpu-that-the-script-lists-at-once", [FULL], {**BY_SCRIPT, "held": {0: YOUNG}}, verdict=TAKE),
-        case("where-a-shell-lists-as-many-as-it-takes", [FULL], {**BY_SHELL, "held": {0: YOUNG}}, verdict=TAKE),
-        case("also-by-its-names", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG, "named_count": 2}, verdict=TAKE),
-        case("not-where-that-list-leaves-a-choice", [FULL, LESS], {**BY_SHELL, **BOTH_YOUNG}, verdict=WAIT),
-        case("where-the-script-names-all-there-are", [FULL, LESS], {**named((0, 1)), "held": {0: YOUNG}}, verdict=TAKE),
-        case("never-one-that-can-not-fit", ONE, {"need_bytes": 30 * GIB, "wait_s": 0.0}, verdict=CPU),
-        case("an-idle-lease-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE, verdict=TAKE),
+        case("joins-after-a-minute", ONE, held(OLD), verdict=TAKE, claims={UUID: 0}),
+        case("waits-for-the-minute", ONE, held(YOUNG), verdict=WAIT),
+        case("waits-for-the-youngest-job", ONE, held(OLD, YOUNG), verdict=WAIT),
+        case("waits-until-the-driver-lists-the-job", ONE, {**held(OLD), **UNSEEN}, verdict=WAIT),
+        case("job-with-a-need-is-not-looked-for", ONE, {**held(STATED), **UNSEEN}, verdict=TAKE),
+        case("driver-hides-processes", [HIDES_PROCESSES], held(OLD), verdict=TAKE),
+        case("driver-hides-processes-in-a-container", [gpu(0, used_gib=5)], {**UNSEEN, **held(OLD)}, verdict=TAKE),
+        case("job-that-uses-nothing-yet", ONE, {**UNSEEN, **held(OLD)}, verdict=WAIT),
+        case("need-of-nearly-all", ONE, held(claim(24 - 1 / GIB, age_s=60.0)), verdict=WAIT),
+        case("quarter-is-free", [gpu(0, used_gib=18, pids=[7])], held(OLD), verdict=TAKE),
+        case("less-than-a-quarter-is-free", [FULL], held(OLD), verdict=WAIT),
+        case("reserved-memory-is-not-free", ONE, held(claim(20, age_s=60.0)), verdict=WAIT),
+        case("cap-leaves-reserved-memory", ONE, held(claim(14, age_s=60.0)), cap_bytes={UUID: TEN_FREE}),
+        case("most-free-memory-first", [LESS_FREE, MORE_FREE], {"held": {1: OLD, 2: OLD}}, ordinals=(1,)),
+        case("unknown-memory-after-a-minute", [NO_USE_READ], held(OLD), verdict=TAKE),
+        case("unknown-memory-before-a-minute", [NO_USE_READ], held(YOUNG), verdict=WAIT),
+        case("need-beside-a-young-best-effort-job", ONE, {**EIGHT, **held(JOINED)}, verdict=WAIT),
+        case("need-beside-an-old-best-effort-job", ONE, {**EIGHT, **held(replace(JOINED, age_s=60.0))}, verdict=TAKE),
+        case("free-and-shared-for-two", [gpu(0), LESS_FREE], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
+        case("new-member-of-an-old-job", ONE, held(GROWN), verdict=TAKE),
+        case("end-of-the-wait", [FULL], {**AFTER_WAIT, **held(OLD)}, cap_bytes={UUID: FIVE_FREE}),
+        case("one-waiter-at-a-time", ONE, {**AFTER_WAIT, **held(JOINED)}, verdict=WAIT),
+        case("no-wait", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: FIVE_FREE}, claims={UUID: 0}),
+        case("end-of-the-wait-beside-a-young-need", ONE, {**AFTER_WAIT, **held(OLD, claim(1))}, verdict=TAKE),
+        case(
+            "end-of-the-wait-uses-a-reserved-gib",
+            [gpu(0, used_gib=5, pids=[7])],
+            {**AFTER_WAIT, **held(claim(23.5, age_s=60.0))},
+            cap_bytes={UUID: GIB // 2},
+        ),
+        case("no-wait-and-all-reserved", ONE, {**WITHOUT_WAIT, **held(OLD, claim(24, pid=8))}, verdict=TAKE),
+        case(
+            "end-of-the-wait-without-young-jobs",
+            [LESS_FREE, MORE_FREE],
+            {**AFTER_WAIT, "held": {1: OLD, 2: YOUNG}},
+            ordinals=(0,),
+        ),
+        case(
+            "young-best-effort-job-keeps-its-cap",
+            [LESS_FREE, MORE_FREE],
+            {**WITHOUT_WAIT, "held": {1: OLD, 2: YOUNG}},
+            ordinals=(0,),
+        ),
+        case(
+            "end-of-the-wait-leaves-awaited-gpus",
+            [gpu(0), LESS_FREE],
+            {**AFTER_WAIT, **AWAITED, "held": {1: OLD}},
+            ordinals=(1,),
+        ),
+        case("need-after-a-minute", ONE, {**EIGHT, **held(OLD)}, verdict=TAKE, claims={UUID: 8 * GIB}),
+        case(
+            "need-at-the-end-of-the-wait",
+            [FULL],
+            {**EIGHT, **held(OLD), **AFTER_WAIT},
+            claims={UUID: 0},
+            cap_bytes={UUID: FIVE_FREE},
+            is_capped_by_others=True,
+        ),
+        case("listed-by-the-script", [FULL], {**BY_SCRIPT, **held(YOUNG)}, verdict=TAKE),
+        case("shells-list-of-one", [FULL], {**BY_SHELL, **held(YOUNG)}, verdict=TAKE),
+        case(
+            "shells-list-and-as-many-names",
+            [FULL, LESS_FREE],
+            {**BY_SHELL, "held": {0: YOUNG, 1: YOUNG}, "named_count": 2},
+            verdict=TAKE,
+        ),
+        case("shells-list-with-a-choice", [FULL, LESS_FREE], {**BY_SHELL, "held": {0: YOUNG, 1: YOUNG}}, verdict=WAIT),
+        case("script-numbers-all", [FULL, LESS_FREE], {"numbers": (0, 1), **held(YOUNG)}, verdict=TAKE),
+        case("need-larger-than-card", ONE, {"need_bytes": 30 * GIB, **WITHOUT_WAIT}, verdict=CPU),
+        case("idle-lease-is-shared-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE_LEASE, verdict=TAKE),
     ],
 )
-def test_who_has_not_said_what_it_needs_joins_others_after_a_minute_where_a_quarter_is_free(gpus, asked, expected):
+def test_process_without_a_free_gpu_joins_others(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "end"),
-    [
-        ({}, ", for the next 30 min only where enough of it is free"),
-        ({"need_bytes": 8 * GIB, "waited_s": 720.0}, ", for the next 18 min only where enough of it is free"),
-        ({"waited_s": 1800.0}, ""),
-    ],
-)
-def test_who_waits_to_share_is_told_until_when(asked, end):
-    shares = f"it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
-    assert decided(*ONE, held={0: YOUNG}, **asked).why.partition("); ")[2] == shares
-    mine = replace(YOUNG, uid=ME)
-    assert decided(*TWO, held={0: mine}, per_user=1, **asked).why == f"{AT_THE_CAP}; {shares}"
-
-
-@pytest.mark.parametrize(
-    ("busy", "count", "why"),
-    [
-        ("share", 3, "all 3 (shared: GPU 0: "),
-        ("cpu", 2, "the 2 idlest of 3; select.count asks for 3, 2 can be had now"),
-    ],
-)
-def test_more_gpus_than_are_free(busy, count, why):
+@pytest.mark.parametrize(("busy", "count", "shortfall"), [("share", 3, None), ("cpu", 2, Shortfall.BUSY)])
+def test_more_gpus_than_are_free_are_shared_or_left(busy, count, shortfall):
     decision = decided(*ONE_BUSY, count=3, busy=busy)
-    assert (len(decision.ordinals), decision.why[: len(why)]) == (count, why)
+    assert (len(decision.ordinals), decision.shortfall) == (count, shortfall)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.selection.grants import NO_ENGINE, EngineFacts, Grant, RayTask, granted, settled
+from autogpu.selection.grants import NO_ENGINE, Denial, EngineFacts, Grant, RayTask, granted, settled
 from autogpu.selection.ranks import TF_CONFIG, LocalRank, among_same_gpus, local_rank
 from tests.support.values import cut, gpu, inventory
 
@@ -24,7 +24,7 @@ STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_P
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-NONE_FROM_SLURM = Grant("Slurm", "Slurm granted no GPU here", "to have one: srun --gres=gpu:1", is_none=True)
+NONE_FROM_SLURM = Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
 
@@ -74,12 +74,12 @@ def test_how_many_and_not_which_is_what_the_driver_shows_or_nothing():
     grant = Grant("Slurm", unnamed=2)
     assert settled(grant, inventory(gpu(0), gpu(1))) == settled(grant, inventory(*cut(0, 5, 5))) == Grant("Slurm")
     none = settled(grant, inventory(*map(gpu, range(4))))
-    assert (none.is_none, none.why) == (True, "Slurm granted 2 GPUs of 4 here and does not say which")
+    assert none == Grant("Slurm", Denial.UNKNOWN_WHICH, unnamed=2, on_host=4)
     assert settled(grant, None) is grant, "as long as nothing is read"
     assert settled(NO_ENGINE, inventory(gpu(0))) is NO_ENGINE
 
 
-NONE_FROM_RAY = Grant("Ray", "Ray assigned no GPU to this task", "to have one: num_gpus=1", is_none=True)
+NONE_FROM_RAY = Grant("Ray", Denial.RAY_ASSIGNED_NONE)
 RAY = {"RAY_RAYLET_PID": "7"}
 
 
@@ -110,8 +110,8 @@ def test_an_engine_that_sets_the_variable_and_no_more_says_all_by_that(engine):
 def test_a_task_that_coordinates_needs_none():
     text = '{"cluster": {"ps": ["a:1"], "worker": ["a:2"]}, "task": {"type": "ps", "index": 0}}'
     grant = granted({"TF_CONFIG": text})
-    assert (grant.needs_none, grant.is_none, grant.rank) == (True, False, None)
-    assert "a ps beside parameter servers" in grant.why
+    assert grant == Grant("TF_CONFIG", Denial.COORDINATOR, "ps")
+    assert not grant.is_none
 
 
 DASK, FOR_ALL, OWN = {"__DASK_PARENT_PID": "7"}, None, 1

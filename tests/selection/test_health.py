@@ -3,9 +3,8 @@
 import pytest
 
 from autogpu.policy import Policy
-from autogpu.selection import explain
 from autogpu.selection.ranking import ranking_of
-from tests.support.selections import UNSET, request
+from tests.support.selections import UNSET
 from tests.support.values import gpu
 
 FAILED = {"remapping_failed": True}
@@ -41,24 +40,3 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
 def test_a_well_one_has_no_problem():
     assert gpu(0).health_problems == ()
     assert gpu(0, uncorrected_errors=1).health_problems == ("1 uncorrectable memory error since boot",)
-
-
-@pytest.mark.parametrize(
-    ("devices", "count", "words"),
-    [
-        ([gpu(0), gpu(1, **FAILED)], 1, "the idlest of 2"),
-        ([gpu(0, **FAILED)], 1, "the only one here (not healthy: row remapping failed)"),
-        ([gpu(0), gpu(1, **ERRORS)], 2, "all 2 (not healthy: GPU 1: 2 uncorrectable memory errors since boot)"),
-        # Once, where others are on it as well.
-        (
-            [gpu(0, **BUSY, **FAILED)],
-            1,
-            "the only one here (shared: row remapping failed, pid 7 on it without a claim, 0 % busy, "
-            "22.0 of 24.0 GiB free)",
-        ),
-    ],
-    ids=["another-is-taken", "taken", "of-two", "shared"],
-)
-def test_the_line_of_who_gets_one_says_it(devices, count, words):
-    ranking = ranking_of(devices, ANYTHING, UNSET)
-    assert explain.taken(ranking, ranking.candidates[:count], request(*devices)) == words

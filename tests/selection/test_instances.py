@@ -6,9 +6,10 @@ from autogpu.devices.enumeration import named_by_nvml, named_uuids, shows_severa
 from autogpu.devices.model import Process
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
+from autogpu.selection.decision import Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.members import request_of_all
-from autogpu.selection.model import Tier, Verdict
+from autogpu.selection.model import Tier
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.ranks import LocalRank
 from autogpu.selection.visible_devices import best_kind_first, numbered_list
@@ -24,8 +25,6 @@ MIXED = (*cut(0, 20, 5, 10), gpu(1, name="NVIDIA A100", total_gib=40.0), gpu(2, 
 CUT = (*cut(0, 20, 5), *cut(1))
 LEGACY = "MIG-GPU-00000000-aaaa-bbbb-cccc-000000000000/8/0"
 FIRST, SECOND = "MIG-00000000-0000", "MIG-00000000-0001-bbbb-cccc-000000000000"
-NO_INSTANCE = "in MIG mode, and has no instance here"
-NO_CARD = "a process can have one MIG instance, and there is no whole GPU for it"
 CPU = Verdict.CPU
 BY_LABEL = {device.label: device for device in MIXED}
 
@@ -63,10 +62,6 @@ def test_which_is_taken(asked, expected):
 
 
 ONE_CARD = [*SEVEN[:2], gpu(1, pids=[7], used_gib=4, busy=90)]
-LEFT_FREE = (
-    "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 20.0 of 24.0 GiB free); select.count asks "
-    "for 2, 1 can be had now; GPU 0:0 is free, but several GPUs are whole cards"
-)
 SECOND_BUSY = {"chosen": (1,), "held": held(SEVEN[2])}
 HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
 
@@ -74,12 +69,12 @@ HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
 @pytest.mark.parametrize(
     ("devices", "asked", "expected"),
     [
-        case("no-instance", cut(0), {}, verdict=CPU, why=f"no GPU is suitable (GPU 0: {NO_INSTANCE})"),
-        case("one-of-two", SEVEN, {"count": 2}, why=f"the idlest of 7; select.count asks for 2, {NO_CARD}"),
-        case("a-busy-card-and-not-a-free-instance", ONE_CARD, {"count": 2}, ordinals=(1,), why=LEFT_FREE),
+        case("no-instance", cut(0), {}, verdict=CPU, reason=Reason.NONE_FREE),
+        case("one-of-two", SEVEN, {"count": 2}, reason=Reason.IDLEST, shortfall=Shortfall.ONE_INSTANCE),
+        case("a-busy-card-and-not-a-free-instance", ONE_CARD, {"count": 2}, ordinals=(1,), shortfall=Shortfall.BUSY),
         case("no-second-instance-is-attainable", SEVEN, {}, attainable=1),
         case("a-second-card-is-attainable", MIXED, {}, attainable=2),
-        case("no-card-is-one", SEVEN[:3], SECOND_BUSY, why="chosen by the script, busy while GPU 0:0 is idle"),
+        case("no-card-is-one", SEVEN[:3], SECOND_BUSY, reason=Reason.CHOSEN_BY_SCRIPT, idle_instead=(SEVEN[1],)),
     ],
 )
 def test_what_is_decided(devices, asked, expected):

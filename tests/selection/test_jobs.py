@@ -133,7 +133,7 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
     waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     uuid, is_free, room_gib = asked
     device, tier = replace(gpu(0), uuid=uuid), Tier.FREE if is_free else Tier.BUSY
-    candidate = Candidate(device, tier, "", spare_bytes=room_gib and room_gib * GIB)
+    candidate = Candidate(device, tier, spare_bytes=room_gib and room_gib * GIB)
     assert awaited([candidate], [waiter], claims_on) == ({uuid} if expected else set())
 
 
@@ -152,5 +152,5 @@ def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
     waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(**demand))
     here = (claim(24, age_s=age_s),)
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
-    candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, "", here, is_best_effort=True, **sizes)
+    candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, here, is_best_effort=True, **sizes)
     assert bool(awaited([candidate], [waiter], {})) is expected

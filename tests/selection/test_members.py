@@ -3,7 +3,7 @@
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Holder, Processes
+from autogpu.lease import Cap, CapCause, Holder, Processes
 from autogpu.selection.members import family_of, promised_to, rivals
 from autogpu.text import GIB
 from tests.support.selections import request
@@ -45,6 +45,6 @@ def test_ranks_have_what_any_of_them_claims_of_the_gpus_that_this_one_sees(sizes
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_child_is_capped_as_the_process_of_its_job_with_the_smallest_cap(sizes):
-    members = [replace(PARENT, name=str(size), caps={gpu(0).uuid: size * GIB}) for size in sizes]
+    members = [replace(PARENT, name=str(size), caps={gpu(0).uuid: Cap(size * GIB, CapCause.SHARED)}) for size in sizes]
     family = family_of(members[0], members, has_parents_list=True)
-    assert family.caps == {gpu(0).uuid: 4 * GIB}
+    assert family.caps == {gpu(0).uuid: Cap(4 * GIB, CapCause.SHARED)}

@@ -36,7 +36,7 @@ IN_USE = gpu(0, pids=[7], used_gib=4)
 def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
     decision = decided(gpu(0), **policy)
     found = caps(Policy(**policy), decision, default_share=0.9, parts=policy.get("virtual_gpus", 1))
-    assert {ordinal: cap / GIB for ordinal, cap in found.items()} == caps_gib
+    assert {ordinal: cap.bytes / GIB for ordinal, cap in found.items()} == caps_gib
     assert decision.claims == {gpu(0).uuid: claims_gib * GIB}
 
 
@@ -52,7 +52,7 @@ def test_what_each_logical_gpu_may_allocate(gpus, asked, reserves, expected_mib)
     decision = decided(*gpus, **asked)
     asked.pop("held", None)
     found = caps(Policy(**asked), decision, reserves, parts=asked.get("virtual_gpus", 1))
-    assert found == {o: size << 20 for o, size in expected_mib.items()}
+    assert {ordinal: cap.bytes >> 20 for ordinal, cap in found.items()} == expected_mib
 
 
 def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_libraries():

@@ -1,12 +1,14 @@
 """The GPUs of a script that names them by number: the first number stands for the idlest."""
 
+import sys
+
 import pytest
 
 from autogpu.policy import MemoryLimit
 from autogpu.selection.decide import gpus_of_numbers
-from autogpu.selection.explain import BEST_EFFORT_OF_SIZE as CAP
+from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
 from autogpu.selection.memory import within_context
-from autogpu.selection.model import Decision, MemoryDemand, Verdict, VisibleSpec
+from autogpu.selection.model import MemoryDemand, VisibleSpec, Wanted, WantedBy, wanted_gpus
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, instance
@@ -17,25 +19,19 @@ LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
 FREE_BESIDE = {gpu(2).uuid: within_context(23 * GIB)}
-CAPPED = {"claims": {ZERO: 0}, "caps": {ZERO: within_context(10 * GIB)}, "why_capped": CAP}
+CAPPED = {"claims": {ZERO: 0}, "cap_bytes": {ZERO: within_context(10 * GIB)}, "is_capped_by_others": True}
 TWO_GIB = MemoryLimit(bytes=2 * GIB)
 ALL = {"held": {index: claim(24, age_s=60.0) for index in range(4)}}
 BEGUN = {"held": {0: claim(24)}}
+BEGUN_1 = {"held": {1: claim(24)}}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
 CPU, LEFT, TAKE = Verdict.CPU, Verdict.NOT_OUR_CHOICE, Verdict.TAKE
-AS, AS_TWO = ", as the script's number 2", ", as the script's numbers 2 and 0"
 MIXED = [gpu(3, total_gib=11), gpu(2), gpu(1), gpu(0)]
 HELD_BUT_1, HELD_BUT_3 = ({index: claim(24) for index in range(4) if index != free} for free in (1, 3))
 YOUNG = {"held": {index: claim(24) for index in range(4)}}
 PLACES = {"keeps_places": True}
 PLACE_IN_USE = {**PLACES, "held": {1: claim(24)}}
 BY_SCRIPT = {"visible_spec": VisibleSpec("3,2", is_scripts=True)}
-HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
-OF_LIST = "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES, as the script's number 1"
-CONTEXT = (
-    f"1 of 4, where another library of this process has a CUDA context{AS} (shared: {HELD}), "
-    "busy while GPU 3, GPU 2 and GPU 0 are idle"
-)
 EIGHT = {"script_demand": MemoryDemand(bytes=8 * GIB, is_limit=True, or_best_effort=True)}
 NEARLY_ALL = {"script_demand": MemoryDemand(percent=90, is_limit=True, or_best_effort=True)}
 
@@ -64,7 +60,7 @@ def test_each_number_stands_for_a_gpu(numbers, taken, kept, expected):
     ],
 )
 def test_numbers_not_used_yet_stand_for_the_other_gpus(moved, expected):
-    assert Decision(TAKE, "", moved=moved, visible=tuple(POOL)).numbering == expected
+    assert Decision(TAKE, Reason.IDLEST, moved=moved, visible=tuple(POOL)).numbering == expected
 
 
 def by_number(*numbers, **asked):
@@ -75,22 +71,36 @@ def by_number(*numbers, **asked):
     ("gpus", "asked", "expected"),
     [
         case("one", POOL, by_number(2), moved={2: 0}, ordinals=(0,), claims={gpu(3).uuid: 24 * GIB}, verdict=TAKE),
-        case("one-is-named-in-the-line", POOL, by_number(2), why="the idlest of 4, as the script's number 2"),
-        case("the-first-is-not", POOL, by_number(0), moved={0: 0}, why="the idlest of 4"),
-        case("two", POOL, by_number(2, 0), ordinals=(0, 1), moved={2: 0, 0: 1}, why=f"the 2 idlest of 4{AS_TWO}"),
+        case("one-is-named-in-the-line", POOL, by_number(2), reason=Reason.IDLEST),
+        case("the-first-is-not", POOL, by_number(0), moved={0: 0}, reason=Reason.IDLEST),
+        case("two", POOL, by_number(2, 0), ordinals=(0, 1), moved={2: 0, 0: 1}, reason=Reason.IDLEST),
         case("the-largest-card", MIXED, by_number(3), moved={3: 1}, ordinals=(1,)),
         case("the-largest-cards", MIXED, by_number(0, 3), moved={0: 1, 3: 2}, ordinals=(1, 2)),
         case("a-claim", POOL, by_number(0, held={3: claim(24)}), moved={0: 1}),
         case("all-are-free-but-one", POOL, by_number(3, held=HELD_BUT_1), moved={3: 2}),
-        case("the-least-busy-of-two", [gpu(3), LESS_BUSY, BUSY], by_number(0, 2), moved={0: 0, 2: 1}, caps=FREE_BESIDE),
-        case("its-context-stays", POOL, by_number(2, in_use=[2], held={1: claim(24)}), moved={2: 2}, why=CONTEXT),
+        case(
+            "the-least-busy-of-two",
+            [gpu(3), LESS_BUSY, BUSY],
+            by_number(0, 2),
+            moved={0: 0, 2: 1},
+            cap_bytes=FREE_BESIDE,
+        ),
+        case(
+            "its-context-stays",
+            POOL,
+            by_number(2, in_use=[2], held={1: claim(24)}),
+            moved={2: 2},
+            reason=Reason.HAS_CONTEXT,
+        ),
         case("a-further-number-leaves-its-context", POOL, by_number(2, in_use=[0]), moved={2: 1}),
         case("but-not-for-a-busy-gpu", POOL, by_number(2, in_use=[0], held=HELD_BUT_3), moved={2: 0}),
-        case("place", POOL, by_number(2, **PLACES), moved={2: 2}, why="1 of 4, as the script's number 2"),
-        case("place-in-use", POOL, by_number(2, **PLACE_IN_USE), moved={2: 0}, why=f"the idlest of 4{AS}"),
+        case("place", POOL, by_number(2, **PLACES), moved={2: 2}, reason=Reason.NUMBERED),
+        case("place-in-use", POOL, by_number(2, **PLACE_IN_USE), moved={2: 0}, reason=Reason.IDLEST),
         case("places", POOL, by_number(1, 2, held={2: claim(24)}, **PLACES), moved={1: 0, 2: 2}),
         case("without-sharing", [*POOL[:2], BUSY], by_number(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
-        case("a-fifth-shares", POOL, by_number(1, **ALL), verdict=TAKE, caps={gpu(3).uuid: within_context(24 * GIB)}),
+        case(
+            "a-fifth-shares", POOL, by_number(1, **ALL), verdict=TAKE, cap_bytes={gpu(3).uuid: within_context(24 * GIB)}
+        ),
         case("the-fifth-waits", POOL, by_number(1, **YOUNG), verdict=Verdict.WAIT),
         case("the-fifth-stops", POOL, by_number(1, busy="error", **ALL), verdict=Verdict.REFUSE),
         case("the-fifth-goes-without", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
@@ -98,7 +108,7 @@ def by_number(*numbers, **asked):
         case("for-a-minute", ONE, by_number(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
         case("no-gpu-is-suitable", [gpu(0, compute_mode="prohibited")], by_number(0), verdict=CPU),
         case("at-the-cap-ones-own", POOL, by_number(0, **MINE), claims={ZERO: 0}),
-        case("in-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, why=OF_LIST),
+        case("in-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, reason=Reason.IDLEST),
         case("one-instance", [instance(0, 1), instance(0, 0)], by_number(0, 1), moved={0: 0, 1: 0}),
         # Not by number.
         case("a-list-names-certain-gpus", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
@@ -106,7 +116,7 @@ def by_number(*numbers, **asked):
         # What the script allows itself is what is claimed.
         case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
         case("where-it-does-not-fit", FULL, NEARLY_ALL, **CAPPED),
-        case("not-capped-alone", ONE, NEARLY_ALL, caps={}, why_capped=""),
+        case("not-capped-alone", ONE, NEARLY_ALL, caps={}, is_capped_by_others=False),
     ],
 )
 def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
@@ -114,17 +124,31 @@ def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
 
 
 @pytest.mark.parametrize(
-    ("asked", "count", "why"),
+    ("asked", "count", "shortfall"),
     [
-        pytest.param({"named_count": 2}, 2, "", id="named"),
-        pytest.param({"asked_count": 3}, 3, "", id="asked-by-number"),
-        pytest.param({"named_count": 2, "count_is_set": True}, 1, "select.count is 1", id="the-policy-says-one"),
-        pytest.param(by_number(0, 1, per_user=1), 1, "limits.per_user allows 1", id="cap-for-numbers"),
-        pytest.param({"named_count": 9}, 4, "there are no more", id="more-than-there-are"),
+        pytest.param({"named_count": 2}, 2, None, id="named"),
+        pytest.param({"asked_count": 3}, 3, None, id="asked-by-number"),
+        pytest.param({"named_count": 2, "count_is_set": True}, 1, Shortfall.SELECT_COUNT, id="policy-counts-more"),
+        pytest.param(by_number(0, 1, per_user=1), 1, Shortfall.PER_USER_CAP, id="cap-for-numbers"),
+        pytest.param({"named_count": 9}, 4, Shortfall.NO_MORE, id="more-than-there-are"),
     ],
 )
-def test_names_ask_for_as_many_gpus(asked, count, why):
+def test_names_ask_for_as_many_gpus(asked, count, shortfall):
     decision = decided(*POOL, **asked)
-    assert (len(decision.claims), why in decision.why) == (count, True)
-    others = f"{why}: the others are logical GPUs on {'it' if count == 1 else 'them'}"
-    assert decision.why.endswith(others) == bool(why)
+    assert (len(decision.claims), decision.shortfall) == (count, shortfall)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param({}, Wanted(1, 1), id="default"),
+        pytest.param({"is_set": True}, Wanted(1, 1, WantedBy.POLICY), id="policy"),
+        pytest.param({"count": "all"}, Wanted(sys.maxsize, sys.maxsize), id="all"),
+        pytest.param({"named": 2}, Wanted(2, 1, WantedBy.SCRIPT, named=2), id="device-names"),
+        pytest.param({"named": 2, "is_set": True}, Wanted(1, 1, WantedBy.POLICY, named=2), id="names-below-a-policy"),
+        pytest.param({"asked": 3, "named": 2}, Wanted(3, 1, WantedBy.SCRIPT, named=2), id="larger-request"),
+        pytest.param({"numbers": (2, 0), "is_set": True}, Wanted(2, 2, WantedBy.SCRIPT, named=2), id="numbers"),
+    ],
+)
+def test_count_of_wanted_gpus_comes_from_numbers_policy_or_names(asked, expected):
+    assert wanted_gpus(**{"count": 1, "is_set": False, **asked}) == expected

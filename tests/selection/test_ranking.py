@@ -2,17 +2,15 @@
 
 import pytest
 
-from autogpu import policy
 from autogpu.devices.model import Process, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.policy import Policy
-from autogpu.selection.model import Cause, MemoryDemand, Rejection
+from autogpu.selection.model import MemoryDemand, Obstacle, Rejection
 from autogpu.selection.ranking import matches, ranking_of, unmatched_lists
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 
-UNSUITABLE, UNUSABLE, IN_USE, EXCLUDED = Cause.UNSUITABLE, Cause.UNUSABLE, Cause.IN_USE, Cause.EXCLUDED_BY_POLICY
 # All of a GPU, for a job that has said so.
 STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
@@ -65,38 +63,52 @@ def test_the_preferred_of_equals_come_first(devices, prefer, expected):
 
 EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
 EXCLUSIVE_WITH_CONTEXT = replace(EXCLUSIVE_IN_USE, compute_processes=(Process(7, GIB // 2, is_bare=True),))
-TAKEN = "its compute mode is EXCLUSIVE and a process has it"
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
 JOINS = {"bytes": 23 * GIB, "may_join": True}
 EIGHT, THIRTY = {"bytes": 8 * GIB}, {"bytes": 30 * GIB}
-ONE_CLAIMED = "24.0 GiB do not fit, 23.0 GiB are left"
-SETTLED_WHOLE, UNUSED = [claim(24, age_s=60.0)], "23.0 GiB do not fit, 20.0 GiB are left"
-ALL_CLAIMED = "8.0 GiB do not fit: everything is used or claimed"
+SETTLED_WHOLE = [claim(24, age_s=60.0)]
 
 
-def no(rule, cause, device, why, rules=None, claims=()):
-    """A row: why a GPU is no candidate."""
-    return pytest.param(device, rules or {}, claims, why, cause, id=rule)
+def no(obstacle, device, rules=None, claims=(), name="", **sizes_gib):
+    """A row: the obstacle that a GPU has, and the sizes that it is told with."""
+    sizes = {name: int(gib * GIB) for name, gib in sizes_gib.items()}
+    return pytest.param(device, rules or {}, claims, Rejection(device, obstacle, **sizes), id=name or obstacle.name)
 
 
 @pytest.mark.parametrize(
-    ("device", "rules", "claims", "why", "cause"),
+    ("device", "rules", "claims", "expected"),
     [
-        no("not-listed", EXCLUDED, gpu(3), "not among select.devices", {"devices": ("0-2",)}),
-        no("excluded", EXCLUDED, gpu(3), "excluded by select.exclude", {"exclude": ("3",)}),
-        no("mig", UNUSABLE, gpu(mig_enabled=True), "in MIG mode, and has no instance here"),
-        no("prohibited", UNUSABLE, gpu(compute_mode="prohibited"), "its compute mode is PROHIBITED"),
-        no("exclusive-and-used", IN_USE, EXCLUSIVE_IN_USE, TAKEN),
-        no("exclusive-and-a-bare-context", IN_USE, EXCLUSIVE_WITH_CONTEXT, TAKEN),
-        no("exclusive-and-claimed", IN_USE, EXCLUSIVE, TAKEN, claims=[claim(1)]),
-        no("never-fits", UNSUITABLE, gpu(), "30.0 GiB do not fit, it has 24.0 GiB", {"demand": THIRTY}),
-        no("limit-beside-a-claim", IN_USE, gpu(), ONE_CLAIMED, {"demand": {**THIRTY, "is_limit": True}}, [claim(1)]),
-        no("beside-a-claim-of-all", IN_USE, gpu(pids=[7], used_gib=4), UNUSED, {"demand": JOINS}, SETTLED_WHOLE),
+        no(Obstacle.NOT_AMONG_DEVICES, gpu(3), {"devices": ("0-2",)}),
+        no(Obstacle.EXCLUDED, gpu(3), {"exclude": ("3",)}),
+        no(Obstacle.MIG_WITHOUT_INSTANCE, gpu(mig_enabled=True)),
+        no(Obstacle.PROHIBITED, gpu(compute_mode="prohibited")),
+        no(Obstacle.EXCLUSIVE, EXCLUSIVE_IN_USE),
+        no(Obstacle.EXCLUSIVE, EXCLUSIVE_WITH_CONTEXT, name="exclusive-and-a-bare-context"),
+        no(Obstacle.EXCLUSIVE, EXCLUSIVE, claims=[claim(1)], name="exclusive-and-claimed"),
+        no(Obstacle.NEED_ABOVE_TOTAL, gpu(), {"demand": THIRTY}, wanted_bytes=30, available_bytes=24),
+        no(
+            Obstacle.NEED_ABOVE_FREE,
+            gpu(),
+            {"demand": {**THIRTY, "is_limit": True}},
+            [claim(1)],
+            name="limit-beside-a-claim",
+            wanted_bytes=STATED,
+            available_bytes=23,
+        ),
+        no(
+            Obstacle.NEED_ABOVE_FREE,
+            gpu(pids=[7], used_gib=4),
+            {"demand": JOINS},
+            SETTLED_WHOLE,
+            name="beside-a-claim-of-all",
+            wanted_bytes=23,
+            available_bytes=20,
+        ),
     ],
 )
-def test_rejected_with_the_reason(device, rules, claims, why, cause):
+def test_gpu_that_can_not_be_taken_is_rejected_with_its_obstacle(device, rules, claims, expected):
     ranking = ranked(device, claims=claims, **rules)
-    assert (ranking.candidates, ranking.rejected) == ((), (Rejection(device, why, cause),))
+    assert (ranking.candidates, ranking.rejected) == ((), (expected,))
 
 
 @pytest.mark.parametrize(
@@ -137,27 +149,24 @@ def test_the_users_list_overrides_exclude_unless_that_is_locked():
 
 
 LOST = (UnreadableDevice(2, "lost"),)
-NONE = "none of the GPUs here; there are the indices 0 to 1: NVIDIA TITAN RTX"
-PART = 'none of the GPUs here; for a part of a name, write "*titan*"'
 
 
 @pytest.mark.parametrize(
-    ("devices", "exclude", "lost", "entries", "why"),
+    ("lists", "lost", "expected"),
     [
-        pytest.param("7,*A100*", "", (), "select.devices = 7, *A100* (AUTOGPU_DEVICES)", NONE, id="devices"),
-        pytest.param("", "0,9", (), "select.exclude = 9 (AUTOGPU_EXCLUDE)", NONE, id="one-entry-of-exclude"),
-        pytest.param("titan", "", (), "select.devices = titan (AUTOGPU_DEVICES)", PART, id="part-of-a-name"),
-        pytest.param("*A100*,1,8-9", "", (), "select.devices = *A100*, 8-9 (AUTOGPU_DEVICES)", NONE, id="some-entries"),
-        pytest.param("0-1,*TITAN*", "0", (), "", "", id="all-match"),
-        pytest.param("1,2", "", LOST, "", "", id="one-may-be-a-gpu-that-is-lost"),
-        pytest.param("8,9", "", LOST, "select.devices = 8, 9 (AUTOGPU_DEVICES)", NONE, id="beside-a-lost-one"),
+        pytest.param({"devices": ("7", "*A100*")}, (), [("select.devices", ("7", "*A100*"))], id="no-entry-matches"),
+        pytest.param({"exclude": ("0", "9")}, (), [("select.exclude", ("9",))], id="one-entry-does-not-match"),
+        pytest.param({"devices": ("0-1", "*TITAN*"), "exclude": ("0",)}, (), [], id="all-match"),
+        pytest.param({"devices": ("1", "2")}, LOST, [], id="an-entry-may-mean-a-lost-gpu"),
+        pytest.param({"devices": ("8", "9")}, LOST, [("select.devices", ("8", "9"))], id="none-matches-beside-a-lost"),
     ],
 )
-def test_what_matches_none_is_named_with_what_there_is(tmp_path, devices, exclude, lost, entries, why):
+def test_list_entries_without_a_gpu_are_found(lists, lost, expected):
     def found(*gpus):
-        return list(unmatched_lists(resolved, inventory(*gpus, unreadable=lost), UNSET))
+        return [(each.key, each.entries) for each in unmatched_lists(Policy(**lists), machine(*gpus), UNSET)]
 
-    environ = {"AUTOGPU_DEVICES": devices, "AUTOGPU_EXCLUDE": exclude}
-    resolved = policy.resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
-    assert found(gpu(0), gpu(1)) == ([f"{entries} matches {why}"] if why else [])
+    def machine(*gpus):
+        return inventory(*gpus, unreadable=lost)
+
+    assert found(gpu(0), gpu(1)) == expected
     assert found() == [], "there is nothing to match"

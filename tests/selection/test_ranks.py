@@ -6,9 +6,9 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.selection.decide import decide
+from autogpu.selection.decision import Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.members import request_of_all
-from autogpu.selection.model import Verdict
 from autogpu.selection.ranks import (
     LONE_RANK,
     WORKERS,

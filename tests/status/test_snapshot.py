@@ -6,7 +6,6 @@ import pytest
 
 from autogpu.devices.model import Inventory, Process
 from autogpu.lease import Processes
-from autogpu.selection.explain import BEST_EFFORT
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
 from autogpu.text import GIB
 from tests.support.host_states import HOUR_S, holder, host, waiter
@@ -109,7 +108,8 @@ SECOND_RANK = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", VISIBLE: "0,1"}
 CHIEF = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
 OF_CHIEF = {"TF_CONFIG": json.dumps(CHIEF)}
 OFF = {"verdict": "cannot_choose", "why": "autogpu is switched off", "policy": "AUTOGPU"}
-BESIDE = "the least busy of 2 (shared: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free); " + BEST_EFFORT
+BESIDE = "the least busy of 2 (shared: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free); "
+BESIDE += "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
 HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
 
 

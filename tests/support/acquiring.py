@@ -51,6 +51,11 @@ def bytes_on(held):
     return {gpu(index).uuid: gib * GIB for index, gib in held.items()}
 
 
+def cap_bytes(decision):
+    """The caps of a decision in bytes, keyed by GPU UUID."""
+    return {uuid: cap.bytes for uuid, cap in decision.caps.items()}
+
+
 def leases(folder):
     return lease.snapshot(lease.find_folder({LEASE_DIR: str(folder)}))
 

@@ -8,7 +8,7 @@ import signal
 from contextlib import contextmanager
 from pathlib import Path
 
-from autogpu.lease import Lease, acquire_lease, find_folder
+from autogpu.lease import Lease, Terms, choose_and_lease, find_folder
 from autogpu.lease.queue import wait_for_lease
 
 TIMEOUT_S = 60
@@ -42,10 +42,11 @@ def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0
             os.setgroups([])
             os.setgid(uid)
             os.setuid(uid)
-        held = acquire_lease(Lease(folder, script, group=group, caps=lambda: caps or {}), lambda *_: claims)
+        held = Lease(folder, script, group=group)
+        choose_and_lease(held, lambda *_: (None, Terms(claims, caps or {})))
         if age_s:
             let_age(folder.path, age_s, os.getpid())
-        is_ready(bool(held))
+        is_ready(True)
 
     with _process(environ, hold) as job:
         yield job
@@ -56,11 +57,13 @@ def waiting_job(environ, demand):
     """A process that waits in the queue for what it never gets."""
 
     def wait(folder, is_ready):
-        def waiting(queue):
+        def waiting(queue, _):
             is_ready(True)
             raise InterruptedError
 
-        wait_for_lease(Lease(folder, "w.py"), lambda *_: None, demand=demand, timeout_s=TIMEOUT_S, on_wait=waiting)
+        never = (None, None)
+        waited = Lease(folder, "w.py")
+        wait_for_lease(waited, lambda *_: never, demand=demand, timeout_s=TIMEOUT_S, on_wait=waiting)
 
     with _process(environ, wait) as job:
         yield job

@@ -7,7 +7,7 @@ from autogpu.frozen import replace
 from autogpu.lease import Demand, Waiter
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
-from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec
+from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec, wanted_gpus
 from autogpu.text import GIB
 from tests.support.values import gpu, inventory
 
@@ -19,8 +19,18 @@ ME, BOB = 1000, 1001
 
 def request(*gpus, **asked):
     """What a process asks that has these GPUs, in their order; ``asked`` are fields of the policy and the request."""
-    policy = {name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__}
+    policy = Policy(**{name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__})
     fields = {
+        "wanted": wanted_gpus(
+            policy.count,
+            is_set=asked.pop("count_is_set", False),
+            numbers=asked.get("numbers", ()),
+            named=asked.pop("named_count", 0),
+            asked=asked.pop("asked_count", 0),
+        ),
+        "busy": policy.busy,
+        "wait_s": policy.wait_s,
+        "per_user": policy.per_user,
         "visible_spec": UNSET,
         "inventory": inventory(*gpus),
         "uuids": [device.uuid for device in gpus],
@@ -28,7 +38,7 @@ def request(*gpus, **asked):
         "own_pid": 1,
         "own_uid": ME,
     }
-    return SelectionRequest(Policy(**policy), **{**fields, **asked})
+    return SelectionRequest(policy, **{**fields, **asked})
 
 
 def decided(*gpus, held=(), awaited=(), is_seen=True, **asked):
@@ -72,5 +82,6 @@ def case(rule, gpus, asked, **expected):
 
 
 def fields(decision, expected):
-    """Of a decision, what a row tells."""
-    return {name: getattr(decision, name) for name in expected}
+    """Return the fields of a decision that a row names; ``cap_bytes`` are its caps without their causes."""
+    cap_bytes = {uuid: cap.bytes for uuid, cap in decision.caps.items()}
+    return {name: cap_bytes if name == "cap_bytes" else getattr(decision, name) for name in expected}

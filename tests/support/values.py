@@ -1,6 +1,7 @@
 """Plain values for tests of decisions."""
 
-from autogpu.devices.model import Device, Inventory, Process
+from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice
+from autogpu.lease import Cap, CapCause
 from autogpu.text import GIB
 
 
@@ -44,3 +45,13 @@ def instance(index=0, number=0, *, total_gib=5.0, **fields):
 
 def inventory(*devices, **fields):
     return Inventory(tuple(devices), **fields)
+
+
+def unreadable(*indices):
+    """GPUs that have fallen off the bus."""
+    return tuple(UnreadableDevice(index, "lost") for index in indices)
+
+
+def limited_to(size_bytes):
+    """The cap of a limit."""
+    return Cap(size_bytes, CapCause.LIMIT)

@@ -21,8 +21,9 @@ from autogpu.frameworks.calls import calls
 from autogpu.frameworks.jax.number import number_of_process, places_of, shown_ordinals
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
-from autogpu.reporting import messages
-from autogpu.text import MIB, memory_in_words
+from autogpu.reporting import frameworks as framework_messages
+from autogpu.reporting.memory import memory_in_words
+from autogpu.text import MIB
 
 _BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
 
@@ -229,7 +230,7 @@ class JAX(HookedFramework):
         limits = self._limit(options, assignment, ordinals)
         decision = self.allocation.decision
         labels = [device.label for device in decision.at(others)] if decision else []
-        self.on_usage(Usage(ordinals, _memory(options, limits) + messages.contexts_beside(self.NAME, labels)))
+        self.on_usage(Usage(ordinals, _memory(options, limits) + framework_messages.contexts_beside(self.NAME, labels)))
         return options
 
     @staticmethod
@@ -258,7 +259,7 @@ class JAX(HookedFramework):
         needed = devices_needed(error, shown, (jax.devices, jax.local_devices))
         total = len(self._decision.ranking.pool) if self._decision else 0
         if shown < needed <= total:
-            line = messages.few_devices(self.NAME, shown, needed, total, is_rank=allocation.is_rank)
+            line = framework_messages.few_devices(self.NAME, shown, needed, total, is_rank=allocation.is_rank)
             allocation.say_in_each_rank(line)
 
     def _may_use_gpus(self) -> bool:

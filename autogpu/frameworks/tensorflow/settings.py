@@ -13,7 +13,8 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple
 
 from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
-from autogpu.text import MIB, counted, memory_in_words
+from autogpu.reporting.memory import memory_in_words
+from autogpu.text import MIB, counted
 
 # By CUDA ordinal, MiB of each logical GPU there: what TensorFlow calls MB.
 Limits = Mapping[int, Tuple[float, ...]]
@@ -199,7 +200,7 @@ def _script_limits(settings: UserSettings, ordinals: Sequence[int], made: Sequen
 
 def _limits(own: Limits, assignment: Assignment, ordinals: Sequence[int], first: DevicePlacement) -> Limits:
     """By ordinal: the script's own limit, else what TensorFlow has there already, else the policy's."""
-    policys = {ordinal: (_whole_mib(cap),) * assignment.logical_gpus for ordinal, cap in assignment.caps.items()}
+    policys = {ordinal: (_whole_mib(cap.bytes),) * assignment.logical_gpus for ordinal, cap in assignment.caps.items()}
     made = {ordinal: first.limits.get(ordinal, ()) for ordinal in first.ordinals}
     found = {**policys, **made, **own}
     return {ordinal: found[ordinal] for ordinal in ordinals if found.get(ordinal)}
@@ -278,7 +279,8 @@ def _within_ceilings(placement: DevicePlacement, assignment: Assignment) -> Devi
         if placement.fraction:
             limits[ordinal] = (_fraction_mib(placement, assignment, ordinal),)
         parts = limits.get(ordinal, ())
-        ceiling = assignment.ceilings.get(ordinal, _UNKNOWN_BYTES) // MIB
+        cap = assignment.ceilings.get(ordinal)
+        ceiling = (cap.bytes if cap else _UNKNOWN_BYTES) // MIB
         if sum(parts) > ceiling:
             limits[ordinal] = tuple(float(max(int(ceiling * part / sum(parts)), 1)) for part in parts)
     return replace(placement, limits=limits, fraction=0.0)

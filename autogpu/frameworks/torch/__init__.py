@@ -23,8 +23,9 @@ from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, imp
 from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
+from autogpu.reporting.memory import memory_in_words
 from autogpu.selection.ranks import library_count, worker_of
-from autogpu.text import MIB, memory_in_words
+from autogpu.text import MIB
 from autogpu.variables import LIBRARY_COUNT, WORKER
 
 TYPE_CHECKING = False
@@ -376,7 +377,9 @@ class PyTorch(HookedFramework):
             if ordinals is None:
                 # A worker whose number is not known uses one of all.
                 ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
-            limits = [(assignment.caps[ordinal] / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals]
+            limits = [
+                (assignment.caps[ordinal].bytes / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals
+            ]
             self.on_usage(Usage(ordinals, memory_in_words(limits, self._said.fraction, grows=True)))
         if self._spreading:
             self._report_spreading()

@@ -5,6 +5,7 @@ import pytest
 from autogpu.frameworks.model import Assignment
 from autogpu.frameworks.tensorflow.settings import NOTHING_MADE, DevicePlacement, UserSettings, merge_settings
 from autogpu.frozen import replace
+from tests.support.values import limited_to
 
 GIB = 1 << 30
 WHOLE = dict.fromkeys(range(4), 10 * GIB)
@@ -73,10 +74,11 @@ def test_whose_limits_they_are_is_known():
 )
 @pytest.mark.parametrize("growth", [True, None])
 def test_the_logical_gpus_that_are_used_divide_a_limit(settings, ordinals, parts, growth):
-    assert merged(settings, *ordinals, growth=growth, caps=dict.fromkeys(ordinals, 4 * GIB)).limits == parts
+    assert merged(settings, *ordinals, growth=growth, caps=dict.fromkeys(ordinals, limited_to(4 * GIB))).limits == parts
 
 
-SHARED = {"ceilings": {3: 5 * GIB}}
+SPLIT = {"caps": {3: limited_to(1200 << 20)}, "logical_gpus": 2}
+SHARED = {"ceilings": {3: limited_to(5 * GIB)}}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,9 @@ SHARED = {"ceilings": {3: 5 * GIB}}
         # Whatever is named, what is placed nowhere goes to the first.
         pytest.param(named(1), {"growth": None}, (5120.0, 5120.0), id="equal-parts-without-growth"),
         pytest.param(named(0, 1), {"growth": None}, (5120.0, 5120.0), id="equal-parts-of-what-is-named"),
-        pytest.param(named(2), {"caps": {3: 1200 << 20}, "logical_gpus": 2}, (800.0,) * 3, id="a-policys-own-split"),
+        pytest.param(
+            named(2), {"caps": {3: limited_to(1200 << 20)}, "logical_gpus": 2}, (800.0,) * 3, id="a-policys-own-split"
+        ),
         pytest.param(named(0, 1, limits={0: (3000.0,)}), {}, (3000.0, 3000.0), id="the-scripts-limit-for-each-name"),
         pytest.param(named(1, fraction=0.25), {}, (4096.0, 4096.0), id="the-scripts-fraction-for-each-name"),
         pytest.param(named(fraction=0.9), SHARED, (5120.0,), id="a-ceiling-on-a-fraction"),

@@ -16,13 +16,14 @@ from autogpu.frameworks.tensorflow.settings import (
     user_growth,
 )
 from autogpu.frozen import replace
+from tests.support.values import limited_to
 
 GIB = 1 << 30
 
 
 def limited(*gib, logical_gpus=1):
     """A assignment of the first GPUs, each with that limit."""
-    caps = {ordinal: int(size * GIB) for ordinal, size in enumerate(gib)}
+    caps = {ordinal: limited_to(int(size * GIB)) for ordinal, size in enumerate(gib)}
     return Assignment(tuple(caps), True, caps, logical_gpus)
 
 

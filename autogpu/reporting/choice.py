@@ -1,0 +1,371 @@
+"""Sentences about a choice: why a process has its GPUs, or none, and what would change that."""
+
+from __future__ import annotations
+
+import sys
+from typing import Callable, Mapping, Sequence
+
+from autogpu.devices.model import Device, UnreadableDevice
+from autogpu.policy.model import Policy, Resolved
+from autogpu.reporting.engines import denial, granted_fraction
+from autogpu.reporting.gpus import (
+    MOST,
+    are,
+    candidate_state,
+    each_gpu,
+    free_memory,
+    gpu_names,
+    labels,
+    no_device,
+    obstacle,
+    some,
+    unreadable,
+)
+from autogpu.reporting.policy import origins
+from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
+from autogpu.selection.grants import Grant
+from autogpu.selection.memory import demand_told
+from autogpu.selection.model import Cause, Ranking, SelectionRequest, Tier, VisibleSpec
+from autogpu.text import counted, listed, printable, span
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.devices.model import Inventory
+    from autogpu.frameworks.model import Usage
+
+DISABLED = "autogpu is switched off"
+COUNT_IS_ZERO = "select.count is 0"
+
+# In one line with their names; `autogpu status` shows each.
+_MOST_GPUS = 4
+
+# Reasons that need no fact of the request.
+_SENTENCES = {
+    Reason.COUNT_IS_ZERO: COUNT_IS_ZERO,
+    Reason.DISABLED: DISABLED,
+    Reason.COUNTS_DIFFER: "the CUDA driver and the framework count different GPUs",
+    Reason.ONLY_CUDA_KNOWS: (
+        "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
+        "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
+    ),
+}
+
+_NO_ORDER = {
+    Reason.COUNTED_BEFORE: "CUDA had counted the GPUs before autogpu could choose",
+    Reason.WORKERS_NUMBER: "one of them, by a number that only this worker process knows",
+}
+
+_CAPPED = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
+_CAPPED_BELOW_NEED = "limited to what is free there, whatever it asks for"
+
+
+def why(decision: Decision) -> str:
+    """Return why a process has its GPUs, or has none."""
+    if decision.reason in _SENTENCES:
+        return _SENTENCES[decision.reason]
+    request = decision.request
+    assert request is not None
+    sentence = _RENDERERS.get(decision.reason, _why_best)(decision, request)
+    if request.waited_s >= 1 and decision.verdict is not Verdict.WAIT:
+        sentence += f", after {span(request.waited_s)} of waiting"
+    if decision.indices:
+        sentence += ", as the script's " + listed([f"cuda:{index}" for index in decision.indices])
+    return sentence
+
+
+def why_with_cap(decision: Decision) -> str:
+    """Return :func:`why`, and why the process may allocate only what is free."""
+    if not decision.is_capped_by_others or decision.request is None:
+        return why(decision)
+    cap = _CAPPED if demand_told(decision.request).is_whole else _CAPPED_BELOW_NEED
+    return f"{why(decision)}; {cap}"
+
+
+def idle_remedy(decision: Decision) -> str:
+    """Return how to have an idle GPU if the script named a busy one; ``""`` otherwise."""
+    request = decision.request
+    is_named = request is not None and decision.verdict is Verdict.TAKE and request.visible_spec.is_scripts
+    return "to have the idlest instead: AUTOGPU_SCRIPT=override" if is_named and decision.idle_instead else ""
+
+
+def busy_remedy(decision: Decision) -> str:
+    """Return each ``select.busy`` that gives a GPU to a process which stops because none is free."""
+    ways = ((decision.ranking.suitable, "wait for one", "wait"), (decision.ranking.candidates, "share one", "share"))
+    remedies = [f"to {what}, AUTOGPU_BUSY={busy}" for gpus, what, busy in ways if gpus]
+    return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
+
+
+def outcome(
+    decision: Decision | None,
+    usage: Usage,
+    resolved: Resolved,
+    inventory: Inventory | None,
+    framework: str,
+    task: str = "",
+) -> list[str]:
+    """Return the lines about the GPUs that a framework takes; often one, sometimes none.
+
+    Args:
+        decision: ``None`` if the framework sees no GPU, so that none was chosen.
+        inventory: The readings behind the decision.
+        task: An engine's name for this process: its log may have the lines of many.
+    """
+    if decision is None:
+        return _no_gpu_seen(inventory, framework)
+    if not usage.ordinals and not decision.is_ours:
+        return []  # the script itself hid every GPU
+    devices = decision.at(usage.ordinals)
+    level = resolved.policy.level
+    lines = [] if level == "quiet" else [_taken_line(decision, usage, devices, resolved, framework, task)]
+    if level == "explain":
+        lines += each_gpu(decision, devices)
+    return lines
+
+
+def _taken_line(
+    decision: Decision, usage: Usage, devices: list[Device], resolved: Resolved, framework: str, task: str
+) -> str:
+    policy = f"policy: {origins(resolved)}"
+    if not usage.ordinals:
+        return f"no GPU for {task or 'this process'}, {framework} starts on CPU: {why(decision)}; {policy}"
+    if not devices:
+        gpus = counted(len(usage.ordinals), "GPU")
+        return f"{gpus} taken as without autogpu: {why(decision)}; memory {usage.memory}"
+    whose = f" for {task}" if task else ""
+    line = f"{_gpus(devices)}{whose}: {why_with_cap(decision)}; memory {usage.memory}; {policy}"
+    remedy = idle_remedy(decision)
+    if remedy:
+        line += f"; {remedy}"
+    elif len(devices) < decision.attainable:
+        line += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
+    return line
+
+
+def _gpus(devices: list[Device]) -> str:
+    if len(devices) <= _MOST_GPUS:
+        return listed([f"GPU {d.label} ({printable(d.name, 64)}, {free_memory(d)})" for d in devices])
+    return f"{len(devices)} GPUs (" + ", ".join(device.label for device in devices) + ")"
+
+
+def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
+    if inventory is None:
+        return [f"{framework} sees no GPU, and NVML timed out; does `nvidia-smi` answer?"]
+    if inventory.failure and not inventory.has_no_driver:
+        return [f"{framework} sees no GPU; {printable(inventory.failure)}; {inventory.remedy}"]
+    return []
+
+
+def not_held(shared: Sequence[Device], decision: Decision) -> str:
+    """Return, to follow the reason for a program's GPUs, that it shares some although it asked to hold them."""
+    names = "" if len(shared) == len(decision.devices) else labels(shared) + " "
+    # A job that waits takes an idle lease as well.
+    idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
+    by_waiting = "" if idle.issuperset(device.uuid for device in shared) else ". To wait for a free GPU: --busy wait"
+    return f"; {names}not reserved: others may join{by_waiting}"
+
+
+def _why_best(decision: Decision, request: SelectionRequest) -> str:
+    """Return why these GPUs are the best for the process, and each fact about them that a user may not expect."""
+    spec = request.visible_spec
+    sentence = _best_of(decision, request) + _as_numbers(request.numbers) + _drawbacks(decision, request)
+    sentence += _lists_without_effect(request.policy, spec, request.grant)
+    # An engine's job can have no GPU but those that were granted.
+    if not request.grant.engine and (spec.value is not None or request.in_use):
+        sentence += _idle_alternative(decision.idle_instead)
+    sentence += _shortfall(decision, request)
+    if request.wanted.count > 1:
+        sentence += _instances_left(decision)
+    if decision.is_at_cap:
+        sentence += "; " + _at_cap(request)
+    return sentence
+
+
+def _best_of(decision: Decision, request: SelectionRequest) -> str:
+    spec = request.visible_spec
+    grant = request.grant
+    if not grant.engine or spec.is_scripts:
+        pool = _listed_by(spec) + granted_fraction(grant)
+    else:
+        pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
+    total = len(decision.ranking.pool)
+    count = len(decision.devices)
+    if decision.reason is Reason.ONLY_ONE:
+        pool = pool or _narrowed(request.policy, spec)
+        lost = request.inventory.unreadable if pool == " here" else ()
+        return f"the only one{pool}{_left_out(decision.ranking, lost)}"
+    if decision.reason is Reason.ALL:
+        return f"all {total}{pool}"
+    if decision.reason is Reason.HAS_CONTEXT:
+        return f"{count} of {total}{pool}, where another library of this process has a CUDA context"
+    if decision.reason is Reason.NUMBERED:
+        return f"{count} of {total}{pool}"
+    best = "idlest" if decision.reason is Reason.IDLEST else "least busy"
+    return f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
+
+
+def _listed_by(spec: VisibleSpec) -> str:
+    whose = "the script's " if spec.is_scripts else ""
+    return "" if spec.value is None else f" in {whose}CUDA_VISIBLE_DEVICES"
+
+
+def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
+    # Not by what was rejected: a process that lists its GPUs before CUDA counts them has left out those already.
+    if policy.devices and spec.admits("select.devices", policy):
+        return " of select.devices"
+    return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
+
+
+def _left_out(ranking: Ranking, lost: Sequence[UnreadableDevice]) -> str:
+    rejected = [each for each in ranking.rejected if each.cause in (Cause.TOO_SMALL, Cause.UNUSABLE)]
+    reasons = [f"GPU {each.device.label} ({obstacle(each)})" for each in rejected]
+    reasons += [f"GPU {each.index} ({printable(each.reason)})" for each in lost]
+    return f"; left out: {some(reasons)}" if reasons else ""
+
+
+def _drawbacks(decision: Decision, request: SelectionRequest) -> str:
+    """Return which of the GPUs are shared, with whom, and which are not healthy."""
+    taken = decision.taken
+    shared = [(each.device, candidate_state(each, request.own_pid)) for each in taken if each.tier is not Tier.FREE]
+    unwell = [(each.device, listed(each.device.health_problems)) for each in taken if each.tier is Tier.FREE]
+    text = ""
+    for title, found in (("shared", shared), ("not healthy", unwell)):
+        reasons = [state if len(taken) == 1 else f"GPU {device.label}: {state}" for device, state in found if state]
+        if reasons:
+            text += f" ({title}: {some(reasons)})"
+    return text
+
+
+def _as_numbers(numbers: Sequence[int]) -> str:
+    """Name the ``numbers`` by which the script uses its GPUs; ``""`` if these are 0, 1 and so on."""
+    if numbers == tuple(range(len(numbers))):
+        return ""
+    return f", as the script's number{'s' * (len(numbers) > 1)} {listed([str(number) for number in numbers])}"
+
+
+def _lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
+    """Name the policy's lists that do not count beside an inherited one; ``""`` if there are none."""
+    lists = {"select.devices": policy.devices, "select.exclude": policy.exclude}
+    keys = [key for key, entries in lists.items() if entries and not spec.admits(key, policy)]
+    if not keys:
+        return ""
+    inherited = f"what {grant.engine} granted" if grant.engine else "a list that is set already"
+    return f", {listed(keys)} {'does' if len(keys) == 1 else 'do'} not apply to {inherited}"
+
+
+def _idle_alternative(idle: Sequence[Device]) -> str:
+    """Name idle GPUs for a user who named a busy one; ``""`` if there are none."""
+    return f", busy while {labels(idle[:MOST])} {are(len(idle))} idle" if idle else ""
+
+
+def _shortfall(decision: Decision, request: SelectionRequest) -> str:
+    """Return why the process has fewer GPUs than it wants, to follow why it has those; ``""`` if it has all."""
+    if decision.shortfall is None:
+        return ""
+    taken = len(decision.devices)
+    reason = {
+        Shortfall.ONE_INSTANCE: "a process can have one MIG instance, and there is no whole GPU for it",
+        Shortfall.PER_USER_CAP: f"limits.per_user allows {request.per_user}",
+        Shortfall.SELECT_COUNT: f"select.count is {request.policy.count}",
+        Shortfall.NO_MORE: "there are no more",
+        Shortfall.BUSY: f"{taken} can be had now",
+    }[decision.shortfall]
+    named = request.wanted.named
+    if named > taken:
+        return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
+    return f"; select.count asks for {request.wanted.count}, {reason}"
+
+
+def _instances_left(decision: Decision) -> str:
+    """Name free MIG instances for a job of several GPUs that shares whole cards; ``""`` if there are none."""
+    taken = decision.taken
+    is_shared = any(each.is_best_effort for each in taken) and not any(each.device.parent for each in taken)
+    candidates = decision.ranking.candidates
+    free = [each.device.label for each in candidates if each.device.parent and each.tier is Tier.FREE]
+    names = gpu_names(free[:MOST])
+    return f"; {names} {are(len(free))} free, but several GPUs are whole cards" if free and is_shared else ""
+
+
+def _at_cap(request: SelectionRequest) -> str:
+    return f"you hold {counted(request.per_user, 'GPU')}, the most that limits.per_user allows"
+
+
+def _why_none(decision: Decision, request: SelectionRequest) -> str:
+    """Return why the process takes no GPU; if it waits, until when."""
+    sentence = {
+        Reason.PER_USER_CAP: _at_cap(request),
+        Reason.TOO_FEW_FREE: _too_few_free(decision),
+        Reason.NONE_FREE: _none_free(decision, request),
+    }[decision.reason]
+    if decision.verdict is not Verdict.WAIT:
+        return sentence
+    wanted = request.wanted.count
+    if decision.attainable < wanted < sys.maxsize:
+        sentence += f"; {wanted} are asked for, there are no more than {decision.attainable}"
+    if request.busy == "share":
+        sentence += _until_it_shares(request.wait_s - request.waited_s)
+    return sentence
+
+
+def _too_few_free(decision: Decision) -> str:
+    free = decision.free
+    missing = decision.waits_for - free
+    return f"{decision.waits_for} GPUs wanted, {free} {are(free)} free: waiting for {missing} more"
+
+
+def _none_free(decision: Decision, request: SelectionRequest) -> str:
+    ranking = decision.ranking
+    reasons = [f"GPU {c.device.label}: {candidate_state(c, request.own_pid)}" for c in ranking.candidates]
+    # First those that may come free, then those that never will, and last those that the policy excludes.
+    last = {Cause.IN_USE: 0, Cause.EXCLUDED_BY_POLICY: 2}
+    rejected = sorted(ranking.rejected, key=lambda rejection: last.get(rejection.cause, 1))
+    reasons += [f"GPU {r.device.label}: {obstacle(r)}" for r in rejected]
+    is_busy = ranking.suitable or not ranking.rejected
+    return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({some(reasons)})"
+
+
+def _until_it_shares(left_s: float) -> str:
+    """Return when a process that waits will share a GPU, to follow why it takes none now."""
+    end = f", for the next {span(left_s)} only where enough of it is free" if left_s > 0 else ""
+    return f"; it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+
+
+def _why_fixed_order(decision: Decision, request: SelectionRequest) -> str:
+    """Return why the framework takes the GPU that CUDA counts first, even if that one is busy."""
+    busy = request.policy.busy
+    effect = "" if busy == "share" else f', so that busy = "{busy}" has no effect'
+    return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request)
+
+
+def _why_slice(decision: Decision, request: SelectionRequest) -> str:
+    part = decision.slice
+    assert part is not None
+    rank = part.rank
+    count = rank.size if rank.dividers is not None else max(part.ranks, rank.rank + 1)
+    sentence = f"local rank {rank.rank} of {count} ({rank.launcher})"
+    if part.sharers > 1:
+        sentence += f", {part.sharers} ranks share it"
+    return sentence + granted_fraction(request.grant)
+
+
+def _why_parents(decision: Decision, request: SelectionRequest) -> str:
+    parent = decision.parent
+    assert parent is not None
+    return f"shared with its parent process, {parent.script} (pid {parent.pid})"
+
+
+_RENDERERS: Mapping[Reason, Callable[[Decision, SelectionRequest], str]] = {
+    Reason.PER_USER_CAP: _why_none,
+    Reason.TOO_FEW_FREE: _why_none,
+    Reason.NONE_FREE: _why_none,
+    Reason.COUNTED_BEFORE: _why_fixed_order,
+    Reason.WORKERS_NUMBER: _why_fixed_order,
+    Reason.LOCAL_RANK: _why_slice,
+    Reason.PARENT: _why_parents,
+    Reason.CHOSEN_BY_SCRIPT: lambda decision, _: "chosen by the script" + _idle_alternative(decision.idle_instead),
+    Reason.NOT_GRANTED: lambda _, request: "; ".join(denial(request.grant)),
+    Reason.NO_DEVICE: lambda _, request: no_device(request.inventory),
+    Reason.DRIVER_FAILURE: lambda _, request: request.inventory.failure or "",
+    Reason.UNREADABLE: lambda _, request: (
+        f"NVML can't read any of the GPUs ({unreadable(request.inventory.unreadable)})"
+    ),
+}

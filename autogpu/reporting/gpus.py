@@ -1,0 +1,124 @@
+"""Sentences about single GPUs: their names, what is on them, and what rules them out."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Sequence
+
+from autogpu.devices.model import Device, Inventory, UnreadableDevice
+from autogpu.selection.decision import Decision
+from autogpu.selection.jobs import unmanaged_processes
+from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection, Tier
+from autogpu.text import GIB, listed, printable, size
+
+# So many GPUs, jobs or processes are named in one line of a message; ``autogpu status`` shows each.
+MOST = 3
+
+_AWAITED = "a job in the queue waits for it"
+
+_OBSTACLES = {
+    Obstacle.NOT_AMONG_DEVICES: "not among select.devices",
+    Obstacle.EXCLUDED: "excluded by select.exclude",
+    Obstacle.SMALL_CARD: "a small card, taken only if no larger one may be",
+    Obstacle.MIG_WITHOUT_INSTANCE: "in MIG mode, and has no instance here",
+    Obstacle.PROHIBITED: "its compute mode is PROHIBITED",
+    Obstacle.EXCLUSIVE: "its compute mode is EXCLUSIVE and a process has it",
+}
+
+
+def gpu_names(labels: Iterable[object]) -> str:
+    """Return ``GPU 2``, ``GPU 2 and GPU 3``, or ``GPU 2, GPU 3 and GPU 0:1``."""
+    return listed([f"GPU {label}" for label in labels])
+
+
+def labels(devices: Iterable[Device]) -> str:
+    """Return the names of GPUs by their labels, as :func:`gpu_names` does."""
+    return gpu_names(device.label for device in devices)
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def some(reasons: Sequence[str]) -> str:
+    """Return the first reasons in one line, and how many more there are."""
+    if len(reasons) > MOST:
+        reasons = [*reasons[: MOST - 1], f"and {len(reasons) - MOST + 1} more"]
+    return "; ".join(reasons)
+
+
+def free_memory(device: Device) -> str:
+    free = device.memory_free_bytes
+    total = device.memory_total_bytes
+    if free is None or total is None:
+        return "memory unknown"
+    return f"{free / GIB:.1f} of {size(total)} free"
+
+
+def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
+    """Return what is on a GPU: ``pid 4242 on it without a claim, 93 % busy, 8.5 of 11.0 GiB free``."""
+    parts = [*device.health_problems]
+    if claims:
+        parts.append("claimed by " + _and_more(claims, _holder_name))
+    unmanaged = [process.pid for process in unmanaged_processes(device, claims, own_pid)]
+    if unmanaged:
+        parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} on it without a claim")
+    busy = device.utilization_percent
+    parts.append("utilization unknown" if busy is None else f"{busy} % busy")
+    return ", ".join([*parts, free_memory(device)])
+
+
+def candidate_state(candidate: Candidate, own_pid: int | None) -> str:
+    """Return what is on a GPU that may be taken, or that others wait for it."""
+    if candidate.tier is Tier.AWAITED:
+        return _AWAITED
+    return occupancy(candidate.device, candidate.claims, own_pid)
+
+
+def obstacle(rejection: Rejection) -> str:
+    """Return what rules out a GPU."""
+    if rejection.obstacle in _OBSTACLES:
+        return _OBSTACLES[rejection.obstacle]
+    need = f"{size(rejection.wanted_bytes)} do not fit"
+    if rejection.obstacle is Obstacle.NEED_ABOVE_TOTAL:
+        return f"{need}, it has {size(rejection.available_bytes)}"
+    if rejection.available_bytes <= 0:
+        return f"{need}: everything is used or claimed"
+    return f"{need}, {size(rejection.available_bytes)} are left"
+
+
+def unreadable(lost: Sequence[UnreadableDevice]) -> str:
+    return some([f"GPU {each.index}: {each.reason}" for each in lost])
+
+
+def no_device(inventory: Inventory) -> str:
+    """Return why a process sees no GPU."""
+    if inventory.devices:
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    if inventory.unreadable:
+        return f"no GPU can be read ({unreadable(inventory.unreadable)})"
+    return "no GPU here"
+
+
+def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken") -> list[str]:
+    """Return one line for each GPU of the pool, best first: why it was taken (``first``) or not."""
+    request = decision.request
+    own_pid = request.own_pid if request else None
+    found = []
+    for number, candidate in enumerate(decision.ranking.candidates, start=1):
+        state = candidate.tier.name.lower().replace("_", " ")
+        found.append((candidate.device, f"place {number}", f"{state}, {candidate_state(candidate, own_pid)}"))
+    for rejection in decision.ranking.rejected:
+        found.append((rejection.device, "not eligible", obstacle(rejection)))
+    lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
+    if request:
+        lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in request.inventory.unreadable]
+    return [printable(f"  {line}") for line in lines]
+
+
+def _holder_name(claim: Claim) -> str:
+    return (printable(claim.script, 80) or "a job") + (f" (pid {claim.pids[0]})" if claim.pids else "")
+
+
+def _and_more(things: Sequence[Any], name: Callable[[Any], str] = str) -> str:
+    more = f" and {len(things) - MOST} more" if len(things) > MOST else ""
+    return ", ".join(map(name, things[:MOST])) + more

@@ -1,0 +1,40 @@
+"""Sentences about the policy: where it was set, and lists that match no GPU."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from autogpu.devices.model import Inventory
+from autogpu.policy.model import Resolved
+from autogpu.reporting.gpus import unreadable
+from autogpu.selection.model import VisibleSpec
+from autogpu.selection.ranking import UnmatchedList, matches, unmatched_lists
+from autogpu.text import listed, printable
+
+
+def origins(resolved: Resolved) -> str:
+    """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
+    found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
+    return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
+
+
+def unmatched(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:
+    """Yield a line for each list of the policy that has entries which match no GPU of the machine."""
+    for found in unmatched_lists(resolved.policy, inventory, spec):
+        written = ", ".join(printable(entry, 64) for entry in found.entries)
+        what = f"{found.key} = {written} ({resolved.settings[found.key].origin}) matches none of the GPUs here"
+        yield f"{what}; {_what_there_is(found, inventory)}"
+
+
+def _what_there_is(found: UnmatchedList, inventory: Inventory) -> str:
+    devices = inventory.devices
+    lost = [each for each in inventory.unreadable if str(each.index) in found.entries]
+    if lost:
+        return unreadable(lost)
+    for entry in map(str.strip, found.entries):
+        # "9" is no part of "RTX 3090".
+        is_number = entry.replace("-", "").isdecimal()
+        if not is_number and any(matches(device, [f"*{entry}*"]) for device in devices):
+            return f'for a part of a name, write "*{printable(entry, 64)}*"'
+    known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
+    return f"there are the indices 0 to {devices[-1].index}: {known}"

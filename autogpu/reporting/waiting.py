@@ -1,0 +1,44 @@
+"""Sentences about a wait in the queue."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from autogpu.lease.model import GaveUp, QueueState
+from autogpu.reporting.choice import why
+from autogpu.selection.decision import Decision
+from autogpu.text import span
+
+# Between two lines of a wait: rare enough for a log, and for what a person does in that terminal.
+_LINE_EVERY_S = 300.0
+
+
+def waiting_line(state: QueueState, decision: Decision) -> str:
+    """Return the line of a process in the queue."""
+    gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
+    # After its wait a job that shares still waits for the minute.
+    limit = f" of {span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
+    place = f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)}{limit}"
+    return f"{place}: {why(decision)}; Ctrl-C stops"
+
+
+def gave_up(error: GaveUp) -> tuple[str, str]:
+    """Return that a process has waited as long as its policy allows, and how to wait longer."""
+    longer = f"to wait longer: AUTOGPU_WAIT={max(1, round(error.timeout_s / 1800))}h"
+    what = f"gave up after {span(error.timeout_s)} at place {error.position}"
+    return what, f"{longer}; `autogpu status` lists the holders"
+
+
+class WaitingReport:
+    """Prints a line about the queue at once, and again when the process has another place in it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._printed_s = -_LINE_EVERY_S
+        self._position = -1
+
+    def __call__(self, state: QueueState, decision: Decision) -> None:
+        if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
+            self._printed_s = state.waited_s
+            self._position = state.position
+            self._say(waiting_line(state, decision))

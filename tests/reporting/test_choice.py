@@ -1,0 +1,389 @@
+"""The sentences about a choice, once each. Tests of decisions compare values and repeat none of these."""
+
+import pytest
+
+from autogpu.devices.model import NO_READING
+from autogpu.frozen import replace
+from autogpu.reporting.choice import busy_remedy, idle_remedy, not_held, why, why_with_cap
+from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
+from autogpu.selection.grants import Denial, Grant
+from autogpu.selection.model import VisibleSpec
+from autogpu.selection.ranks import LocalRank
+from autogpu.text import GIB
+from tests.support.selections import ME, claim, decided, request
+from tests.support.values import cut, gpu, inventory, unreadable
+
+ONE = [gpu(0)]
+TWO = [gpu(0), gpu(1)]
+THREE = [gpu(0), gpu(1), gpu(2)]
+POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
+BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
+ONE_BUSY = [BUSY, *THREE[1:]]
+SMALL = gpu(0, total_gib=8)
+UNWELL = {"remapping_failed": True}
+INSTANCES = cut(0, 5, 5)
+BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
+MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
+YOUNG = {"held": {0: claim(24)}}
+
+ON_BUSY = "pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free"
+HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
+CONTEXT = "where another library of this process has a CUDA context"
+AT_CAP = "you hold 1 GPU, the most that limits.per_user allows"
+SHARES = "it shares a GPU once all jobs there have run for a minute"
+NOW = "to start now: AUTOGPU_WAIT=0"
+FULL = "12.0 GiB do not fit: everything is used or claimed"
+TOO_SMALL = f"no GPU is free (GPU 1: {FULL}; GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
+LEFT_OUT = "in MIG mode, and has no instance here"
+NO_CARD = "a process can have one MIG instance, and there is no whole GPU for it"
+
+
+def sentence(rule, gpus, asked, expected):
+    """A row: the sentence about the decision for a process with these GPUs."""
+    return pytest.param(gpus, asked, expected, id=rule)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        sentence("only-one", ONE, {}, "the only one here"),
+        sentence("only-one-of-devices", [gpu(1)], {"devices": ("1",)}, "the only one of select.devices"),
+        sentence("only-one-not-excluded", ONE, {"exclude": ("1",)}, "the only one that select.exclude leaves"),
+        sentence("idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, "the idlest of 3"),
+        sentence("two", THREE, {"count": 2}, "the 2 idlest of 3"),
+        sentence("all", THREE, {"count": "all"}, "all 3"),
+        sentence("no-more", THREE, {"count": 5}, "all 3; select.count asks for 5, there are no more"),
+        sentence(
+            "fewer-are-free",
+            ONE_BUSY,
+            {"count": 3, "busy": "cpu"},
+            "the 2 idlest of 3; select.count asks for 3, 2 can be had now",
+        ),
+        sentence("shared", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, f"the least busy of 2 (shared: {ON_BUSY})"),
+        sentence(
+            "four-of-six-shared",
+            [gpu(index, pids=[7], used_gib=20) for index in range(6)],
+            {"count": "all", "wait_s": 0.0},
+            "all 6 (shared: "
+            + "; ".join(f"GPU {n}: pid 7 on it without a claim, 0 % busy, 4.0 of 24.0 GiB free" for n in (5, 4))
+            + "; and 4 more)",
+        ),
+        sentence("not-healthy", [gpu(0, **UNWELL)], {}, "the only one here (not healthy: row remapping failed)"),
+        sentence(
+            "one-of-two-not-healthy",
+            [gpu(0), gpu(1, **UNWELL)],
+            {"count": 2},
+            "all 2 (not healthy: GPU 1: row remapping failed)",
+        ),
+        sentence(
+            "shared-and-not-healthy",
+            [replace(BUSY, **UNWELL)],
+            {},
+            f"the only one here (shared: row remapping failed, {ON_BUSY})",
+        ),
+        sentence("list-of-the-script", TWO, BY_SCRIPT, "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES"),
+        sentence(
+            "busy-gpu-in-the-scripts-list",
+            [BUSY],
+            {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)},
+            f"the only one in the script's CUDA_VISIBLE_DEVICES (shared: {ON_BUSY}), "
+            "busy while GPU 1 and GPU 2 are idle",
+        ),
+        sentence("scripts-number", POOL, {"numbers": (2,)}, "the idlest of 4, as the script's number 2"),
+        sentence("scripts-numbers", POOL, {"numbers": (2, 0)}, "the 2 idlest of 4, as the script's numbers 2 and 0"),
+        sentence("numbers-from-zero", POOL, {"numbers": (0,)}, "the idlest of 4"),
+        sentence(
+            "number-at-its-place",
+            POOL,
+            {"numbers": (2,), "keeps_places": True},
+            "1 of 4, as the script's number 2",
+        ),
+        sentence(
+            "number-of-its-context",
+            POOL,
+            {"numbers": (2,), "in_use": [2], "held": {1: claim(24)}},
+            f"1 of 4, {CONTEXT}, as the script's number 2 (shared: {HELD}), busy while GPU 3, GPU 2 and GPU 0 are idle",
+        ),
+        sentence("context-of-another-library", THREE, {"in_use": [0]}, f"1 of 3, {CONTEXT}"),
+        sentence(
+            "fewer-than-named",
+            POOL,
+            {"named_count": 2, "count_is_set": True},
+            "the idlest of 4; the script names 2, select.count is 1: the others are logical GPUs on it",
+        ),
+        sentence(
+            "cap-for-numbers",
+            POOL,
+            {"numbers": (0, 1), "per_user": 1},
+            "the idlest of 4; the script names 2, limits.per_user allows 1: the others are logical GPUs on it",
+        ),
+        sentence("at-the-cap-on-an-own-gpu", TWO, MINE, f"the least busy of 2 (shared: {HELD}); {AT_CAP}"),
+        sentence(
+            "below-the-cap",
+            THREE,
+            {**MINE, "per_user": 2, "count": 2},
+            "the idlest of 3; select.count asks for 2, limits.per_user allows 2",
+        ),
+        sentence(
+            "one-instance-of-two",
+            INSTANCES,
+            {"count": 2},
+            f"the idlest of 2; select.count asks for 2, {NO_CARD}",
+        ),
+        sentence(
+            "shared-card-beside-a-free-instance",
+            [*INSTANCES[:2], gpu(1, pids=[7], used_gib=4, busy=90)],
+            {"count": 2},
+            "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 20.0 of 24.0 GiB free); "
+            "select.count asks for 2, 1 can be had now; GPU 0:0 is free, but several GPUs are whole cards",
+        ),
+        sentence("granted", ONE, {"grant": Grant("Slurm")}, "the only one granted by Slurm"),
+        sentence("granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, "the only one granted by Ray, 50 % of it"),
+        sentence(
+            "granted-although-excluded",
+            [BUSY],
+            {"grant": Grant("Slurm"), "visible_spec": VisibleSpec("0"), "exclude": ("0",)},
+            f"the only one granted by Slurm (shared: {ON_BUSY}), select.exclude does not apply to what Slurm granted",
+        ),
+        sentence(
+            "listed-although-excluded",
+            ONE,
+            {"visible_spec": VisibleSpec("0"), "exclude": ("0",), "devices": ("1",)},
+            "the only one in CUDA_VISIBLE_DEVICES, select.devices and select.exclude do not apply to a list that is "
+            "set already",
+        ),
+        sentence(
+            "lost-gpu-left-out",
+            ONE,
+            {"inventory": inventory(gpu(0), unreadable=unreadable(1))},
+            "the only one here; left out: GPU 1 (lost)",
+        ),
+        sentence("waited", ONE, {"waited_s": 1.0}, "the only one here, after 1 s of waiting"),
+        sentence("waited-less-than-a-second", ONE, {"waited_s": 0.9}, "the only one here"),
+        sentence("rank", TWO, {"grant": Grant(rank=LocalRank(1, 2, "MPICH"))}, "local rank 1 of 2 (MPICH)"),
+        sentence(
+            "ranks-share",
+            ONE,
+            {"grant": Grant(rank=LocalRank(1, 2, "MPICH"))},
+            "local rank 1 of 2 (MPICH), 2 ranks share it",
+        ),
+        sentence("chosen-by-the-script", TWO, {"chosen": [0]}, "chosen by the script"),
+        sentence(
+            "busy-gpu-chosen-by-the-script",
+            ONE_BUSY,
+            {"chosen": [0]},
+            "chosen by the script, busy while GPU 1 and GPU 2 are idle",
+        ),
+    ],
+)
+def test_sentence_about_taken_gpus(gpus, asked, expected):
+    assert why(decided(*gpus, **asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        sentence("count-is-zero", ONE, {"count": 0}, "select.count is 0"),
+        sentence("claimed", ONE, {**YOUNG, "busy": "cpu"}, f"no GPU is free (GPU 0: {HELD})"),
+        sentence(
+            "awaited",
+            ONE,
+            {"awaited": [gpu(0).uuid], "busy": "cpu"},
+            "no GPU is free (GPU 0: a job in the queue waits for it)",
+        ),
+        sentence(
+            "need-larger-than-cards",
+            TWO,
+            {"devices": ("1",), "need_bytes": 30 * GIB},
+            "no GPU is suitable (GPU 1: 30.0 GiB do not fit, it has 24.0 GiB; GPU 0: not among select.devices)",
+        ),
+        sentence(
+            "need-larger-than-free-memory",
+            ONE,
+            {"need_bytes": 12 * GIB, "held": {0: claim(14)}, "busy": "cpu"},
+            "no GPU is free (GPU 0: 12.0 GiB do not fit, 10.0 GiB are left)",
+        ),
+        sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable (GPU 0: excluded by select.exclude)"),
+        sentence(
+            "prohibited",
+            [gpu(0, compute_mode="prohibited")],
+            {},
+            "no GPU is suitable (GPU 0: its compute mode is PROHIBITED)",
+        ),
+        sentence(
+            "exclusive",
+            [gpu(0, compute_mode="exclusive_process", pids=[7])],
+            {"busy": "cpu"},
+            "no GPU is free (GPU 0: its compute mode is EXCLUSIVE and a process has it)",
+        ),
+        sentence("mig-without-instance", cut(0), {}, f"no GPU is suitable (GPU 0: {LEFT_OUT})"),
+        sentence("at-the-cap", [gpu(1)], {**MINE, "busy": "cpu"}, AT_CAP),
+        sentence(
+            "waits-for-one-more",
+            ONE_BUSY,
+            {"count": 3, "busy": "wait"},
+            "3 GPUs wanted, 2 are free: waiting for 1 more",
+        ),
+        sentence(
+            "waits-for-fewer-than-asked-for",
+            [SMALL, gpu(1)],
+            {"count": 2, "busy": "wait", "need_bytes": 12 * GIB, "held": {1: claim(24)}},
+            f"{TOO_SMALL}; 2 are asked for, there are no more than 1",
+        ),
+        sentence(
+            "waits-to-share",
+            ONE,
+            YOUNG,
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only where enough of it is free; {NOW}",
+        ),
+        sentence(
+            "waits-12-min-to-share",
+            ONE,
+            {**YOUNG, "waited_s": 720.0},
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 18 min only where enough of it is free; {NOW}",
+        ),
+        sentence(
+            "waits-for-the-minute",
+            ONE,
+            {**YOUNG, "waited_s": 1800.0},
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}; {NOW}",
+        ),
+        sentence(
+            "waits-at-the-cap",
+            TWO,
+            {"held": {0: claim(24, uid=ME)}, "per_user": 1, "waited_s": 1800.0},
+            f"{AT_CAP}; {SHARES}; {NOW}",
+        ),
+        sentence(
+            "slurm-granted-none",
+            ONE,
+            {"grant": Grant("Slurm", Denial.SLURM_GRANTED_NONE)},
+            "Slurm granted no GPU here; to have one: srun --gres=gpu:1",
+        ),
+        sentence(
+            "ray-assigned-none",
+            ONE,
+            {"grant": Grant("Ray", Denial.RAY_ASSIGNED_NONE)},
+            "Ray assigned no GPU to this task; to have one: num_gpus=1",
+        ),
+        sentence(
+            "coordinating-task",
+            ONE,
+            {"grant": Grant("TF_CONFIG", Denial.COORDINATOR, "chief")},
+            "TF_CONFIG makes this process a chief beside parameter servers, which computes nothing on a GPU; "
+            "to have one: AUTOGPU_COUNT=1",
+        ),
+        sentence(
+            "slurm-does-not-say-which",
+            ONE,
+            {"grant": Grant("Slurm", Denial.UNKNOWN_WHICH, unnamed=2, on_host=4)},
+            "Slurm granted 2 GPUs of 4 here and does not say which; leave --gpu-bind=none out",
+        ),
+        sentence("driver-fails", ONE, {"inventory": inventory(failure="mismatch")}, "mismatch"),
+        sentence("no-answer-in-time", ONE, {"inventory": NO_READING}, "NVML timed out"),
+        sentence("counts-differ", ONE, {"gpu_count": 2}, "the CUDA driver and the framework count different GPUs"),
+        sentence(
+            "unreadable",
+            ONE,
+            {"inventory": inventory(unreadable=unreadable(0))},
+            "NVML can't read any of the GPUs (GPU 0: lost)",
+        ),
+    ],
+)
+def test_sentence_about_no_gpu(gpus, asked, expected):
+    assert why(decided(*gpus, **asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("decision", "expected"),
+    [
+        pytest.param(Decision(Verdict.CANNOT_CHOOSE, Reason.DISABLED), "autogpu is switched off", id="disabled"),
+        pytest.param(
+            Decision(Verdict.TAKE, Reason.PARENT, request(), parent=ParentProcess("launch.py", 7)),
+            "shared with its parent process, launch.py (pid 7)",
+            id="parent",
+        ),
+        pytest.param(
+            replace(decided(*POOL), indices=(2,)), "the idlest of 4, as the script's cuda:2", id="index-of-the-script"
+        ),
+        pytest.param(
+            replace(decided(BUSY, gpu(1, pids=[8], used_gib=20)), reason=Reason.COUNTED_BEFORE),
+            f"CUDA had counted the GPUs before autogpu could choose (shared: {ON_BUSY})",
+            id="counted-before",
+        ),
+        pytest.param(
+            left_alone(request(*TWO, busy="wait"), Reason.WORKERS_NUMBER),
+            'one of them, by a number that only this worker process knows, so that busy = "wait" has no effect',
+            id="number-of-a-worker",
+        ),
+        pytest.param(
+            Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request()),
+            "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
+            "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain",
+            id="only-cuda-knows",
+        ),
+        pytest.param(
+            Decision(Verdict.CPU, Reason.NO_DEVICE, request(gpu(0))),
+            "CUDA_VISIBLE_DEVICES hides every GPU",
+            id="hidden",
+        ),
+        pytest.param(Decision(Verdict.CPU, Reason.NO_DEVICE, request()), "no GPU here", id="no-gpu"),
+        pytest.param(
+            Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request(inventory=inventory(unreadable=unreadable(0)))),
+            "no GPU can be read (GPU 0: lost)",
+            id="none-readable",
+        ),
+    ],
+)
+def test_sentence_of_a_reason(decision, expected):
+    assert why(decision) == expected
+
+
+def test_every_reason_has_a_sentence():
+    spec = {"grant": Grant("Slurm", Denial.SLURM_GRANTED_NONE), "inventory": inventory(gpu(0), failure="lost")}
+    facts = decided(*ONE, grant=Grant(rank=LocalRank(0, 1, "MPICH")))
+    for reason in Reason:
+        decision = replace(facts, reason=reason, request=request(gpu(0), **spec), parent=ParentProcess("a.py", 7))
+        assert why(decision), reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param({}, "; limited to what is free there; say what you need: AUTOGPU_NEED=6GiB", id="without-need"),
+        pytest.param({"need_bytes": 20 * GIB}, "; limited to what is free there, whatever it asks for", id="need"),
+    ],
+)
+def test_sentence_says_that_memory_is_limited_to_what_is_free(asked, expected):
+    full = gpu(0, used_gib=14, pids=[7])
+    assert why_with_cap(decided(full, wait_s=0.0, **asked)).endswith(expected)
+    assert why_with_cap(decided(gpu(0), **asked)) == "the only one here"
+
+
+def test_script_that_names_a_busy_gpu_is_told_how_to_have_the_idlest():
+    override = "to have the idlest instead: AUTOGPU_SCRIPT=override"
+    named = {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)}
+    assert idle_remedy(decided(BUSY, **named)) == override
+    assert idle_remedy(decided(BUSY, inventory=inventory(*ONE_BUSY))) == "", "no list of the script's"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        pytest.param(YOUNG, "to wait for one, AUTOGPU_BUSY=wait; to share one, AUTOGPU_BUSY=share", id="claimed"),
+        pytest.param({"need_bytes": 20 * GIB, **YOUNG}, "to wait for one, AUTOGPU_BUSY=wait", id="need-beside-a-claim"),
+        pytest.param(
+            {"exclude": ("0",)}, "`autogpu status --explain` shows what keeps it from each GPU", id="excluded"
+        ),
+    ],
+)
+def test_stopped_script_is_told_what_would_give_it_a_gpu(asked, expected):
+    assert busy_remedy(decided(gpu(0), busy="error", **asked)) == expected
+
+
+def test_program_that_holds_gpus_is_told_which_of_them_are_shared():
+    busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
+    assert not_held(busy.devices, busy) == "; not reserved: others may join. To wait for a free GPU: --busy wait"
+    idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
+    shared = [device for device in idle.devices if device.index != 1]
+    assert not_held(shared, idle) == "; GPU 2 and GPU 0 not reserved: others may join"

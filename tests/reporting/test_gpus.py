@@ -1,0 +1,53 @@
+"""The sentences about single GPUs."""
+
+import pytest
+
+from autogpu.reporting.gpus import each_gpu, gpu_names, occupancy
+from tests.support.selections import claim, decided
+from tests.support.values import gpu, inventory, unreadable
+
+
+@pytest.mark.parametrize(
+    ("device", "claims", "expected"),
+    [
+        pytest.param(
+            gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93),
+            [],
+            "pids 7, 8, 9 and 1 more on it without a claim, 93 % busy, 20.0 of 24.0 GiB free",
+            id="processes-without-a-claim",
+        ),
+        pytest.param(
+            gpu(pids=[7], used_gib=4),
+            [claim(24)],
+            "claimed by train.py (pid 7), 0 % busy, 20.0 of 24.0 GiB free",
+            id="claim",
+        ),
+        pytest.param(gpu(total_gib=None, busy=None), [], "utilization unknown, memory unknown", id="unknown"),
+    ],
+)
+def test_occupancy_names_processes_claims_utilization_and_memory(device, claims, expected):
+    assert occupancy(device, claims) == expected
+
+
+def test_own_process_is_not_named():
+    assert occupancy(gpu(pids=[7], used_gib=4), own_pid=7) == "0 % busy, 20.0 of 24.0 GiB free"
+
+
+def test_each_gpu_has_a_line_with_its_place_or_obstacle():
+    free, busy, excluded = gpu(0), gpu(1, pids=[7], used_gib=4), gpu(2)
+    machine = inventory(free, busy, excluded, unreadable=unreadable(3))
+    decision = decided(free, busy, excluded, exclude=("2",), inventory=machine)
+    assert each_gpu(decision, decision.devices) == [
+        "  GPU 0: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
+        "  GPU 1: place 2: busy, pid 7 on it without a claim, 0 % busy, 20.0 of 24.0 GiB free",
+        "  GPU 2: not eligible: excluded by select.exclude",
+        "  GPU 3: not readable: lost",
+    ]
+
+
+def test_gpus_are_named_in_a_list():
+    assert [gpu_names(labels) for labels in ("2", "23", ["2", "3", "0:1"])] == [
+        "GPU 2",
+        "GPU 2 and GPU 3",
+        "GPU 2, GPU 3 and GPU 0:1",
+    ]
