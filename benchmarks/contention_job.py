@@ -165,7 +165,7 @@ def autogpu(order: Order) -> Callable[[Cuda], Choice]:
         why = "left to the framework" if assignment.ordinals is None else ""
         usage = Usage(ordinals, "grows as needed")
         gpus = tuple(uuids[ordinal] for ordinal in ordinals)
-        cap = min(assignment.caps.values(), default=None)
+        cap = min((cap.bytes for cap in assignment.caps.values()), default=None)
         return Choice(gpus, why, ordinals[0] if ordinals else None, lambda: program.on_usage(usage), cap)
 
     return choose

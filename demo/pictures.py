@@ -28,7 +28,7 @@ from rich.text import Text
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import View, lines
 from autogpu.frozen import replace
-from autogpu.status.model import HostStatus
+from autogpu.status.model import HostStatus, JobStatus, WaiterStatus
 from autogpu.status.remote import from_json
 from demo.lab.scene import Part, scene_for
 from demo.lab.stage import Orders
@@ -156,7 +156,7 @@ def _part(script: str) -> Part:
 
 def _pids(host: HostStatus) -> Mapping[int, Part]:
     """By pid on this machine, what stands for it in a picture."""
-    jobs = [job for gpu in host.gpus for job in gpu.jobs]
+    jobs: list[JobStatus | WaiterStatus] = [job for gpu in host.gpus for job in gpu.jobs]
     unmanaged = [process for gpu in host.gpus for process in gpu.unmanaged_processes]
     return {
         **{each.pid: _part(each.script) for each in [*jobs, *host.queue] if each.pid is not None},

@@ -7,11 +7,12 @@ import resource
 import shutil
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from autogpu.acquire import covers, script_name
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import ComputeMode, FailureCause, Inventory
 from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause, GaveUp
 from autogpu.policy import Policy
@@ -63,7 +64,7 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
     lost = []
     result = acquired(
         asking(BUSY, busy="wait", wait_s=60.0),
-        read=lambda: Inventory(failure="NVML reports: GPU is lost", failure_cause="driver"),
+        read=lambda: Inventory(failure="NVML reports: GPU is lost", failure_cause=FailureCause.DRIVER),
         on_wait=lambda queue, decision: lost.append(decision.verdict),
     )
     assert set(lost) == {Verdict.WAIT}
@@ -82,9 +83,10 @@ def test_what_was_claimed_covers_a_framework_that_counts_it_first_and_names_no_m
 
 def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):
     told = []
-    exclusive = gpu(1, compute_mode="exclusive-process", pids=[8], used_gib=1)
+    exclusive = gpu(1, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[8], used_gib=1)
+    prohibited = gpu(2, compute_mode=ComputeMode.PROHIBITED)
     large = gpu(3, total_gib=48, pids=[9], used_gib=30, busy=50)
-    asked = asking(BUSY, exclusive, gpu(2, compute_mode="prohibited"), large, count="all", per_user=2, **WAITS)
+    asked = asking(BUSY, exclusive, prohibited, large, count="all", per_user=2, **WAITS)
     with pytest.raises(GaveUp) as gave_up:
         acquired(asked, on_wait=lambda queue, decision: told.extend(leases(tmp_path).waiters))
     assert (gave_up.value.timeout_s, gave_up.value.position) == (0.0, 1)
@@ -250,7 +252,7 @@ LISTS = {
     "by-the-script": {VISIBLE: "0,1"},
 }
 UNKNOWN_LAUNCHER = {"grant": Grant(rank=LocalRank(1, 2, "torchrun"))}
-BELOW = {
+BELOW: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "a rank": ({"grant": Grant(rank=LocalRank(1, 2, "torchrun", job=JOB["group"]))}, (1,)),
     "a rank of an unknown launcher": (UNKNOWN_LAUNCHER, (1,)),
     "a rank that names its GPU": ({**UNKNOWN_LAUNCHER, "chosen": (1,)}, (1,)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autogpu import acquire, lease
-from autogpu.devices.model import Inventory, UnreadableDevice
+from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.lease import Demand, GaveUp, model
 from autogpu.selection.decision import Verdict
 from autogpu.text import GIB
@@ -18,7 +18,7 @@ from tests.support.holders import let_age, waiting_job
 from tests.support.values import gpu, inventory
 from tests.test_acquire import full_disk
 
-FAILED = Inventory(failure="NVML reports: timeout", failure_cause="driver")
+FAILED = Inventory(failure="NVML reports: timeout", failure_cause=FailureCause.DRIVER)
 
 
 def ends_while(change):

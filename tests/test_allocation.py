@@ -10,7 +10,7 @@ import time
 import pytest
 
 from autogpu import activation, stderr
-from autogpu.devices.model import NVLINK, UnreadableDevice
+from autogpu.devices.model import NVLINK, FailureCause, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.model import DeviceRequest
 from autogpu.lease import Cap, CapCause
@@ -26,6 +26,8 @@ BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 TWO = (gpu(0), gpu(1))
 THREE = (BUSY, gpu(1), gpu(2))
 ALL = 24 * 1024
+NO_DRIVER = FailureCause.NO_DRIVER
+PYNVML = FailureCause.PYNVML
 
 
 def test_a_driver_that_does_not_answer_is_asked_by_one_thread(started):
@@ -130,8 +132,8 @@ SEES_NONE, SMI = "Fakeflow sees no GPU", "`nvidia-smi` should report the same"
 @pytest.mark.parametrize(
     ("driver", "lines"),
     [
-        pytest.param(FakeDriver.failing("no library", "no-driver"), [], id="on-a-machine-without-one"),
-        pytest.param(FakeDriver.failing("broken", "driver"), [f"{SEES_NONE}; broken; {SMI}"], id="driver-fails"),
+        pytest.param(FakeDriver.failing("no library", NO_DRIVER), [], id="on-a-machine-without-one"),
+        pytest.param(FakeDriver.failing("broken"), [f"{SEES_NONE}; broken; {SMI}"], id="driver-fails"),
         pytest.param(FakeDriver.silent(), [f"{SEES_NONE}, and NVML timed out; does `nvidia-smi` answer?"], id="silent"),
     ],
 )
@@ -151,7 +153,7 @@ def test_a_list_that_names_no_gpu_here_is_answered_and_one_that_wants_none_is_no
 
 
 def test_a_list_is_not_spoken_of_on_a_machine_without_a_gpu(started):
-    process = started(driver=FakeDriver.failing("no library", "no-driver"), counted=(), CUDA_VISIBLE_DEVICES="0")
+    process = started(driver=FakeDriver.failing("no library", NO_DRIVER), counted=(), CUDA_VISIBLE_DEVICES="0")
     assert (process.framework.take(), process.lines) == (None, [])
 
 
@@ -378,7 +380,7 @@ NONE_READ = "NVML can't read any of the GPUs (GPU 0: GPU is lost; GPU 1: no answ
     [
         pytest.param(FakeDriver.silent(), TWO, NOT_READ.format("2 GPUs", "NVML timed out"), id="no-reading-comes"),
         pytest.param(FakeDriver(unreadable=LOST), ONE, NOT_READ.format("1 GPU", NONE_READ), id="no-gpu-can-be-read"),
-        pytest.param(FakeDriver.failing("broken", "pynvml"), ONE, NOT_READ.format("1 GPU", "broken"), id="no-pynvml"),
+        pytest.param(FakeDriver.failing("broken", PYNVML), ONE, NOT_READ.format("1 GPU", "broken"), id="no-pynvml"),
     ],
 )
 def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(started, driver, counted, why):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ GLOO = "export HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PO
 def test_ranks_are_one_job_whatever_is_between_them_and_their_launcher(between, options):
     code = [sys.executable, "-c", f"{TELL}input()"]
     command = [sys.executable, "-c", LAUNCHER_OF_TWO, json.dumps(options), "sh", "-c", between, "sh", *code]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     launchers = [subprocess.Popen(command, **pipes, start_new_session=True) for _ in range(2)]
     try:
         told = [json.loads(launcher.stdout.readline()) for launcher in launchers]

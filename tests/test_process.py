@@ -7,15 +7,15 @@ import types
 from autogpu.process import copy_of, fork_safe_rlock
 
 
-class Changing(type(os.environ)):
+class Changing(os._Environ):
     """An environment of which another thread deletes a variable whenever its names are listed."""
 
     def __init__(self, **values):
         super().__init__(values, str, str, str, str)
 
     def __iter__(self):
-        names = list(self._data)
-        self._data.pop("GONE", None)
+        names = list(super().__iter__())
+        self.pop("GONE", None)
         return iter(names)
 
 
@@ -26,4 +26,5 @@ def test_the_environment_is_copied_while_another_thread_changes_it():
 def test_a_lock_is_of_the_kind_that_the_script_has_put_in_the_place_of_threadings(monkeypatch):
     """As gevent and eventlet do: another kind would let all of their threads in at once."""
     monkeypatch.setattr(threading, "RLock", lambda: "a lock of green threads")
-    assert fork_safe_rlock(types.SimpleNamespace()) == "a lock of green threads"
+    lock: object = fork_safe_rlock(types.SimpleNamespace())
+    assert lock == "a lock of green threads"

@@ -4,7 +4,7 @@ import pytest
 
 from autogpu.devices.model import UnreadableDevice
 from autogpu.policy import Policy
-from autogpu.selection.decision import Decision, Verdict
+from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.grants import NO_ENGINE, Denial, Grant
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LONE_RANK, LocalRank
@@ -148,7 +148,7 @@ def test_a_list_is_made_as_soon_as_there_is_a_reading():
 
 def test_a_card_that_was_lost_since_stays_listed_and_is_not_shown():
     visible, lost = Listed({}), inventory(gpu(0), gpu(1), unreadable=(UnreadableDevice(2, "GPU is lost"),))
-    decision = Decision(Verdict.TAKE, "", ordinals=(1,), visible=(None, gpu(0), gpu(1)))
+    decision = Decision(Verdict.TAKE, Reason.IDLEST, ordinals=(1,), visible=(None, gpu(0), gpu(1)))
     assert visible.list_claimed(lost, decision, (), is_parents=False) == ()
     visible.show_claimed(lost)
     assert visible.seen == (listing(0, 2, 1), None)
@@ -264,6 +264,6 @@ def test_an_engines_numbers_are_indices_on_the_bus():
 )
 def test_gpus_of_ranks_come_first_unless_ray_names_them_as_indices(engine, for_cuda):
     listed = Listed({VISIBLE: "0,1,2"}, "0,1,2", grant=Grant(engine, rank=LocalRank(0, 2, "torchrun")))
-    claimed = Decision(Verdict.TAKE, "", of_ranks=(gpu(0).uuid, gpu(2).uuid))
+    claimed = Decision(Verdict.TAKE, Reason.IDLEST, of_ranks=(gpu(0).uuid, gpu(2).uuid))
     listed.list_claimed(MACHINE, claimed, (0,), is_parents=False)
     assert listed.seen == (for_cuda, "0,1,2")

@@ -100,7 +100,7 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
 
 def _as_value(setting: Setting) -> dict[str, object]:
     value = BY_DOTTED[setting.key].kind.plain(setting.value)
-    return {"key": setting.key, "value": value, "layer": setting.origin.layer, "origin": str(setting.origin)}
+    return {"key": setting.key, "value": value, "layer": setting.origin.layer.value, "origin": str(setting.origin)}
 
 
 @click.command(

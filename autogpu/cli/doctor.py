@@ -11,14 +11,14 @@ from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, show_line
 from autogpu.doctor.checks import examine, gather
-from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING
+from autogpu.doctor.model import Finding, State
 from autogpu.text import counted
 
 _MARKS = {
-    PASSED: ("ok", GOOD),
-    WARNING: ("warn", "bold"),
-    FAILED: ("FAILED", f"bold {BAD}"),
-    NOT_APPLICABLE: ("-", "dim"),
+    State.PASSED: ("ok", GOOD),
+    State.WARNING: ("warn", "bold"),
+    State.FAILED: ("FAILED", f"bold {BAD}"),
+    State.NOT_APPLICABLE: ("-", "dim"),
 }
 
 
@@ -39,24 +39,26 @@ def doctor(as_json: bool) -> int:
     with Console(stderr=True).status("looking at the driver, and importing the frameworks"):
         findings = examine(gather(os.environ))
     states = [finding.state for finding in findings.values()]
+    has_failed = State.FAILED in states
     if as_json:
-        values = [
-            {"check": name, "state": finding.state, "what": finding.what, "remedy": finding.remedy or None}
-            for name, finding in findings.items()
-        ]
+        values = [_plain(name, finding) for name, finding in findings.items()]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
-        return int(FAILED in states)
+        return int(has_failed)
     console = Console(highlight=False)
     width = max(map(len, findings)) + 2
     column = width + 7
     for name, finding in findings.items():
         mark, style = _MARKS[finding.state]
-        quiet = "dim" if finding.state == NOT_APPLICABLE else ""
+        quiet = "dim" if finding.state is State.NOT_APPLICABLE else ""
         line = Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet))
         show_line(console, line, column)
         if finding.remedy:
             # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
             console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
-    all_is_well = "No check failed." if WARNING in states else "No problem was found."
-    click.echo(f"{counted(states.count(FAILED), 'check')} failed." if FAILED in states else all_is_well)
-    return int(FAILED in states)
+    all_is_well = "No check failed." if State.WARNING in states else "No problem was found."
+    click.echo(f"{counted(states.count(State.FAILED), 'check')} failed." if has_failed else all_is_well)
+    return int(has_failed)
+
+
+def _plain(name: str, finding: Finding) -> dict[str, str | None]:
+    return {"check": name, "state": finding.state.value, "what": finding.what, "remedy": finding.remedy or None}

@@ -11,7 +11,7 @@ from autogpu import policy
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, DriverUnavailable
 from autogpu.policy import KEYS, Resolved, kinds
-from autogpu.policy.model import COMMAND_LINE, with_options
+from autogpu.policy.model import LayerName, with_options
 from autogpu.process import unix_s
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.choice import why
@@ -75,7 +75,7 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
     """The policy, after saying what is wrong in it; a flag that is wrong is an error."""
     resolved = resolve_here(flags)
     for problem in resolved.problems:
-        if problem.origin.layer == COMMAND_LINE:
+        if problem.origin.layer is LayerName.COMMAND_LINE:
             raise click.UsageError(with_options(problem.what))
         say(str(problem))
     return resolved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
@@ -10,7 +11,7 @@ from autogpu.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator, Literal, Protocol
+    from typing import Iterator, Protocol
 
     # How near two cards are, by their UUIDs: NVLINK, or by what both hang on of PCI Express, from 60 (one board) and 50
     # (one switch) to 10 (the machine). Two of which the driver tells nothing are missing. Source:
@@ -21,6 +22,23 @@ NVLINK = 100
 
 # More than any CUDA context takes with what is loaded into it when it is made: 300 to 600 MiB in reports.
 _MOST_OF_A_CONTEXT_BYTES = 1 << 30
+
+
+class ComputeMode(enum.Enum):
+    """Number of processes that the driver lets compute on a GPU at once. Source: ``nvmlComputeMode_t``."""
+
+    DEFAULT = 0
+    EXCLUSIVE_THREAD = 1
+    PROHIBITED = 2
+    EXCLUSIVE_PROCESS = 3
+
+
+class FailureCause(enum.Enum):
+    """Why there is no reading at all. The values are those of :func:`autogpu.devices.nvml.read_inventory`."""
+
+    NO_DRIVER = "no-driver"  # the ordinary state of a machine without an NVIDIA GPU: not a fault
+    DRIVER = "driver"
+    PYNVML = "pynvml"  # missing or unusable
 
 
 class Process(Value):
@@ -54,7 +72,6 @@ class Device(Value):
         graphics_processes: A desktop's; likewise.
         active_pids: Where several processes share a GPU that is not idle, those that have computed in the driver's last
             seconds (``nvmlDeviceGetProcessUtilization``); ``None`` where it does not tell.
-        compute_mode: ``"default"``, ``"exclusive_process"``, ``"exclusive_thread"``, ``"prohibited"`` or ``None``.
         mig_enabled: The GPU is in MIG mode and can't be used as a whole; its instances are devices of their own.
         parent: Of a MIG instance the UUID of its card; ``None`` for a card.
         instance: Of a MIG instance its number on the card, as ``nvidia-smi`` counts it; some may be missing.
@@ -79,7 +96,7 @@ class Device(Value):
     compute_processes: tuple[Process, ...] | None = None
     graphics_processes: tuple[Process, ...] | None = None
     active_pids: Sequence[int] | None = None
-    compute_mode: str | None = None
+    compute_mode: ComputeMode | None = None
     mig_enabled: bool = False
     parent: str | None = None
     instance: int | None = None
@@ -160,8 +177,6 @@ class Inventory(Value):
     Attributes:
         devices: Every card, and behind a card in MIG mode its instances.
         failure: Why there is no reading at all, in words; ``None`` when there is one.
-        failure_cause: ``"no-driver"`` is the ordinary state of a machine without an NVIDIA GPU, with nothing to
-            report; ``"driver"`` is a driver that fails, ``"pynvml"`` a missing or unusable ``pynvml``.
         denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
         topology: What connects them, as the first reading told it; empty where that did not come.
     """
@@ -170,16 +185,18 @@ class Inventory(Value):
     unreadable: tuple[UnreadableDevice, ...] = ()
     driver_version: str | None = None
     failure: str | None = None
-    failure_cause: Literal["no-driver", "driver", "pynvml"] | None = None
+    failure_cause: FailureCause | None = None
     denied: int = 0
     topology: Topology = MappingProxyType({})
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
         """An inventory of what :func:`autogpu.devices.nvml.read_inventory` returned, perhaps by way of marshal."""
+        cause = reading.get("failure_cause")
         return cls(
             **{
                 **reading,
+                "failure_cause": cause and FailureCause(cause),
                 "devices": tuple(_devices_from(reading.get("devices", ()))),
                 "unreadable": tuple(UnreadableDevice(**fields) for fields in reading.get("unreadable", ())),
                 "topology": MappingProxyType({frozenset(pair): what for pair, what in reading.get("topology", ())}),
@@ -188,7 +205,7 @@ class Inventory(Value):
 
     @property
     def has_no_driver(self) -> bool:
-        return self.failure_cause == "no-driver"
+        return self.failure_cause is FailureCause.NO_DRIVER
 
     @property
     def may_be_busy(self) -> bool:
@@ -201,7 +218,7 @@ class Inventory(Value):
     @property
     def remedy(self) -> str:
         """The user's way out where no GPU can be read; ``""`` where there is none."""
-        if self.failure_cause == "pynvml":
+        if self.failure_cause is FailureCause.PYNVML:
             return "`pip install nvidia-ml-py`"
         if self.may_be_busy:
             return "the driver may only be busy: try again when `nvidia-smi` answers"
@@ -209,7 +226,11 @@ class Inventory(Value):
 
 
 # Stands for a reading that has not come in time.
-NO_READING = Inventory(failure="NVML timed out", failure_cause="driver")
+NO_READING = Inventory(failure="NVML timed out", failure_cause=FailureCause.DRIVER)
+
+
+# A newer driver may report a mode that is not known here.
+_COMPUTE_MODES = {mode.value: mode for mode in ComputeMode}
 
 
 def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
@@ -218,6 +239,7 @@ def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
         most[pid] = max(used or 0, most.get(pid, 0))
     for fields in read:
         values = dict(fields)
+        values["compute_mode"] = _COMPUTE_MODES.get(fields["compute_mode"])
         for key in ("compute_processes", "graphics_processes"):
             if values[key] is not None:
                 values[key] = tuple(

@@ -33,7 +33,6 @@ END = b"\nwhole\n"
 # Without these there is no reading. Where one of the others is missing only what it reads is.
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
-_COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}  # nvmlComputeMode_t
 _P2P_OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK = 0  # NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
@@ -198,7 +197,6 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
     gpu = nvml.call("nvmlDeviceGetHandleByIndex", index)
     memory = nvml.reading("nvmlDeviceGetMemoryInfo", gpu)
     pci = nvml.reading("nvmlDeviceGetPciInfo", gpu)
-    mode = nvml.reading("nvmlDeviceGetComputeMode", gpu)
     mig = nvml.reading("nvmlDeviceGetMigMode", gpu)
     utilization = _utilization_percent(nvml, gpu)
     processes = nvml.processes("nvmlDeviceGetComputeRunningProcesses", gpu)
@@ -216,7 +214,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         # For a single process, the GPU's own utilization tells as much.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
-        "compute_mode": _COMPUTE_MODES.get(mode),
+        "compute_mode": nvml.reading("nvmlDeviceGetComputeMode", gpu),
         "mig_enabled": bool(mig and mig[0]),
         # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),

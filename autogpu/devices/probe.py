@@ -67,12 +67,12 @@ def prepare(last: Inventory) -> None:
 
 def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     """Wait for a reading; a driver that does not answer is one more failure."""
-    from autogpu.devices.model import Inventory
+    from autogpu.devices.model import FailureCause, Inventory
 
     inventory = reading.result(deadline_s)
     if inventory is None:
         reading.close()
-        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause="driver")
+        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause=FailureCause.DRIVER)
     return inventory
 
 
@@ -164,7 +164,7 @@ class ThreadReading:
     def __init__(self, last: Inventory | None = None) -> None:
         import threading
 
-        from autogpu.devices.model import Inventory
+        from autogpu.devices.model import FailureCause, Inventory
 
         problem = import_pynvml()
         self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
@@ -172,14 +172,14 @@ class ThreadReading:
         self._last = last
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
         if problem:
-            self._inventory = last or Inventory(failure=problem, failure_cause="pynvml")
+            self._inventory = last or Inventory(failure=problem, failure_cause=FailureCause.PYNVML)
             return
         try:
             self._thread.start()
         except RuntimeError as error:  # no more threads
             raise_if_from_script(error)
             problem = f"neither a process nor a thread can be started to read NVML: {error}"
-            self._inventory = last or Inventory(failure=problem, failure_cause="driver")
+            self._inventory = last or Inventory(failure=problem, failure_cause=FailureCause.DRIVER)
 
     def _read(self) -> None:
         from autogpu.devices import nvml
@@ -305,14 +305,14 @@ def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
 def _inventory(printed: bytes, status: int) -> Inventory:
     import marshal
 
-    from autogpu.devices.model import Inventory
+    from autogpu.devices.model import FailureCause, Inventory
 
     try:
         return Inventory.from_reading(marshal.loads(printed))
     except (EOFError, KeyError, TypeError, ValueError) as error:  # it is not whole
         raise_if_from_script(error)
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
-        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause="driver")
+        return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause=FailureCause.DRIVER)
 
 
 class Readings:

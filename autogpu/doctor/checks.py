@@ -18,12 +18,13 @@ from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
+from autogpu.devices.model import FailureCause
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.frameworks import QUESTIONS, judge
-from autogpu.doctor.model import WARNING, Facts, Finding, failed, not_applicable, passed
+from autogpu.doctor.model import Facts, Finding, State, failed, not_applicable, passed
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
-from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
+from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, FolderOrigin
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import resolve, working_directory
 from autogpu.reporting import leases as lease_messages
@@ -211,7 +212,7 @@ def check_environment(facts: Facts) -> Finding:
 
 def check_driver(facts: Facts) -> Finding:
     inventory = facts.inventory
-    if inventory.failure_cause == "pynvml":
+    if inventory.failure_cause is FailureCause.PYNVML:
         what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
         return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
     if inventory.has_no_driver and facts.cuda_count:
@@ -289,10 +290,10 @@ def check_leases(facts: Facts) -> Finding:
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
     if facts.unreadable_files:
         what = f"in {path}, {'; '.join(facts.unreadable_files)}: what its owner claims with it does not count"
-        return Finding(WARNING, what, "ask the owner to remove the file, or remove it as root")
+        return Finding(State.WARNING, what, "ask the owner to remove the file, or remove it as root")
     if facts.is_folder_on_fuse:
-        return Finding(WARNING, *lease_messages.folder_on_fuse(path))
-    is_fallback = facts.folder.origin == "fallback" if facts.folder else not named
+        return Finding(State.WARNING, *lease_messages.folder_on_fuse(path))
+    is_fallback = facts.folder.origin is FolderOrigin.FALLBACK if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
         on_host = host_setup_command("sudo ")

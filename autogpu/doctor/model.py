@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import shlex
 from functools import partial
 from typing import Any, Mapping, Sequence
@@ -17,27 +18,34 @@ from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.snippet import TIMED_OUT
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
-PASSED, WARNING, FAILED, NOT_APPLICABLE = "passed", "warning", "failed", "not applicable"
+
+class State(enum.Enum):
+    """The result of a check."""
+
+    PASSED = "passed"
+    WARNING = "warning"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
 
 
 class Finding(Value):
     """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done."""
 
-    state: str
+    state: State
     what: str
     remedy: str = ""
 
 
-passed = partial(Finding, PASSED)
-not_applicable = partial(Finding, NOT_APPLICABLE)
+passed = partial(Finding, State.PASSED)
+not_applicable = partial(Finding, State.NOT_APPLICABLE)
 
 
 def failed(what: str, remedy: str) -> Finding:
     """A fault, or a warning of what did not answer in time: slowness is no fault."""
     if TIMED_OUT in what or NO_ANSWER in what:
         later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
-        return Finding(WARNING, what, f"{later}: {remedy}")
-    return Finding(FAILED, what, remedy)
+        return Finding(State.WARNING, what, f"{later}: {remedy}")
+    return Finding(State.FAILED, what, remedy)
 
 
 class Facts(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import stat
@@ -40,19 +41,24 @@ _LONGEST_PAUSE_S = 0.004
 _HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
 
 
+class FolderOrigin(enum.Enum):
+    """Where the name of a lease folder comes from."""
+
+    ENVIRONMENT = "environment"
+    HOST = "host"  # the administrator has made it
+    FALLBACK = "fallback"  # belongs to its first user; containers and services may have their own /var/tmp
+
+
 class Folder(Value):
     """A lease folder whose owner and permissions were checked.
 
     Attributes:
-        origin: Where its name comes from: ``"environment"``, ``"host"`` (set up by the administrator) or
-            ``"fallback"``, which belongs to its first user and does not reach into containers or a service's
-            private ``/var/tmp``.
         owner_uid: May remove every lease in it.
         patience_s: How long a process waits for its mutex.
     """
 
     path: Path
-    origin: str
+    origin: FolderOrigin
     owner_uid: int
     patience_s: float = 2.0
 
@@ -147,17 +153,17 @@ def find_folder(
     named = environ.get(LEASE_DIR)
     if named:
         path = Path(named)
-        origin = "environment"
+        origin = FolderOrigin.ENVIRONMENT
         if not path.is_absolute():
             raise LeaseUnavailable(f"{LEASE_DIR} is not an absolute path: {named!r}", remedy="write it out in full")
     elif os.path.lexists(str(host)):
         path = host
-        origin = "host"
+        origin = FolderOrigin.HOST
     else:
         path = fallback
-        origin = "fallback"
+        origin = FolderOrigin.FALLBACK
     try:
-        if origin != "host" and not os.path.lexists(str(path)):
+        if origin is not FolderOrigin.HOST and not os.path.lexists(str(path)):
             if not make and os.path.isdir(str(path.parent)):  # noqa: PTH112  (raises nothing)
                 raise NoFolderYet(f"there is no lease folder {path} yet", remedy="the first claim makes it")
             if make:

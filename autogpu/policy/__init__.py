@@ -14,7 +14,19 @@ from autogpu import variables
 from autogpu.frozen import replace
 from autogpu.policy import model, sources
 from autogpu.policy.kinds import DEFAULT_GROUP, Kind, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
-from autogpu.policy.model import BY_DOTTED, BY_NAME, KEYS, SYSTEM_FILE, Key, Origin, Policy, Problem, Resolved, Setting
+from autogpu.policy.model import (
+    BY_DOTTED,
+    BY_NAME,
+    KEYS,
+    SYSTEM_FILE,
+    Key,
+    LayerName,
+    Origin,
+    Policy,
+    Problem,
+    Resolved,
+    Setting,
+)
 from autogpu.policy.sources import Source, working_directory
 from autogpu.text import printable
 
@@ -26,7 +38,7 @@ _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
 _LONGEST_NAME = 64
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
-_NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(model.DEFAULT, model.DEFAULT))
+_NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
 # By their names, and by those under which people look for them that are not similar.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
@@ -51,8 +63,8 @@ def resolve(
     """
     homes, user_file = sources.homes_of(environ), sources.user_file_of(environ)
     # Who can write there owns the host, or the home.
-    system = sources.source_of(homes, model.SYSTEM, system_file)
-    user = sources.source_of(homes, model.USER, user_file) if user_file else sources.Source(model.USER)
+    system = sources.source_of(homes, LayerName.SYSTEM, system_file)
+    user = sources.source_of(homes, LayerName.USER, user_file) if user_file else sources.Source(LayerName.USER)
     named = environ.get(variables.POLICY_FILE, "").strip()
     if named:
         project = sources.named_source(homes, named, working_directory)
@@ -71,14 +83,14 @@ def resolve(
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
     """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
-    layer_name = model.SYSTEM if is_system else model.PROJECT
+    layer_name = LayerName.SYSTEM if is_system else LayerName.PROJECT
     layer = _file_layer(sources.source_of(sources.homes_of(environ), layer_name, file))
     return (*_merged([layer])[1], *layer.unknown)
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
     """Stack layers on the defaults, lowest first: the settings, and what is wrong."""
-    origin = Origin(model.DEFAULT, model.DEFAULT)
+    origin = Origin(LayerName.DEFAULT, "default")
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
     problems = [problem for layer in layers for problem in layer.problems]
     for layer in layers:
@@ -125,7 +137,7 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
 class Layer:
     """The settings of one source. Names that are ``unknown`` to this version are no problem in the system file."""
 
-    def __init__(self, name: str, problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, name: LayerName, problems: Iterable[Problem] = ()) -> None:
         self.name = name
         self.values: dict[str, tuple[Any, Origin]] = {}
         self.problems = list(problems)
@@ -139,7 +151,7 @@ class Layer:
             verb, seen = ("be", brief(written)) if refused.element is None else ("hold", refused.element)
             wrong = f"{key.dotted} can't {verb} {seen}{_meant(key.kind, seen)}; allowed: {key.kind.allowed}"
         else:
-            if not key.system_only or self.name == model.SYSTEM:
+            if not key.system_only or self.name is LayerName.SYSTEM:
                 self.values[key.dotted] = (value, origin)
             elif value != key.default:
                 # The default says nothing, so a copy of the example file is allowed in any place.
@@ -159,16 +171,16 @@ def _meant(kind: Kind, seen: str) -> str:
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
     """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
-    layer = Layer(model.ENVIRONMENT)
+    layer = Layer(LayerName.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text = environ.get(name, "").strip()
         if text and name in keys:
             is_typed = environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name]
             place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
-            layer.take(keys[name], text, Origin(model.ENVIRONMENT, place))
+            layer.take(keys[name], text, Origin(LayerName.ENVIRONMENT, place))
         elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
-            origin = Origin(model.ENVIRONMENT, printable(name, _LONGEST_NAME))
+            origin = Origin(LayerName.ENVIRONMENT, printable(name, _LONGEST_NAME))
             near = _nearest(name[len(variables.PREFIX) :])
             hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
             layer.problems.append(Problem(f"{origin} is not a variable of autogpu{hint}", origin))
@@ -177,10 +189,10 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:
     """The command line of ``autogpu run``: the names of keys, and values as in the environment."""
-    layer = Layer(model.COMMAND_LINE)
+    layer = Layer(LayerName.COMMAND_LINE)
     for name, text in flags.items():
         if text.strip():
-            layer.take(BY_NAME[name], text.strip(), Origin(model.COMMAND_LINE, BY_NAME[name].flag))
+            layer.take(BY_NAME[name], text.strip(), Origin(LayerName.COMMAND_LINE, BY_NAME[name].flag))
     return layer
 
 
@@ -188,7 +200,7 @@ def _file_layer(source: Source) -> Layer:
     """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
     layer = Layer(source.layer, source.problems)
     # Hosts carry several versions: a name that this one does not know may be another's.
-    problems = layer.unknown if layer.name == model.SYSTEM else layer.problems
+    problems = layer.unknown if layer.name is LayerName.SYSTEM else layer.problems
     for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
         if key is not None:
@@ -196,7 +208,7 @@ def _file_layer(source: Source) -> Layer:
         elif len(problems) < _MOST_PROBLEMS:  # to look for the nearest of thousands would take seconds
             origin = source.origin(path[-1])
             problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
-    if layer.name == model.SYSTEM:
+    if layer.name is LayerName.SYSTEM:
         problems += _without_effect(layer, source)
     return layer
 

@@ -6,6 +6,7 @@ that a key is described once.
 
 from __future__ import annotations
 
+import enum
 import re
 from pathlib import Path
 from typing import Iterable, Mapping
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 
 SYSTEM_FILE = Path("/etc/autogpu/autogpu.toml")
 
-# The layers, lowest first.
-DEFAULT, SYSTEM, USER, PROJECT = "default", "system", "user", "project"
-ENVIRONMENT, COMMAND_LINE = "environment", "command line"
+
+class LayerName(enum.Enum):
+    """The layers, lowest first."""
+
+    DEFAULT = "default"
+    SYSTEM = "system"
+    USER = "user"
+    PROJECT = "project"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command line"
 
 
 class Policy(Value):
@@ -115,7 +123,7 @@ class Origin(Value):
         line: In a file, from 1; ``None`` where it is not certain.
     """
 
-    layer: str
+    layer: LayerName
     place: str
     line: int | None = None
 

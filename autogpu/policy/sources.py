@@ -12,9 +12,8 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
-from autogpu.policy import model
 from autogpu.policy.kinds import quoted
-from autogpu.policy.model import Origin, Problem
+from autogpu.policy.model import LayerName, Origin, Problem
 from autogpu.process import UNKNOWN_UID
 from autogpu.text import printable, short_path
 from autogpu.variables import POLICY_FILE
@@ -50,7 +49,7 @@ class Source(Value):
         place: The file, as people write its name.
     """
 
-    layer: str
+    layer: LayerName
     file: Path | None = None
     place: str = ""
     table: Mapping[str, object] = MappingProxyType({})
@@ -78,15 +77,15 @@ def user_file_of(environ: Mapping[str, str]) -> Path | None:
 def named_source(homes: Sequence[str], name: str, working_directory: Path) -> Source:
     """The project file that ``AUTOGPU_POLICY`` names: trusted, and missed if it is not there."""
     if name == os.devnull:
-        return Source(model.PROJECT)
+        return Source(LayerName.PROJECT)
     if name.startswith("~/") and homes:
         name = str(Path(homes[0], name[2:]))
     file = working_directory / name
-    source = source_of(homes, model.PROJECT, file)
+    source = source_of(homes, LayerName.PROJECT, file)
     if source.file or source.problems:
         return source
     what = f"{POLICY_FILE} names {short_path(file, homes)}, which does not exist or can't be reached"
-    origin = Origin(model.ENVIRONMENT, POLICY_FILE)
+    origin = Origin(LayerName.ENVIRONMENT, POLICY_FILE)
     return replace(source, problems=(Problem(what, origin, instead="no project file is read"),))
 
 
@@ -102,11 +101,11 @@ def found_source(
     for file in dict.fromkeys(_candidates(homes, script, working_directory)):
         if file in of_other_layers:
             continue
-        source = source_of(homes, model.PROJECT, file, judge=True)
+        source = source_of(homes, LayerName.PROJECT, file, judge=True)
         refused.extend(source.problems)
         if source.file:
             return replace(source, problems=tuple(refused))
-    return Source(model.PROJECT, problems=tuple(refused))
+    return Source(LayerName.PROJECT, problems=tuple(refused))
 
 
 def _candidates(homes: Sequence[str], script: Path | None, working_directory: Path) -> Iterator[Path]:
@@ -120,7 +119,7 @@ def _candidates(homes: Sequence[str], script: Path | None, working_directory: Pa
                 break
 
 
-def source_of(homes: Sequence[str], layer: str, file: Path, *, judge: bool = False) -> Source:
+def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool = False) -> Source:
     """Read one file; ``judge`` counts it only if no other user could have written it.
 
     A file that is ignored leaves its place to another.

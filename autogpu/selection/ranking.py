@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from autogpu.devices.enumeration import is_called
-from autogpu.devices.model import NVLINK, Device, Inventory
+from autogpu.devices.model import NVLINK, ComputeMode, Device, Inventory
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
@@ -31,6 +31,8 @@ from autogpu.text import GIB
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.devices.model import Topology
+
+_EXCLUSIVE = (ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD)
 
 
 def ranking_of(
@@ -172,7 +174,7 @@ def _obstacle(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | N
         return Obstacle.EXCLUDED
     if device.mig_enabled:
         return Obstacle.MIG_WITHOUT_INSTANCE
-    if device.compute_mode == "prohibited":
+    if device.compute_mode is ComputeMode.PROHIBITED:
         return Obstacle.PROHIBITED
     return None
 
@@ -180,7 +182,7 @@ def _obstacle(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | N
 def _is_exclusive(candidate: Candidate, own_pid: int | None) -> bool:
     """True if the GPU admits one process only, and another process has it."""
     device = candidate.device
-    if device.compute_mode not in ("exclusive_process", "exclusive_thread") or device.has_mps:
+    if device.compute_mode not in _EXCLUSIVE or device.has_mps:
         return False
     return bool(candidate.claims) or any(each.pid != own_pid for each in device.compute_processes or ())
 

@@ -12,7 +12,7 @@ from typing import Callable, Iterator, Mapping, Sequence
 
 from autogpu import engines, lease
 from autogpu.devices import probe
-from autogpu.devices.model import Device, Inventory, Process
+from autogpu.devices.model import ComputeMode, Device, Inventory, Process
 from autogpu.frozen import Value
 from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
@@ -126,7 +126,7 @@ def host_status(
     folder = None
     if read.folder is not None:
         uid = read.folder.owner_uid
-        folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin, names.user(uid), uid)
+        folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin.value, names.user(uid), uid)
     jobs = jobs_of(leases.holders, read.processes, inventory.devices, now_s)
     decision = Decision(Verdict.CANNOT_CHOOSE, Reason.DISABLED)
     if resolved.policy.enabled:
@@ -170,7 +170,7 @@ def _gpus(
         states = {
             "split": instances,
             "no_instance": device.mig_enabled,
-            "prohibited": device.compute_mode == "prohibited",
+            "prohibited": device.compute_mode is ComputeMode.PROHIBITED,
             "too_small": causes.get(device.uuid) is Cause.TOO_SMALL,
             "awaited": awaited(free, queue, claims),
             device_tier.name.lower(): True,
@@ -179,6 +179,7 @@ def _gpus(
         told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
         told.update(
             name=printable(device.name, 64),
+            compute_mode=device.compute_mode and device.compute_mode.name.lower(),
             state=next(state for state, holds in states.items() if holds),
             jobs=tuple(_job_status(job, device, device_tier, names) for job in jobs if device.uuid in job.claims),
             unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import Protocol, Sequence, Union
+from typing import Any, Protocol, Sequence, Union
 
 from benchmarks.lab.day import DAY_S, Job, Setting, jobs_of_day
 from benchmarks.lab.server import GROWTH_STEPS, Run, Server
@@ -136,7 +136,7 @@ class Replay:
         self._server = Server(setting.gpus, setting.card_bytes)
         self._contender = contender
         self._chance = users_of(seed)
-        self._events: list[tuple[float, int, str, object, int]] = []
+        self._events: list[tuple[float, int, str, Any, int]] = []
         self._order = itertools.count()
         self._queue: list[Attempt] = []
         self._earlier: dict[int, int] = {}
@@ -158,7 +158,8 @@ class Replay:
             if kind == "ask":
                 self._ask(what, now_s)
             elif kind == "begin":
-                self._start(*what, now_s)
+                attempt, answer = what
+                self._start(attempt, answer, now_s)
             elif kind == "grow":
                 self._grow(what, now_s)
             elif kind == "look":

@@ -11,22 +11,25 @@ and claims, the queue becomes what is awaited, and ``decide`` decides. What stan
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Literal, Sequence
 
-from autogpu.devices.model import Device, Inventory, Process
+from autogpu.devices.model import ComputeMode, Device, Inventory, Process
+from autogpu.lease import Cap, CapCause
 from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.snapshot import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.model import SelectionRequest, VisibleSpec
+from autogpu.selection.model import ONE_GPU, SelectionRequest, VisibleSpec
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 
 # The user and the process that asks; its pid is none of the server's.
 OWN_PID = 9_999
 FIRST_UID = 1000
+
+Busy = Literal["share", "wait", "cpu", "error"]
 
 
 class Autogpu:
@@ -40,7 +43,7 @@ class Autogpu:
 
     lag_s = 0.0
 
-    def __init__(self, busy: str = "share", *, has_true_needs: bool = False, wait_s: float | None = None) -> None:
+    def __init__(self, busy: Busy = "share", *, has_true_needs: bool = False, wait_s: float | None = None) -> None:
         self.busy = busy
         self._wait_s = (WAIT_S if busy == "share" else float("inf")) if wait_s is None else wait_s
         self._has_true_needs = has_true_needs
@@ -61,6 +64,10 @@ class Autogpu:
             gpu_count=len(uuids),
             own_uid=FIRST_UID + attempt.job.user,
             own_pid=OWN_PID,
+            wanted=ONE_GPU,
+            busy=policy.busy,
+            wait_s=policy.wait_s,
+            per_user=0,
             waited_s=now_s - attempt.asked_s - IMPORT_S,
         )
         runs = sorted(server.runs, key=lambda run: run.pid)
@@ -78,7 +85,7 @@ class Autogpu:
             return NoGpu()
         (card,) = decision.ordinals
         (claim_bytes,) = decision.claims.values()
-        return Start(card, claim_bytes, min(decision.caps.values(), default=None))
+        return Start(card, claim_bytes, min((cap.bytes for cap in decision.caps.values()), default=None))
 
     def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
         return queue
@@ -115,7 +122,7 @@ def _device(card: Card) -> Device:
         utilization_percent=min(100, round(100 * card.utilization)),
         compute_processes=tuple(Process(run.pid, run.used_bytes) for run in card.runs),
         graphics_processes=(),
-        compute_mode="default",
+        compute_mode=ComputeMode.DEFAULT,
     )
 
 
@@ -131,5 +138,5 @@ def _holder(run: Run, uuid: str) -> Holder:
         script=f"script{run.job.script}.py",
         group="",
         claims={uuid: run.claim_bytes},
-        caps={} if run.cap_bytes is None else {uuid: run.cap_bytes},
+        caps={} if run.cap_bytes is None else {uuid: Cap(run.cap_bytes, CapCause.LIMIT)},
     )

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Mapping
+from typing import IO, Any, Mapping
 
 from autogpu.install import template_folder
 from autogpu.text import counted
@@ -124,7 +124,7 @@ def _have(lab: IO[str], name: str, seed: int) -> int:
         environ = _lay_out(fleet, folder, other, python)
         orders = Orders(str(folder), name if name in FLEETS else str(Path(name).resolve()), seed, users)
         command = [sys.executable, "-m", "demo.lab.stage", orders.text()]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with terminal_as_before(), subprocess.Popen(command, env=environ, cwd=ROOT, **pipes) as stage:
             try:
                 assert stage.stdout is not None

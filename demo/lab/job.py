@@ -17,6 +17,7 @@ from autogpu.acquire import acquire
 from autogpu.devices import probe
 from autogpu.devices.model import Inventory
 from autogpu.lease import find_folder
+from autogpu.reporting.choice import why
 from autogpu.selection.decision import Verdict
 from autogpu.selection.members import request_for_new_process
 from autogpu.selection.model import SelectionRequest
@@ -74,7 +75,7 @@ def _claim(part: Part, last: Inventory, report: Callable[[str], object]) -> None
     said: list[str] = []
     decided = acquire(request(os.environ, last), os.environ, part.script, lambda: read(last), wait)
     if decided.decision.verdict is not Verdict.TAKE:
-        raise RuntimeError(decided.decision.why)
+        raise RuntimeError(why(decided.decision))
     kept.append(decided)
     begun_before("job")
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in decided.decision.devices)

@@ -178,6 +178,7 @@ def test_autogpu_makes_a_late_one_a_best_effort_job_and_waits_or_not_as_it_is_to
     assert Autogpu().place(attempt_of(job(2)), 59.0, server, ()) == Wait()
     answer = Autogpu().place(attempt_of(job(2)), 60.0, server, ())
 
+    assert isinstance(answer, Start)
     assert (answer.card, answer.claim_bytes) == (0, 0)
     assert 0 < answer.cap_bytes < 21 * GIB
     assert Autogpu("wait").place(attempt_of(job(2)), 10.0, server, ()) == Wait()
@@ -196,8 +197,8 @@ def test_by_hand_it_is_the_card_with_the_least_memory_in_use():
     burst = [replace(job(number), submission=5) for number in (2, 3)]
     together, spread = ByHand(spreads=False), ByHand(spreads=True)
 
-    assert [together.place(attempt_of(each), 9.0, server, ()).card for each in burst] == [1, 1]
-    assert [spread.place(attempt_of(each), 9.0, server, ()).card for each in burst] == [1, 0]
+    assert [together.place(attempt_of(each), 9.0, server, ()) for each in burst] == [Start(1), Start(1)]
+    assert [spread.place(attempt_of(each), 9.0, server, ()) for each in burst] == [Start(1), Start(0)]
 
 
 def test_gputil_looks_again_in_a_quarter_of_an_hour():

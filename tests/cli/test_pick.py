@@ -19,8 +19,8 @@ PICKS = {
     "uuid": ("--format uuid", "{0[2].uuid}", NOT_RESERVED),
     "index": ("--format index", "2", NOT_RESERVED),
     "docker": ("--format docker", '"device={0[2].uuid}"', NOT_RESERVED),
-    "preferred": ("--prefer 1 --format index", "1", "GPU 1"),
-    "preferred-in-this-order": ("--prefer 2 --prefer 1 --format index", "2", "GPU 2"),
+    "preferred": ("--prefer 1 --format index", "1", "GPU 1 picked, "),
+    "preferred-in-this-order": ("--prefer 2 --prefer 1 --format index", "2", "GPU 2 picked, "),
     "list-given-twice": ("--exclude 0 --exclude 1 --format index", "2", ": the only one that select.exclude leaves"),
     "list-with-commas": ("--exclude 0,2 --format index", "1", ": the only one that select.exclude leaves"),
     "only-one-allowed": ("--devices 1 --format index", "1", ": the only one of select.devices"),
@@ -41,7 +41,7 @@ def test_picked_gpus_are_one_line(server, options, printed, said):
 
 
 REFUSALS = {
-    "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "no GPU"),
+    "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free (GPU 0: "),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "to start now: --wait 0"),
     "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
     "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),

@@ -13,7 +13,7 @@ import pytest
 
 from autogpu.cli import status_screen as screens
 from autogpu.cli.status_screen import View, ordered
-from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.devices.model import ComputeMode, FailureCause, Inventory, Process, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.lease import Processes
 from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
@@ -128,6 +128,9 @@ def claimed():
     return host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)])
 
 
+NO_DRIVER, DRIVER, PYNVML = FailureCause
+
+
 def unread(cause, said):
     return host(Inventory(failure=f"NVML reports: {said}", failure_cause=cause))
 
@@ -159,9 +162,9 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(shared(), r" +ann .*\(pid 4392\) best effort, uses 0.1 GiB, for 42 min, idle", id="best-effort"),
         pytest.param(claimed(), r"GPU 0 .* ████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 .*", id="claimed-beyond-used"),
         pytest.param(claimed(), r"GPU 1 .* █░░░░░░░░░░░░░░░  2.0 of 24.0        - .*", id="not-claimed"),
-        pytest.param(unread("no-driver", "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
-        pytest.param(unread("driver", "bad"), "NVML reports: bad; `nvidia-smi` should .*", id="broken-driver"),
-        pytest.param(unread("pynvml", "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
+        pytest.param(unread(NO_DRIVER, "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
+        pytest.param(unread(DRIVER, "bad"), "NVML reports: bad; `nvidia-smi` should .*", id="broken-driver"),
+        pytest.param(unread(PYNVML, "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(
             replace(host(FOUR), lease_folder=FOLDER, unreadable_leases=UNREADABLE),
             r"Claims that don't count, in files of /run/autogpu that .*: job.7.7.0 of mal \(no\) and 1 more",
@@ -360,7 +363,7 @@ def test_hostile_names_do_nothing_to_a_terminal():
 @pytest.mark.parametrize(
     ("machine", "free", "state"),
     [
-        (inventory(gpu(0), gpu(1, compute_mode="prohibited")), "1 of 1 GPU free", "prohibited"),
+        (inventory(gpu(0), gpu(1, compute_mode=ComputeMode.PROHIBITED)), "1 of 1 GPU free", "prohibited"),
         (inventory(*cut(0), *cut(1)), "no usable GPU", "MIG, no instance"),
         (inventory(gpu(0), *(cut(index)[0] for index in range(1, 5))), "1 of 1 GPU free", "MIG, no instance"),
     ],

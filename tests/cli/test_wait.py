@@ -35,9 +35,9 @@ OUTCOMES = {
     "all": ("--count 9", 75, f"waiting for 1 more; 9 are asked for, there are no more than 3{LATER}"),
     "more-than-the-policy-allows": ("--count 9 --devices 0", 75, f"; 9 are asked for, there are no more than 1{LATER}"),
     "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),
-    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "GPU 0: "),
+    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "(GPU 0: 6.0 GiB do not fit, 4.0 GiB are left; "),
     "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free (GPU 0: "),
-    "no-such-gpu": ("--need 100GiB", 1, "waiting can't help"),
+    "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable (GPU 0: "),
     "none-wanted": ("--count 0", 1, "select.count is 0"),
 }
 

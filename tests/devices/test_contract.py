@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import MappingProxyType as mappingproxy  # noqa: F401  (for eval)
 
 import pytest
 
 from autogpu.devices import probe
-from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice  # noqa: F401  (for eval)
+from tests.devices.printed import value_of
 from tests.gpusim import Gpu, Server
 from tests.support.fakes import FakeDriver
 from tests.support.values import gpu
@@ -32,13 +31,12 @@ print(repr(probe.start_in_process(os.environ, inventory).result(60.0)), flush=Tr
 def simulated(folder):
     """Two GPUs, one of which a process uses, read through NVML, and once more when the other works as well."""
     with Server([Gpu(processes={5004242: "3GiB"}, utilization=60), Gpu()], folder=folder) as server:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        reading = server.popen([sys.executable, "-c", TWICE], **pipes)
-        first = eval(reading.stdout.readline())
+        reading = server.popen([sys.executable, "-c", TWICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        first = value_of(reading.stdout.readline())
         server.change(1, utilization=80)
         second, _ = reading.communicate("\n", timeout=60)
     assert reading.returncode == 0
-    return first, eval(second)
+    return first, value_of(second)
 
 
 def fake(folder):

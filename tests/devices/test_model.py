@@ -1,13 +1,14 @@
-"""What one reading of all GPUs tells of a process that is on several of them."""
+"""From a reading in plain values to an inventory."""
 
+import pynvml
 import pytest
 
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import ComputeMode, FailureCause, Inventory
 
 MIB = 1 << 20
 
 
-def reading(index, *processes, busy=0, active=None):
+def reading(index, *processes, busy=0, active=None, mode=None):
     return {
         "uuid": f"GPU-{index}",
         "index": index,
@@ -15,6 +16,7 @@ def reading(index, *processes, busy=0, active=None):
         "active_pids": active,
         "compute_processes": [(pid, mib and mib * MIB) for pid, mib in processes],
         "graphics_processes": None,
+        "compute_mode": mode,
     }
 
 
@@ -37,3 +39,21 @@ def test_a_process_has_a_bare_context_beside_the_gpu_that_it_uses(here, elsewher
     inventory = Inventory.from_reading({"devices": [reading(0, (7, elsewhere), busy=97), here]})
     used, other = (device.compute_processes[0] for device in inventory.devices)
     assert (used.pid, used.is_bare, other.pid, other.is_bare) == (7, False, 7, is_bare)
+
+
+@pytest.mark.parametrize("mode", ComputeMode)
+def test_compute_mode_is_read_by_the_number_of_nvml(mode):
+    number = getattr(pynvml, f"NVML_COMPUTEMODE_{mode.name}")
+    (device,) = Inventory.from_reading({"devices": [reading(0, mode=number)]}).devices
+    assert device.compute_mode is mode
+
+
+def test_compute_mode_of_a_newer_driver_is_unknown():
+    (device,) = Inventory.from_reading({"devices": [reading(0, mode=pynvml.NVML_COMPUTEMODE_COUNT)]}).devices
+    assert device.compute_mode is None
+
+
+@pytest.mark.parametrize("cause", FailureCause)
+def test_cause_of_a_failure_is_read_by_its_name(cause):
+    inventory = Inventory.from_reading({"failure": "NVML reports: no", "failure_cause": cause.value})
+    assert (inventory.failure, inventory.failure_cause) == ("NVML reports: no", cause)

@@ -33,12 +33,6 @@ def asked(call, *arguments):
 def processes(found):
     return None if found is None else sorted([each.pid, each.usedGpuMemory] for each in found)
 
-MODES = {
-    theirs.NVML_COMPUTEMODE_DEFAULT: "default",
-    theirs.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive_thread",
-    theirs.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
-    theirs.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
-}
 theirs.nvmlInit()
 found = []
 for index in range(theirs.nvmlDeviceGetCount()):
@@ -57,7 +51,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "memory_used_bytes": memory and memory.used,
         "compute_processes": processes(asked(theirs.nvmlDeviceGetComputeRunningProcesses, gpu)),
         "graphics_processes": processes(asked(theirs.nvmlDeviceGetGraphicsRunningProcesses, gpu)),
-        "compute_mode": MODES.get(asked(theirs.nvmlDeviceGetComputeMode, gpu)),
+        "compute_mode": asked(theirs.nvmlDeviceGetComputeMode, gpu),
         "mig_enabled": bool(mig and mig[0]),
         "remapping_failed": bool(rows and rows[3]),
         "remapping_pending": bool(rows and rows[2]),
@@ -151,7 +145,7 @@ reading = probe.finish(probe.start(os.environ))
 device = reading.devices[0] if reading.devices else None
 print(json.dumps({
     "failure": reading.failure,
-    "cause": reading.failure_cause,
+    "cause": reading.failure_cause and reading.failure_cause.value,
     "name": device and device.name,
     "pids": device and device.compute_processes and [process.pid for process in device.compute_processes],
     "used": device and device.memory_used_bytes,
@@ -213,7 +207,7 @@ def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(m
     def refused(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    monkeypatch.setattr(nvml.threading.Thread, "start", refused)
+    monkeypatch.setattr(threading.Thread, "start", refused)
     assert nvml._ask_all_at_once(str, range(3)) == {0: "0", 1: "1", 2: "2"}
 
 

@@ -6,30 +6,27 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from autogpu.devices import model
+from tests.devices.printed import value_of
 from tests.gpusim import Gpu, Server
 from tests.lease.conftest import needs_root
 
 GIB = 1 << 30
 
-# The reader prints an Inventory as Python source; the test evaluates it to the value again.
 READ = """
 import os, sys
 from autogpu.devices import probe
 print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 """
 
-VALUES = {**vars(model), "mappingproxy": MappingProxyType}
-
 
 def read(server, deadline_s=30.0, program=READ):
     done = server.run([sys.executable, "-c", textwrap.dedent(program), str(deadline_s)])
     assert (done.returncode, done.stderr) == (0, "")
-    return eval(done.stdout, VALUES)
+    return value_of(done.stdout)
 
 
 def indices(inventory):
@@ -48,7 +45,7 @@ def machine(tmp_path):
     return lambda *gpus, **faults: Server(gpus, folder=tmp_path, **faults)
 
 
-READINGS = {
+READINGS: dict[str, tuple[Gpu, dict[str, object]]] = {
     # A pause between two batches is no idleness.
     "pauses": (Gpu(utilization_samples=[90, 90, 90, 90, 0]), {"utilization_percent": 72}),
     "idle": (Gpu(utilization_samples=[0] * 31), {"utilization_percent": 0}),
@@ -96,14 +93,14 @@ def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine):
 def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, failure, cause):
     with machine(Gpu(), nvml=error) as server:
         inventory = read(server)
-    assert (inventory.devices, inventory.failure_cause) == ((), cause)
+    assert (inventory.devices, inventory.failure_cause) == ((), model.FailureCause(cause))
     assert inventory.failure.startswith(failure)
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
 def test_no_library_is_a_machine_without_gpu():
     done = subprocess.run([sys.executable, "-c", READ, "30"], capture_output=True, text=True, timeout=60, check=True)
-    assert "failure_cause='no-driver'" in done.stdout
+    assert "failure_cause=<FailureCause.NO_DRIVER: 'no-driver'>" in done.stdout
 
 
 @pytest.mark.slow
@@ -138,7 +135,7 @@ def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_pa
         begun_s = time.monotonic()
         done = server.run([sys.executable, "-c", program, "30"])
     inventory, is_in_process = done.stdout.splitlines()
-    assert (indices(eval(inventory, VALUES)), is_in_process, done.stderr) == ([0, 1], "True", "")
+    assert (indices(value_of(inventory)), is_in_process, done.stderr) == ([0, 1], "True", "")
     assert not (tmp_path / "started").exists()
     assert time.monotonic() - begun_s < 5
 
@@ -224,7 +221,7 @@ def read_twice(server, change):
     server.change(1, **change)
     told, _ = asking.communicate("\n", timeout=60)
     assert asking.returncode == 0
-    return eval(told, VALUES)
+    return value_of(told)
 
 
 FORKED = """

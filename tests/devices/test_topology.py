@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ print(json.dumps({f"{index[one]}-{index[other]}": what for (one, other), what in
 @pytest.mark.parametrize("fault", ["GPU_IS_LOST", "UNKNOWN"])
 def test_a_gpu_that_fails_after_it_was_read_costs_what_it_tells(tmp_path, fault):
     with Server(PAIRS, folder=tmp_path) as server:
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         reading = server.popen([sys.executable, "-c", IN_STEPS], **pipes)
         assert reading.stdout.readline() == "read\n"
         server.change(3, nvml=fault)

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.devices.model import Inventory, UnreadableDevice
+from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine
-from autogpu.doctor.model import FAILED, NOT_APPLICABLE, PASSED, WARNING, Facts
+from autogpu.doctor.model import Facts, State
 from autogpu.frozen import replace
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseUnavailable
+from autogpu.lease.folder import FolderOrigin
 from autogpu.policy import resolve
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.support.values import cut, gpu, inventory
@@ -20,7 +21,7 @@ HOOKED = {"missing": {}, "obstacle": ""}
 TENSORFLOW = {"version": "2.21.0", "build": "built with CUDA", "gpus": 2, **HOOKED}
 TORCH = {"version": "2.15.0", "build": "built for CUDA 13.2", "gpus": 2, **HOOKED}
 JAX = {"version": "0.10.2", "build": "plug-in xla_cuda12", "gpus": None, **HOOKED}
-NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause="no-driver")
+NO_DRIVER = Inventory(failure="NVML reports: no library", failure_cause=FailureCause.NO_DRIVER)
 
 
 def tensorflow(**changes):
@@ -46,7 +47,7 @@ def healthy(tmp_path):
         cuda_count=2,
         cuda_error="",
         **tensorflow(),
-        folder=Folder(Path("/run/autogpu"), "host", 0),
+        folder=Folder(Path("/run/autogpu"), FolderOrigin.HOST, 0),
         folder_error=None,
         is_in_container=False,
         resolved=resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
@@ -55,16 +56,17 @@ def healthy(tmp_path):
 
 def test_a_healthy_machine_passes_everything(healthy):
     states = {name: finding.state for name, finding in examine(healthy).items()}
-    assert {name: state for name, state in states.items() if state != PASSED} == {"visible": NOT_APPLICABLE}
+    others = {name: state for name, state in states.items() if state is not State.PASSED}
+    assert others == {"visible": State.NOT_APPLICABLE}
 
 
 def test_cards_are_counted_and_not_their_mig_instances(healthy):
     findings = examine(replace(healthy, inventory=inventory(*cut(0, 5, 5), gpu(1))))
-    assert findings["health"].state == PASSED
+    assert findings["health"].state is State.PASSED
     assert "reads 2 GPUs" in findings["driver"].what
 
 
-def driver(said, cause):
+def driver(said, cause=FailureCause.DRIVER):
     return {"inventory": Inventory(failure=said, failure_cause=cause)}
 
 
@@ -87,9 +89,9 @@ def answer(said, error=""):
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
 SETUP = "sudo $(command -v autogpu) host-setup"
 LINK = LeaseUnavailable("the lease folder /x is a link", remedy="remove it")
-FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), "fallback", 0)
+FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), FolderOrigin.FALLBACK, 0)
 LOST, SILENT = UnreadableDevice(1, "GPU is lost"), UnreadableDevice(2, NO_ANSWER)
-NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", "pynvml")
+NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", FailureCause.PYNVML)
 
 # By check: what differs from health, a part of what is said, and one of the remedy.
 WRONG = {
@@ -106,7 +108,7 @@ WRONG = {
         ),
     ],
     "driver": [
-        (driver("NVML reports: Driver/library version mismatch", "driver"), "version mismatch", "sudo reboot"),
+        (driver("NVML reports: Driver/library version mismatch"), "version mismatch", "sudo reboot"),
         ({"inventory": NO_DRIVER}, "NVML (libnvidia-ml.so.1) is not there", "DRIVER_CAPABILITIES=compute,utility"),
         (gpus(unreadable=(LOST, SILENT)), "GPU 1: GPU is lost", "sudo dmesg | grep -i xid; a lost"),
         (NO_PYNVML, "is not installed: autogpu can't tell which GPU is idle", "/env/bin/python -m pip install "),
@@ -166,7 +168,7 @@ def found(healthy, check, **changes):
 )
 def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, remedy):
     finding = found(healthy, check, **changes)
-    assert finding.state == FAILED
+    assert finding.state is State.FAILED
     assert what in finding.what
     assert remedy in finding.remedy
 
@@ -181,7 +183,7 @@ def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, 
 )
 def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
     finding = found(healthy, "leases", **changes)
-    assert finding.state == WARNING
+    assert finding.state is State.WARNING
     assert what in finding.what
     assert remedy in finding.remedy
 
@@ -207,7 +209,7 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, 
     (tmp_path / "autogpu.toml").chmod(0o666 if project else 0o644)
     resolved = resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "system.toml")
     finding = found(healthy, "policy", resolved=resolved)
-    assert (finding.state, what in finding.what) == (FAILED, True), finding.what
+    assert (finding.state, what in finding.what) == (State.FAILED, True), finding.what
     assert finding.remedy.startswith("correct or unset it; ")
 
 
@@ -218,7 +220,7 @@ FOR_CPU |= {"torch": torch(build="", gpus=0), "jax": jax(build="")}
 @pytest.mark.parametrize("found", FOR_CPU.values(), ids=list(FOR_CPU))
 def test_a_machine_without_a_driver_is_not_ill(healthy, found):
     facts = replace(healthy, inventory=NO_DRIVER, **no_cuda("no library"), **found)
-    assert not [finding for finding in examine(facts).values() if finding.state == FAILED]
+    assert not [finding for finding in examine(facts).values() if finding.state is State.FAILED]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
     there = {name: answer if name in installed else None for name, answer in answers.items()}
     found = examine(replace(healthy, frameworks=there))
     assert [*found][-len(rows) - 1 :] == ["leases", *rows]
-    failed = {name for name, finding in found.items() if finding.state == FAILED}
+    failed = {name for name, finding in found.items() if finding.state is State.FAILED}
     assert failed == (set() if installed else {"frameworks"})
 
 
@@ -247,7 +249,7 @@ def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
 def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
     hidden = {"environ": {CUDA_VISIBLE_DEVICES: "0"}}
     finding = found(healthy, "visible", inventory=NO_DRIVER, **no_cuda(), **hidden)
-    assert (finding.state, finding.what) == (NOT_APPLICABLE, "CUDA_VISIBLE_DEVICES hides no GPU")
+    assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "CUDA_VISIBLE_DEVICES hides no GPU")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +283,7 @@ def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
     ("check", "changes", "what"),
     [
         ("driver", gpus(unreadable=(SILENT,)), "GPU 2: it does not answer"),
-        ("driver", driver("NVML timed out after 15 s", "driver"), "NVML timed out after 15 s"),
+        ("driver", driver("NVML timed out after 15 s"), "NVML timed out after 15 s"),
         ("cuda", no_cuda("timed out after 20 s"), "CUDA does not start: timed out after 20 s"),
         ("hook", start(complaint="timed out after 60 s"), "a fresh Python reports: timed out after 60 s"),
         ("tensorflow", answer(None, "timed out after 180 s"), "TensorFlow can't be used: timed out after 180 s"),
@@ -290,6 +292,6 @@ def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
 )
 def test_what_is_slow_is_no_fault(healthy, check, changes, what):
     finding = found(healthy, check, **changes)
-    assert (finding.state, what in finding.what) == (WARNING, True), finding
+    assert (finding.state, what in finding.what) == (State.WARNING, True), finding
     assert "less busy" in finding.remedy
-    assert not [each for each in examine(replace(healthy, **changes)).values() if each.state == FAILED]
+    assert not [each for each in examine(replace(healthy, **changes)).values() if each.state is State.FAILED]

@@ -102,7 +102,9 @@ class Script:
     """A Python script on a server that prints JSON lines, and may wait for its input to end before it goes on."""
 
     def __init__(self, server: Server, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
-        self.server, self._errors = server, folder / "stderr"
+        self.server = server
+        self.command = command
+        self._errors = folder / "stderr"
         with self._errors.open("wb") as errors:
             self.process = server.popen(
                 command,

@@ -166,7 +166,7 @@ class Slurm:
         stdin: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
         """Start a command by ``srun`` on the simulated servers; its input and output are pipes, and are the job's."""
-        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         client = subprocess.Popen(
             [program, *arguments, *command], env=self._environ(environ), cwd=str(self.folder), text=True, **pipes
         )
@@ -278,7 +278,7 @@ class Slurm:
 
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.log").open("w") as log:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             environ = {"PATH": search_path(), "SLURM_CONF": str(self.configuration)}
             self._daemons[name] = subprocess.Popen(command, env=environ, cwd=str(self.folder), **streams)
 
@@ -300,7 +300,7 @@ class Slurm:
 
     def _ask(self, *command: str) -> str:
         """What a client says, and nothing where it fails or gets no answer."""
-        settings = {"capture_output": True, "text": True, "check": False, "env": self._environ()}
+        settings: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "env": self._environ()}
         try:
             return subprocess.run(command, timeout=STOP_S, **settings).stdout
         except subprocess.TimeoutExpired:

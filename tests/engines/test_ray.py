@@ -79,7 +79,7 @@ def start(tmp_path, lease_folder, monkeypatch):
         script.server.__exit__(None, None, None)
         left = end_all(script.server)
         shutil.rmtree(own)
-        fails = "out_of_memory" in script.process.args
+        fails = "out_of_memory" in script.command
         assert (script.process.returncode, left) == (int(fails), []), script.stderr()
 
 

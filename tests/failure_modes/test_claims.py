@@ -87,9 +87,9 @@ def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
     ("busy", "status", "contexts", "said"),
     [
         ("share", 0, [0], "limited to what is free there"),
-        ("cpu", 0, [], "TensorFlow starts on CPU"),
-        ("error", 1, [], "no GPU is free"),
-        ("wait", 75, [], "waiting"),
+        ("cpu", 0, [], "TensorFlow starts on CPU: no GPU is free (GPU 0: claimed by sh "),
+        ("error", 1, [], "NoEligibleDevice: no GPU is free (GPU 0: claimed by sh "),
+        ("wait", 75, [], "autogpu: gave up after 0 s at place 1; to wait longer: AUTOGPU_WAIT=1h; "),
     ],
 )
 def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, contexts, said):

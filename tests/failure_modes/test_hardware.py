@@ -135,7 +135,7 @@ def test_24_an_exclusive_gpu_that_is_taken_is_not_chosen_for_its_memory(train, c
     run = train(exclusive)
     ran = run(USE, AUTOGPU_BUSY="cpu")
     assert (ran.stdout, ran.contexts, len(ran.said)) == ("done\n", [], 1)
-    assert "EXCLUSIVE" in ran.said[0]
+    assert "(GPU 0: its compute mode is EXCLUSIVE and a process has it)" in ran.said[0]
     assert commands(run.server).pick("--busy", "error") == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.gpusim import Gpu
@@ -38,7 +40,7 @@ def machine_of(tmp_path, newest):
     """Make machines, each with GPUs and a lease folder of its own; what runs on them is killed at the end."""
     made = []
 
-    def machine(framework: str | Installed, *gpus: Gpu, **environ: str) -> Machine:
+    def machine(framework: str | Installed, *gpus: Gpu, **environ: Any) -> Machine:
         python, forks = newest[framework] if isinstance(framework, str) else framework
         made.append(Machine(python, tmp_path / f"machine{len(made)}", gpus, forks, **environ))
         return made[-1]

@@ -103,6 +103,6 @@ def test_the_hook_watches_what_the_registry_names():
     (watched,) = (
         ast.literal_eval(node.value)
         for node in hook.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "frameworks"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "frameworks"
     )
     assert watched == tuple(FRAMEWORKS)

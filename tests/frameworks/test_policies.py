@@ -18,6 +18,7 @@ from tests.support.framework_jobs import (
 from tests.support.framework_machines import BUSY, CONTEXT, FOUR, GIB, MIB
 
 FULL = (BUSY, BUSY)
+LIMITED = "memory limited to 2048 MiB"
 
 # What JAX allocates outside of the allocator that a limit is for.
 BESIDE = 16 * MIB
@@ -46,7 +47,7 @@ def allowed_bytes(framework, ran, gpu):
     ("gpus", "policy", "caps", "words"),
     [
         pytest.param((Gpu(),), {"limit": "25%"}, {0: 6 * GIB}, "memory limited to 6144 MiB", id="a-share"),
-        pytest.param(FOUR, {"limit": "2GiB", "count": "2"}, {2: 2 * GIB, 3: 2 * GIB}, "2048 MiB", id="on-each-of-two"),
+        pytest.param(FOUR, {"limit": "2GiB", "count": "2"}, {2: 2 * GIB, 3: 2 * GIB}, LIMITED, id="on-each-of-two"),
         pytest.param((BUSY,), {"busy": "share"}, {0: 29 * GIB // 2}, "limited to what is free", id="beside-others"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ class Jobs:
         file.write_text(script)
         mine = {name: value for name, value in os.environ.items() if not name.startswith(("AUTOGPU", "CUDA_"))}
         everything = {**mine, "AUTOGPU_LEASE_DIR": str(self.leases), **environ}
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         command = [str(self._python), "-W", "ignore", str(file)]
         self._processes.append(subprocess.Popen(command, env=everything, cwd=str(self._folder), text=True, **pipes))
         return self._processes[-1]

@@ -26,13 +26,14 @@ NAMED = "GPU-aaaa0000-1111-2222-3333-444444444444"
 SMALL_FIRST = [GT_1030, TITAN, TITAN]
 RANKS = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", **PCI_ORDER}
 IDLEST, ONLY = "the idlest of 2", "the only one"
+RANK_0 = ": local rank 0 of 2 (Open MPI); "
 # By the rule: the cards, what the shell says, how many GPUs the script has, which it uses, and what autogpu says.
 CHOICES = {
     "first": (SMALL_FIRST, PCI_ORDER, 2, [2], IDLEST),
     "middle": ([TITAN, GT_1030, TITAN], PCI_ORDER, 2, [2], IDLEST),
     "last": ([TITAN, TITAN, GT_1030], PCI_ORDER, 2, [1], IDLEST),
     "all": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "all 2"),
-    "ranks-divide-the-others-0": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], "rank 0"),
+    "ranks-divide-the-others-0": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], RANK_0),
     "ranks-divide-the-others-1": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, [2], None),
     "large-by-tensorflows-variable": (
         [replace(GT_1030, memory="24GiB"), BUSY_TITAN],

@@ -91,7 +91,7 @@ def main():
     print(json.dumps(look_everywhere()), flush=True)
     toyflow().take(1 << 20)
     # It keeps the environment in which it was started.
-    multiprocessing.forkserver._forkserver._stop()
+    sys.modules["multiprocessing.forkserver"]._forkserver._stop()
     print(json.dumps(look_everywhere()), flush=True)
 
 

@@ -95,8 +95,9 @@ class Throwaway:
         named = [str(program)] if isinstance(program, Path) else ["-c", program] if program else []
         command = [str(self.python), *options, *named]
         given = {**os.environ, "EVENTS": str(events), **(environ or {})}
-        pipes = {"capture_output": True, "text": True}
-        done = subprocess.run(command, **pipes, timeout=TIMEOUT_S, cwd=folder, env=given, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=folder, env=given, check=False
+        )
         lines = tuple(events.read_text().splitlines()) if events.exists() else ()
         return Ran(done.returncode, done.stdout, done.stderr, lines)
 

@@ -11,6 +11,7 @@ import pytest
 from autogpu.cli import host_setup as hosts
 from autogpu.errors import InstallError
 from autogpu.lease import Lease, acquire_lease, find_folder
+from autogpu.lease.folder import FolderOrigin
 from tests.lease.conftest import ALICE, needs_root
 from tests.support.environments import ROOT
 
@@ -24,7 +25,7 @@ def test_all_users_can_use_it_whatever_the_umask(image):
     made = (image.folder, image.tmpfiles, image.policy.parent, image.policy)
     modes = [stat.S_IMODE(path.stat().st_mode) for path in made]
     assert [oct(mode) for mode in modes] == ["0o1777", "0o644", "0o755", "0o644"]
-    assert find_folder({}, host=image.folder).origin == "host"
+    assert find_folder({}, host=image.folder).origin is FolderOrigin.HOST
     assert image.problems() == {}
     marker, *lines = image.tmpfiles.read_text(encoding="ascii").splitlines()
     assert marker.startswith("# `autogpu host-setup` wrote it.")
@@ -160,7 +161,7 @@ def test_a_real_host(real_host):
             os.setuid(ALICE)
             folder = find_folder({})
             lease = acquire_lease(Lease(folder, "train.py"), lambda *_: {"GPU-0": 1})
-            os._exit(0 if (folder.origin, (folder.path / lease.name).exists()) == ("host", True) else 2)
+            os._exit(0 if (folder.origin, (folder.path / lease.name).exists()) == (FolderOrigin.HOST, True) else 2)
         finally:
             os._exit(3)
     assert os.waitpid(child, 0)[1] == 0

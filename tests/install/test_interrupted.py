@@ -69,8 +69,9 @@ class Verbs:
     def __init__(self, python):
         self.packages = environments.site_packages(python)
         # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen([str(python), "-B", "-c", VERBS], text=True, **pipes)
+        self._python = str(python)
+        command = [self._python, "-B", "-c", VERBS]
+        self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def at_once(self, *verbs, number=0, most_bytes=None):
         """The status and the words of each."""
@@ -89,7 +90,7 @@ class Verbs:
 
     def start(self):
         """A fresh Python of the environment starts, and says nothing."""
-        command = [self.process.args[0], "-B", "-c", "pass"]
+        command = [self._python, "-B", "-c", "pass"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -10,10 +10,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autogpu.lease import Folder, model, snapshot
+from autogpu.lease.folder import FolderOrigin
 
 TIMEOUT_S = 120.0
 ALICE, BOB = 12345, 12346
@@ -34,7 +36,7 @@ def waiters(folder):
 
 
 PROGRAM = str(Path(__file__).with_name("worker.py"))
-PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 
 
 class Fork:
@@ -75,7 +77,7 @@ class Worker:
     def __init__(self, parent, path, *arguments, python=None, prefix=()):
         if python or prefix:
             command = [*prefix, str(python or sys.executable), PROGRAM, str(path), *arguments]
-            self.process = subprocess.Popen(command, **PIPES, start_new_session=True)
+            self.process: Any = subprocess.Popen(command, **PIPES, start_new_session=True)
         else:
             self.process = Fork(parent, [str(path), *arguments])
         self._pending = b""
@@ -172,7 +174,7 @@ def protected_regular(request):
 
 @pytest.fixture
 def folder(path):
-    return Folder(path, "environment", path.stat().st_uid)
+    return Folder(path, FolderOrigin.ENVIRONMENT, path.stat().st_uid)
 
 
 @pytest.fixture(scope="session")

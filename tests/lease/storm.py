@@ -18,6 +18,7 @@ if __name__ == "__main__":
 
 from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
+from autogpu.lease.folder import FolderOrigin
 from tests.lease.choosers import room, wait_for_claims
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
@@ -70,7 +71,7 @@ def main():
         os.setgroups([])
         os.setgid(order["uid"])
         os.setuid(order["uid"])
-    folder = leases.Folder(path, "environment", path.stat().st_uid, PATIENCE_S)
+    folder = leases.Folder(path, FolderOrigin.ENVIRONMENT, path.stat().st_uid, PATIENCE_S)
     dice = random.Random(order["seed"])
     board = mmap.mmap(-1, order["at_once"])
     killed = dict.fromkeys(DOING, 0)

@@ -12,6 +12,7 @@ import pytest
 
 from autogpu.frozen import replace
 from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks
+from autogpu.lease.folder import FolderOrigin
 from tests.lease.conftest import ALICE, holders, lease_text, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 from tests.support.processes import in_a_fork
@@ -189,7 +190,7 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
     small.mkdir()
     mount("-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small))
     try:
-        folder = Folder(small, "environment", 0)
+        folder = Folder(small, FolderOrigin.ENVIRONMENT, 0)
         held = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
         with pytest.raises(OSError), (small / "filler").open("wb", buffering=0) as filler:
             while True:

@@ -192,8 +192,10 @@ time.time = lambda: 1325376000.0
 time.monotonic = time.perf_counter = lambda: 1000.0
 from pathlib import Path
 from autogpu.lease import Folder, Lease, acquire_lease
+from autogpu.lease.folder import FolderOrigin
 path = Path(sys.argv[1])
-lease = acquire_lease(Lease(Folder(path, "environment", path.stat().st_uid), "a.py"), lambda *_: {"GPU-0": 1})
+folder = Folder(path, FolderOrigin.ENVIRONMENT, path.stat().st_uid)
+lease = acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
 print(dict(lease.claims), "could not be had for 2 s" in lease.problem.what)
 """
 

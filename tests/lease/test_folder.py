@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from autogpu.lease import Lease, LeaseUnavailable, acquire_lease, find_folder
+from autogpu.lease.folder import FolderOrigin
 from autogpu.lease.model import NoFolderYet
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, holders, needs_root
@@ -23,9 +24,9 @@ def test_the_environment_names_it_first_and_then_the_one_that_the_administrator_
     places["host"].mkdir()
     places["fallback"].mkdir()
     named = find_folder({"AUTOGPU_LEASE_DIR": str(path)}, **places)
-    assert (named.path, named.origin) == (path, "environment")
+    assert (named.path, named.origin) == (path, FolderOrigin.ENVIRONMENT)
     host = find_folder({"AUTOGPU_LEASE_DIR": ""}, **places)
-    assert (host.path, host.origin, host.owner_uid) == (places["host"], "host", os.geteuid())
+    assert (host.path, host.origin, host.owner_uid) == (places["host"], FolderOrigin.HOST, os.geteuid())
 
 
 def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
@@ -34,7 +35,7 @@ def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
         folder = find_folder({}, **places)
     finally:
         os.umask(before)
-    assert (folder.path, folder.origin) == (places["fallback"], "fallback")
+    assert (folder.path, folder.origin) == (places["fallback"], FolderOrigin.FALLBACK)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o1777
     assert sorted(found.name for found in folder.path.parent.iterdir()) == ["autogpu.v1", "leases"]
     assert find_folder({}, **places) == folder

@@ -45,8 +45,7 @@ sys.stdin.read()
 
 @needs_root
 def test_owner_of_a_process_that_may_not_be_dumped_is_its_user():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", UNDUMPABLE], **pipes) as alices:
+    with subprocess.Popen([sys.executable, "-c", UNDUMPABLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alices:
         assert alices.stdout.readline()
         assert Path(f"/proc/{alices.pid}/fd").stat().st_uid == 0
         assert process.owner(alices.pid) == ALICE

@@ -1,5 +1,6 @@
 """Waiting in line: in order, and never behind a dead process."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -198,16 +199,14 @@ def ticket(path):
     """A ticket as anybody may make one: a file that is open and locked, and whatever its maker does to it."""
 
     def ticket(name, **fields):
-        ticket.files.append((path / name).open("w+"))
-        locks.own(ticket.files[-1].fileno())
-        ticket.files[-1].write(json.dumps({**TICKET, "pid": os.getpid(), **fields}))
-        ticket.files[-1].flush()
-        return path / name
+        file = files.enter_context((path / name).open("w+"))
+        locks.own(file.fileno())
+        file.write(json.dumps({**TICKET, "pid": os.getpid(), **fields}))
+        file.flush()
+        return file
 
-    ticket.files = []
-    yield ticket
-    for file in ticket.files:
-        file.close()
+    with contextlib.ExitStack() as files:
+        yield ticket
 
 
 def pids(folder):
@@ -239,21 +238,22 @@ def test_who_comes_later_can_not_pass_for_the_first(folder, waiting, ticket):
 
 
 def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_ticket(folder, path, ticket, request):
-    ready = [ticket(name, t=0) for name in (".wait.0", "ready")]
+    for name in (".wait.0", "ready"):
+        ticket(name, t=0)
     pass_a_tick()
     first, _ = request.getfixturevalue("waiting")
-    ready[0].rename(path / FIRST)
-    os.link(str(ready[1]), str(path / "wait.0.0.00000001"))
+    (path / ".wait.0").rename(path / FIRST)
+    os.link(str(path / "ready"), str(path / "wait.0.0.00000001"))
     assert pids(folder) == [first.pid, os.getpid(), os.getpid()]
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
-def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, ticket, trick, request):
-    planted = ticket(FIRST, t=0)
+def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, path, ticket, trick, request):
+    ticket(FIRST, t=0)
     pass_a_tick()
     first, holder = request.getfixturevalue("waiting")
     assert pids(folder) == [os.getpid(), first.pid]
-    trick(planted)
+    trick(path / FIRST)
     assert pids(folder) == [first.pid, os.getpid()]
     holder.kill()
     assert first.result() == {"claims": {"GPU-0": 1}}
@@ -306,14 +306,14 @@ def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, mon
 
 
 def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket, monkeypatch):
-    ticket(FIRST)
+    file = ticket(FIRST)
     with monkeypatch.context() as then:
         then.setattr(locks, "unix_s", lambda: time.time() - 100)
-        locks.beat(ticket.files[-1].fileno())
+        locks.beat(file.fileno())
     with folder.open() as descriptor:
         reader = FolderReader()
         (before,) = reader.read(descriptor).waiters
-        locks.beat(ticket.files[-1].fileno())
+        locks.beat(file.fileno())
         (after,) = reader.read(descriptor).waiters
     assert before.silent_s > 90
     assert -1 < after.silent_s < 60

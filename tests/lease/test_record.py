@@ -50,7 +50,7 @@ GARBAGE = {
 }
 NO_UUIDS, TOO_MANY = ({"\x1b[2J": 1}, {"": 1}), {f"GPU-{number}": 1 for number in range(2000)}
 NO_SIZES = (1.0, -1, True, None, 10**30, float("nan"))
-WRONG = {
+WRONG: dict[str, list[object]] = {
     "v": [0, True],
     "pid": [-1, 10**30],
     "start": [1.5],
@@ -72,7 +72,12 @@ def test_what_no_version_writes_is_unreadable(raw):
         model.lease_fields(raw)
 
 
-NO_WISH = {"count": [0, True, 10**9], "bytes": [-1, 1.5], "per_user": [-1, "2"], "uuids": ["GPU-a", [1], ["a b"]]}
+NO_WISH: dict[str, list[object]] = {
+    "count": [0, True, 10**9],
+    "bytes": [-1, 1.5],
+    "per_user": [-1, "2"],
+    "uuids": ["GPU-a", [1], ["a b"]],
+}
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in NO_WISH.items() for value in values])

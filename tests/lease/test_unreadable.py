@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def planted(path, program):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path), program], **pipes) as alices:
         if not alices.stdout.readline():
             pytest.skip(alices.communicate(timeout=TIMEOUT_S)[1].decode().strip().rpartition("\n")[2])

@@ -24,6 +24,7 @@ from autogpu import lease as leases
 from autogpu.errors import AutoGpuError
 from autogpu.frozen import replace
 from autogpu.lease import GaveUp, queue
+from autogpu.lease.folder import FolderOrigin
 from autogpu.lease.snapshot import FolderReader
 from autogpu.process import with_ancestors
 from autogpu.variables import LEASE
@@ -41,7 +42,7 @@ def shown(holder):
 
 class Worker:
     def __init__(self, path):
-        self.folder = leases.Folder(path, "environment", path.stat().st_uid)
+        self.folder = leases.Folder(path, FolderOrigin.ENVIRONMENT, path.stat().st_uid)
         self.lease = None
         self.keep = []
 

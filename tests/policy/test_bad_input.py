@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from autogpu.policy import Policy
+from autogpu.policy.model import LayerName
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
@@ -58,7 +59,7 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
     (problem,) = resolved.problems
     file = "~/.config/autogpu/autogpu.toml:2"
     assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
-    assert (problem.key, problem.origin.layer) == ("select.count", "environment")
+    assert (problem.key, problem.origin.layer) == ("select.count", LayerName.ENVIRONMENT)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from autogpu.policy.model import BY_DOTTED, KEYS
 GIB = 1024**3
 
 # By key, what a variable, a flag or a file may hold and what it means.
-TEXTS = {
+TEXTS: dict[str, dict[Any, object]] = {
     "select.count": {"ALL": "all", "2": 2},
     "select.need": {
         "6GiB": 6 * GIB,
@@ -83,7 +84,7 @@ def test_a_file_holds_lists_of_devices(entries):
 
 
 # By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
-REFUSED = {
+REFUSED: dict[str, list[object]] = {
     "select.count": [True, 1.0, -1, 16**5000, "1,2", [1, 2]],
     "select.busy": [[2]],
     "select.devices": [0],

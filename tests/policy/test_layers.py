@@ -25,7 +25,7 @@ def test_each_layer_overrides_the_one_below_and_remembers_it(workplace):
     assert resolved.policy.count == 6
     history, setting = [], resolved.settings["select.count"]
     while setting is not None:
-        history.append((setting.value, setting.origin.layer, str(setting.origin)))
+        history.append((setting.value, setting.origin.layer.value, str(setting.origin)))
         setting = setting.overrides
     assert history == [
         (6, "command line", "--count"),

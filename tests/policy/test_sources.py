@@ -7,11 +7,12 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import pytest
 
 from autogpu.policy import sources
+from autogpu.policy.model import LayerName
 from tests.support.processes import in_a_fork
 
 STRANGER = 12345
@@ -151,7 +152,7 @@ def answered(ask):
 
 
 def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace):
-    class Swapping(type(Path())):
+    class Swapping(PosixPath):
         def stat(self, **arguments):
             seen = super().stat(**arguments)
             self.unlink()
@@ -196,7 +197,7 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
 def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
     file = workplace.user(COUNT_2)
     resolved = workplace.resolve(working_directory=file.parent)
-    assert (resolved.files, resolved.settings["select.count"].origin.layer) == ((file,), "user")
+    assert (resolved.files, resolved.settings["select.count"].origin.layer) == ((file,), LayerName.USER)
 
 
 EVERYONE, BY_GROUP = "can be written by every user", f"can be written by group {STRANGER}"

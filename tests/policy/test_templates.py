@@ -27,7 +27,7 @@ def test_the_example_says_exactly_the_defaults(workplace, layer):
     {"project": workplace.autogpu_toml, "user": workplace.user, "system": workplace.system}[layer](example())
     resolved = workplace.resolve()
     assert (resolved.policy, resolved.problems, resolved.system_notes) == (Policy(), (), ())
-    said = {setting.key for setting in resolved.settings.values() if setting.origin.layer == layer}
+    said = {setting.key for setting in resolved.settings.values() if setting.origin.layer.value == layer}
     assert said == {key.dotted for key in KEYS if layer == "system" or not key.system_only}
 
 

@@ -46,8 +46,7 @@ def imports(file, with_types=False):
 
 def _names(node, with_types):
     for child in ast.iter_child_nodes(node):
-        is_type = isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"
-        if is_type and not with_types:
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING" and not with_types:
             for other in child.orelse:
                 yield from _names(other, with_types)
         elif isinstance(child, ast.Import):

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -280,7 +281,8 @@ def test_a_script_says_what_stands_there(tmp_path, forks, block):
         train = Runner(environments.tensorflow_with_autogpu(), server, tmp_path / "project", forks)
         for _ in range(RUNS_TO_LEARN if gib else 0):
             train(text)
-        ran = train(text, **dict(setting.split("=") for setting in settings))
+        environ: dict[str, Any] = dict(setting.split("=") for setting in settings)
+        ran = train(text, **environ)
     assert matches(expected, "".join(f"{line}\n" for line in ran.said)), ran.stderr
 
 

@@ -66,7 +66,7 @@ def lets_through(handler):
 def test_handlers_let_exceptions_of_the_script_through(file: Path):
     tree = ast.parse(file.read_text())
     # A module of Python that other systems lack, at the import of ours.
-    exempt = [node for block in tree.body if isinstance(block, ast.Try) for node in block.handlers]
+    exempt: list[ast.AST] = [node for block in tree.body if isinstance(block, ast.Try) for node in block.handlers]
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and function.name in ANSWERS:
             exempt += ast.walk(function)

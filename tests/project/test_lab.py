@@ -9,6 +9,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,9 +33,11 @@ def terminals():
             command = [*before, sys.executable, "-m", "demo.lab", *arguments]
             return opened.enter_context(Terminal(ROOT, environ, command, r"lab\$ "))
 
-        open_one.folder, open_one.environ = folder, environ
+        terminals: Any = open_one
+        terminals.folder = folder
+        terminals.environ = environ
         try:
-            yield open_one
+            yield terminals
         finally:
             opened.close()
             for pid in processes_of(folder):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def suites(tmp_path):
 
     def start(*arguments):
         command, given = [sys.executable, "-m", "tests.suites", *arguments], {**environ, "PYTHONPATH": str(ROOT)}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env={**given, "TURN": "7"}, cwd=tmp_path, **pipes)
 
     return start

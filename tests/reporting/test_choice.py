@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.devices.model import NO_READING
+from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
 from autogpu.reporting.choice import busy_remedy, idle_remedy, not_held, why, why_with_cap
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
@@ -11,7 +11,7 @@ from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranks import LocalRank
 from autogpu.text import GIB
 from tests.support.selections import ME, claim, decided, request
-from tests.support.values import cut, gpu, inventory, unreadable
+from tests.support.values import DeviceFields, cut, gpu, inventory, unreadable
 
 ONE = [gpu(0)]
 TWO = [gpu(0), gpu(1)]
@@ -20,7 +20,7 @@ POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 ONE_BUSY = [BUSY, *THREE[1:]]
 SMALL = gpu(0, total_gib=8)
-UNWELL = {"remapping_failed": True}
+UNWELL: DeviceFields = {"remapping_failed": True}
 INSTANCES = cut(0, 5, 5)
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
@@ -206,13 +206,13 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
         sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable (GPU 0: excluded by select.exclude)"),
         sentence(
             "prohibited",
-            [gpu(0, compute_mode="prohibited")],
+            [gpu(0, compute_mode=ComputeMode.PROHIBITED)],
             {},
             "no GPU is suitable (GPU 0: its compute mode is PROHIBITED)",
         ),
         sentence(
             "exclusive",
-            [gpu(0, compute_mode="exclusive_process", pids=[7])],
+            [gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7])],
             {"busy": "cpu"},
             "no GPU is free (GPU 0: its compute mode is EXCLUSIVE and a process has it)",
         ),

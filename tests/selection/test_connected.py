@@ -28,7 +28,7 @@ def all_pairs(size, value):
 
 
 def gpus(size, busy=()):
-    return [gpu(index, **({"pids": [9], "used_gib": 20} if index in busy else {})) for index in range(size)]
+    return [gpu(index, pids=[9], used_gib=20) if index in busy else gpu(index) for index in range(size)]
 
 
 def taken(count, gpus, machine, **asked):

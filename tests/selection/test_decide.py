@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.devices.model import NO_READING
+from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause
 from autogpu.policy import Policy
@@ -25,7 +25,7 @@ THREE = [gpu(0), gpu(1), gpu(2)]
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 ONE_BUSY = [BUSY, *THREE[1:]]
 SMALL = gpu(0, total_gib=8)
-EXCLUSIVE = gpu(0, compute_mode="exclusive_process", pids=[7])
+EXCLUSIVE = gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7])
 UUID = gpu(0).uuid
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
 BY_SHELL = {"visible_spec": INHERITED}
@@ -140,8 +140,8 @@ def test_ranks_that_share_a_gpu_are_capped_within_their_claim():
     assert caps(Policy(), decision) == {0: part}
     assert decision.slice == RankSlice(LocalRank(1, 2, "MPICH"), ranks=2, sharers=2)
     # A limit of the policy would be as low without the other rank.
-    limit = {"limit": MemoryLimit(bytes=4 * GIB)}
-    assert caps(Policy(**limit), decided(*ONE, **rank(1, 2), **limit))[0].cause is CapCause.LIMIT
+    limit = MemoryLimit(bytes=4 * GIB)
+    assert caps(Policy(limit=limit), decided(*ONE, **rank(1, 2), limit=limit))[0].cause is CapCause.LIMIT
 
 
 ALWAYS_TAKEN = dict.fromkeys(("share", "wait", "cpu", "error"), TAKE)

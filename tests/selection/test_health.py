@@ -5,11 +5,10 @@ import pytest
 from autogpu.policy import Policy
 from autogpu.selection.ranking import ranking_of
 from tests.support.selections import UNSET
-from tests.support.values import gpu
+from tests.support.values import DeviceFields, gpu
 
-FAILED = {"remapping_failed": True}
-ERRORS = {"uncorrected_errors": 2}
-BUSY = {"pids": [7], "used_gib": 2}
+FAILED: DeviceFields = {"remapping_failed": True}
+ERRORS: DeviceFields = {"uncorrected_errors": 2}
 # Each fault of the memory, and how it is called.
 FAULTS = [
     pytest.param(FAILED, "row remapping failed", id="remapping-failed"),
@@ -17,6 +16,7 @@ FAULTS = [
     pytest.param({"retirement_pending": True}, "page retirement pending until a reset", id="retirement-pending"),
     pytest.param(ERRORS, "2 uncorrectable memory errors since boot", id="errors"),
 ]
+BUSY = gpu(0, pids=[7], used_gib=2)
 ANYTHING = Policy()
 
 
@@ -32,8 +32,8 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     # Nothing is known of its memory, and of no fault.
     assert order(gpu(0, total_gib=None), gpu(1, **fault)) == [0, 1]
     # A job of somebody else's is worse than a fault that may never show.
-    assert order(gpu(0, **BUSY), gpu(1, **fault)) == [1, 0]
-    assert order(gpu(0, **BUSY), gpu(1, **BUSY, **fault)) == [0, 1]
+    assert order(BUSY, gpu(1, **fault)) == [1, 0]
+    assert order(BUSY, gpu(1, pids=[7], used_gib=2, **fault)) == [0, 1]
     assert gpu(0, **fault).health_problems == (words,)
 
 

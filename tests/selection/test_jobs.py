@@ -77,7 +77,7 @@ def used(**sizes):
 
 
 CARD, INSTANCE = gpu(0, pids=[7], mig_enabled=True), gpu(1, pids=[7], parent=gpu(0).uuid, instance=1)
-BARE = gpu(2, compute_processes=[Process(7, GIB // 2, is_bare=True)], used_gib=0.5)
+BARE = gpu(2, compute_processes=(Process(7, GIB // 2, is_bare=True),), used_gib=0.5)
 HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
 
 

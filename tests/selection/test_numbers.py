@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from autogpu.devices.model import ComputeMode
 from autogpu.policy import MemoryLimit
 from autogpu.selection.decide import gpus_of_numbers
 from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
@@ -106,7 +107,7 @@ def by_number(*numbers, **asked):
         case("the-fifth-goes-without", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
         case("a-limit-beside-a-whole-claim", ONE, by_number(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
         case("for-a-minute", ONE, by_number(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
-        case("no-gpu-is-suitable", [gpu(0, compute_mode="prohibited")], by_number(0), verdict=CPU),
+        case("no-gpu-is-suitable", [gpu(0, compute_mode=ComputeMode.PROHIBITED)], by_number(0), verdict=CPU),
         case("at-the-cap-ones-own", POOL, by_number(0, **MINE), claims={ZERO: 0}),
         case("in-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, reason=Reason.IDLEST),
         case("one-instance", [instance(0, 1), instance(0, 0)], by_number(0, 1), moved={0: 0, 1: 0}),

@@ -11,13 +11,16 @@ from tests.support.values import gpu
 
 FREE, BUSY, IDLE = Tier.FREE, Tier.BUSY, Tier.IDLE_LEASE
 HOUR = 3600.0
-NOTEBOOK = {"pids": [7], "used_gib": 20}
 MINE = gpu(pids=[42], used_gib=5)
 
 
-def bare(count, **fields):
+def notebook(busy):
+    return gpu(pids=[7], used_gib=20, busy=busy)
+
+
+def bare(count, busy=0):
     contexts = tuple(Process(pid, GIB // 2, is_bare=True) for pid in range(count))
-    return gpu(**{"compute_processes": contexts, "used_gib": count / 2, **fields})
+    return gpu(compute_processes=contexts, used_gib=count / 2, busy=busy)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +34,9 @@ def bare(count, **fields):
         pytest.param(gpu(compute_processes=None, used_gib=0), [], FREE, id="processes-unreadable-memory-empty"),
         pytest.param(MINE, [], FREE, id="my-own-memory"),
         pytest.param(gpu(), [claim(24)], BUSY, id="claimed-before-its-holder-has-allocated-anything"),
-        pytest.param(gpu(**NOTEBOOK), [claim(24, age_s=HOUR)], IDLE, id="a-notebook-without-use"),
-        pytest.param(gpu(**NOTEBOOK, busy=1), [claim(24, age_s=HOUR)], BUSY, id="it-does-something"),
-        pytest.param(gpu(**NOTEBOOK, busy=None), [claim(24, age_s=HOUR)], BUSY, id="unknown-whether"),
+        pytest.param(notebook(0), [claim(24, age_s=HOUR)], IDLE, id="a-notebook-without-use"),
+        pytest.param(notebook(1), [claim(24, age_s=HOUR)], BUSY, id="it-does-something"),
+        pytest.param(notebook(None), [claim(24, age_s=HOUR)], BUSY, id="unknown-whether"),
         pytest.param(gpu(pids=[7, 9], used_gib=20), [claim(24, age_s=HOUR)], BUSY, id="an-unmanaged-process-too"),
         pytest.param(gpu(), [claim(24, age_s=HOUR)], IDLE, id="has-made-no-context"),
         pytest.param(bare(36), [], FREE, id="bare-contexts-that-leave-a-quarter"),

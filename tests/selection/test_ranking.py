@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.devices.model import Process, UnreadableDevice
+from autogpu.devices.model import ComputeMode, Process, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.selection.model import MemoryDemand, Obstacle, Rejection
@@ -14,7 +14,7 @@ from tests.support.values import gpu, inventory
 # All of a GPU, for a job that has said so.
 STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
-EXCLUSIVE = gpu(compute_mode="exclusive_process")
+EXCLUSIVE = gpu(compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
 
 
 def ranked(*devices, claims=(), demand=None, **policy):
@@ -61,7 +61,7 @@ def test_the_preferred_of_equals_come_first(devices, prefer, expected):
     assert [candidate.device.index for candidate in ranking.candidates] == expected
 
 
-EXCLUSIVE_IN_USE = gpu(compute_mode="exclusive_process", pids=[7], used_gib=0.1)
+EXCLUSIVE_IN_USE = gpu(compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7], used_gib=0.1)
 EXCLUSIVE_WITH_CONTEXT = replace(EXCLUSIVE_IN_USE, compute_processes=(Process(7, GIB // 2, is_bare=True),))
 THREE_JOBS = [claim(8, pid=pid) for pid in range(3)]
 JOINS = {"bytes": 23 * GIB, "may_join": True}
@@ -81,7 +81,7 @@ def no(obstacle, device, rules=None, claims=(), name="", **sizes_gib):
         no(Obstacle.NOT_AMONG_DEVICES, gpu(3), {"devices": ("0-2",)}),
         no(Obstacle.EXCLUDED, gpu(3), {"exclude": ("3",)}),
         no(Obstacle.MIG_WITHOUT_INSTANCE, gpu(mig_enabled=True)),
-        no(Obstacle.PROHIBITED, gpu(compute_mode="prohibited")),
+        no(Obstacle.PROHIBITED, gpu(compute_mode=ComputeMode.PROHIBITED)),
         no(Obstacle.EXCLUSIVE, EXCLUSIVE_IN_USE),
         no(Obstacle.EXCLUSIVE, EXCLUSIVE_WITH_CONTEXT, name="exclusive-and-a-bare-context"),
         no(Obstacle.EXCLUSIVE, EXCLUSIVE, claims=[claim(1)], name="exclusive-and-claimed"),

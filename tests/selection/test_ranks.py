@@ -225,7 +225,7 @@ def slurm(size):
 
 
 ALONE = LocalRank(0, 4, "LOCAL_RANK")
-WORKER = LocalRank(1, 2, "TF_CONFIG")
+OF_TF_CONFIG = LocalRank(1, 2, "TF_CONFIG")
 FOR_ALL = None
 
 
@@ -235,7 +235,7 @@ FOR_ALL = None
         pytest.param(mpi(2), "2", None, "", 1, id="each-its-own"),
         pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="one-for-all"),
         pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="enough-for-all"),
-        pytest.param(WORKER, "1", None, "", 1, id="a-worker-with-its-own"),
+        pytest.param(OF_TF_CONFIG, "1", None, "", 1, id="a-worker-with-its-own"),
         pytest.param(ALONE, "0", None, "", 1, id="by-hand-a-gpu-of-its-own"),
         pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="by-hand-all-of-this-host"),
         # Slurm says how many GPUs the step has, and the node.

@@ -2,11 +2,11 @@
 
 import pytest
 
-from autogpu.devices.model import UnreadableDevice
+from autogpu.devices.model import ComputeMode, UnreadableDevice
 from autogpu.policy import Policy
+from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.selection.visible_devices import (
-    VisibleSpec,
     initial_visibility,
     numbered_list,
     original_environ,
@@ -79,7 +79,7 @@ def kept(*indices):
     return {"kept_order": [gpu(index).uuid for index in indices]}
 
 
-THREE, PROHIBITED = [gpu(0), gpu(1), gpu(2)], gpu(2, compute_mode="prohibited")
+THREE, PROHIBITED = [gpu(0), gpu(1), gpu(2)], gpu(2, compute_mode=ComputeMode.PROHIBITED)
 
 
 @pytest.mark.parametrize(

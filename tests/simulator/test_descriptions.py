@@ -100,8 +100,9 @@ def test_an_impossible_file_is_refused_in_one_line_that_names_file_and_key(tmp_p
 
 
 def test_sizes_have_units():
-    sizes = {"1.5GiB": 3 << 29, " 512 mib ": 512 << 20, "2TiB": 2 << 40, "3KiB": 3 << 10, "7": 7, "7B": 7, 512: 512}
+    sizes = {"1.5GiB": 3 << 29, " 512 mib ": 512 << 20, "2TiB": 2 << 40, "3KiB": 3 << 10, "7": 7, "7B": 7}
     assert {size: size_bytes(size) for size in sizes} == sizes
+    assert size_bytes(512) == 512
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What NVML and the tools that people use say of the simulated GPUs."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,7 @@ def test_a_reading_that_a_gpu_lacks_fails_alone(server_of):
 
 
 def test_process_lists_that_tell_less(server_of):
-    load = {"processes": {5000009: "1GiB"}, "graphics": {5000008: "1MiB"}}
+    listed = Gpu(processes={5000009: "1GiB"}, graphics={5000008: "1MiB"})
     program = """
         nvml.nvmlInit()
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -180,7 +181,7 @@ def test_process_lists_that_tell_less(server_of):
                 [p.usedGpuMemory for p in nvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)],
                 nvml.nvmlDeviceGetMemoryInfo(gpu).used)
     """
-    server = server_of(Gpu(**load), Gpu(**load, hide_processes=True), Gpu(**load, unsupported=["process_memory"]))
+    server = server_of(listed, replace(listed, hide_processes=True), replace(listed, unsupported=["process_memory"]))
     used = GIB + MIB
     assert run_nvml(server, program) == [[[GIB], [MIB], used], [[], [], used], [[None], [None], used]]
 

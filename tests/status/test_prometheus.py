@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from autogpu import __version__
 from autogpu.cli.main import run
-from autogpu.devices.model import Inventory, Process, UnreadableDevice
+from autogpu.devices.model import FailureCause, Inventory, Process, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.status.prometheus import METRICS, exposition
 from tests.gpusim import Gpu, Server
@@ -99,18 +99,19 @@ def test_jobs_with_the_same_labels_are_added_up():
     assert values(lab, "longest_wait_seconds") == {"": 120}
 
 
-MISMATCH = {"failure": "NVML reports: mismatch"}
+MISMATCH = "NVML reports: mismatch"
 
 
-@pytest.mark.parametrize("cause", ["driver", "no-driver"])
+@pytest.mark.parametrize("cause", [FailureCause.DRIVER, FailureCause.NO_DRIVER])
 def test_what_can_not_be_read_is_a_metric(cause):
-    blind = replace(host(Inventory(**MISMATCH, failure_cause=cause)), lease_folder_problem="belongs to uid 7 alone")
+    blind = host(Inventory(failure=MISMATCH, failure_cause=cause))
+    blind = replace(blind, lease_folder_problem="belongs to uid 7 alone")
     for name in ("driver_read_success", "leases_read_success", "longest_wait_seconds"):
         assert values(blind, name) == {"": 0}
 
 
 def test_every_metric_is_declared_also_where_there_is_nothing():
-    for machine in (inventory(), inventory(gpu(0)), Inventory(**MISMATCH, failure_cause="driver")):
+    for machine in (inventory(), inventory(gpu(0)), Inventory(failure=MISMATCH, failure_cause=FailureCause.DRIVER)):
         assert list(parsed(exposition(host(machine)))) == [f"autogpu_{name}" for name in METRICS]
 
 

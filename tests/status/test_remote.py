@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autogpu.devices.model import UnreadableDevice
+from autogpu.devices.model import ComputeMode, UnreadableDevice
 from autogpu.frozen import replace
 from autogpu.status.model import LeaseFolder
 from autogpu.status.remote import from_json
@@ -16,7 +16,7 @@ from tests.support.values import gpu, inventory
 def status():
     machine = inventory(
         gpu(0, used_gib=3, pids=[7, 99]),
-        gpu(1, compute_mode="prohibited"),
+        gpu(1, compute_mode=ComputeMode.PROHIBITED),
         gpu(2, total_gib=None, used_gib=None, busy=None),
         unreadable=(UnreadableDevice(3, "lost"),),
         driver_version="550.54.15",

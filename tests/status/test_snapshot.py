@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autogpu.devices.model import Inventory, Process
+from autogpu.devices.model import ComputeMode, FailureCause, Inventory, Process
 from autogpu.lease import Processes
 from autogpu.status.model import JobStatus, UnmanagedProcess, WaiterStatus
 from autogpu.text import GIB
@@ -87,6 +87,21 @@ def test_of_one_user_there_are_the_gpus_that_something_of_theirs_is_on(user, lef
     assert [(index, *([one.pid for one in several] for several in both)) for index, *both in shown] == left
 
 
+@pytest.mark.parametrize(
+    ("mode", "printed"),
+    [
+        (ComputeMode.DEFAULT, "default"),
+        (ComputeMode.EXCLUSIVE_THREAD, "exclusive_thread"),
+        (ComputeMode.PROHIBITED, "prohibited"),
+        (ComputeMode.EXCLUSIVE_PROCESS, "exclusive_process"),
+        (None, None),
+    ],
+)
+def test_compute_mode_is_shown_by_its_name_in_small_letters(mode, printed):
+    (shown,) = host(inventory(gpu(0, compute_mode=mode))).gpus
+    assert shown.compute_mode == printed
+
+
 def test_memory_of_hidden_processes_is_told():
     assert host(inventory(gpu(0, used_gib=15))).gpus[0].unlisted_bytes == 15 * GIB
     assert host(inventory(gpu(0, used_gib=0.4))).gpus[0].unlisted_bytes == 0
@@ -155,7 +170,7 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(claims, environ, i
 
 
 def test_the_reason_for_each_gpu_is_told():
-    preview = host(inventory(gpu(0, mig_enabled=False, compute_mode="prohibited"), gpu(1))).preview
+    preview = host(inventory(gpu(0, mig_enabled=False, compute_mode=ComputeMode.PROHIBITED), gpu(1))).preview
     assert preview.reasons == (
         "  GPU 1: first choice: free, 0 % busy, 24.0 of 24.0 GiB free",
         "  GPU 0: not eligible: its compute mode is PROHIBITED",
@@ -163,5 +178,5 @@ def test_the_reason_for_each_gpu_is_told():
 
 
 def test_without_a_driver_there_is_nothing_and_no_error():
-    view = host(Inventory(failure="NVML reports: no", failure_cause="no-driver"))
+    view = host(Inventory(failure="NVML reports: no", failure_cause=FailureCause.NO_DRIVER))
     assert (view.gpus, view.queue, view.preview.verdict, view.has_driver) == ((), (), "cpu", False)

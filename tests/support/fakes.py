@@ -8,7 +8,7 @@ import os
 from contextlib import contextmanager
 
 from autogpu import activation
-from autogpu.devices.model import CudaAttributes, CudaProperties, Inventory, Process
+from autogpu.devices.model import CudaAttributes, CudaProperties, FailureCause, Inventory, Process
 from autogpu.frameworks.base import HookedFramework
 from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
@@ -43,7 +43,7 @@ class FakeDriver:
         self.taken = 0
 
     @classmethod
-    def failing(cls, failure, cause="driver"):
+    def failing(cls, failure, cause=FailureCause.DRIVER):
         """One that can't be read."""
         driver = cls()
         driver.now = Inventory(failure=failure, failure_cause=cause)
@@ -145,19 +145,20 @@ class FakeFramework(HookedFramework):
         self._cuda = cuda
         self._hooks = hooks
 
-    def find_hooks(self):
+    def find_hooks(self):  # type: ignore[override]  # each instance has its own
         return self._hooks
 
     def install_hooks(self, hooks):
         pass
 
-    def peak_bytes(self):
+    def peak_bytes(self):  # type: ignore[override]  # each instance has its own
         return self.peak
 
-    def needed_bytes(self, *, growth):
+    def needed_bytes(self, *, growth):  # type: ignore[override]  # each instance has its own
         return self.peak
 
-    def out_of_memory(self, error):
+    @staticmethod
+    def out_of_memory(error):
         return OutOfMemory(1 << 30) if isinstance(error, MemoryError) else None
 
     def take(self, chosen=None, **said):

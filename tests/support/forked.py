@@ -73,7 +73,8 @@ class ImportedBefore:
             return None
         from importlib.machinery import ModuleSpec
 
-        spec = ModuleSpec(name, self, origin=self._module.__file__)
+        loader: Any = self
+        spec = ModuleSpec(name, loader, origin=self._module.__file__)
         spec.submodule_search_locations = list(self._module.__path__)
         return spec
 
@@ -105,12 +106,12 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     hook = sys.modules.pop("_autogpu_hook", None)
     if hook is not None:
         # It notes what the process was started with, and which frameworks were there before it.
-        sys.meta_path.remove(hook)  # type: ignore[arg-type]
+        sys.meta_path.remove(hook)
         sys.modules.pop("_autogpu_hook._autogpu_steps", None)
         __import__("_autogpu_hook")
     if framework != "tensorflow":
         # Behind the hook, and before what finds the file.
-        sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))  # type: ignore[arg-type]
+        sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))
 
 
 def run(script: str, framework: str) -> int:

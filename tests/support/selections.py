@@ -9,7 +9,7 @@ from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.model import SETTLED_S, Claim, SelectionRequest, VisibleSpec, wanted_gpus
 from autogpu.text import GIB
-from tests.support.values import gpu, inventory
+from tests.support.values import gpu, inventory, policy_of
 
 UNSET = VisibleSpec()
 INHERITED = VisibleSpec("0,1")
@@ -19,7 +19,7 @@ ME, BOB = 1000, 1001
 
 def request(*gpus, **asked):
     """What a process asks that has these GPUs, in their order; ``asked`` are fields of the policy and the request."""
-    policy = Policy(**{name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__})
+    policy = policy_of(**{name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__})
     fields = {
         "wanted": wanted_gpus(
             policy.count,
@@ -51,9 +51,9 @@ def decided(*gpus, held=(), awaited=(), is_seen=True, **asked):
     """
     claims = claims_on(held)
     if is_seen:
-        gpus = [_computing(device, claims.get(device.uuid, ())) for device in gpus]
+        gpus = tuple(_computing(device, claims.get(device.uuid, ())) for device in gpus)
     demand = Demand(bytes_per_gpu=0, uuids=tuple(awaited))
-    waiters = [Waiter("wait.1", BOB, False, True, 7, demand=demand)] if awaited else []
+    waiters = [Waiter("wait.1", BOB, False, 7, demand=demand)] if awaited else []
     return decide(request(*gpus, **asked), claims, waiters)
 
 

@@ -1,57 +1,127 @@
 """Plain values for tests of decisions."""
 
-from autogpu.devices.model import Device, Inventory, Process, UnreadableDevice
+from __future__ import annotations
+
+from typing import Any, Sequence, TypedDict
+
+from autogpu.devices.model import ComputeMode, Device, Inventory, Process, UnreadableDevice
 from autogpu.lease import Cap, CapCause
+from autogpu.policy import KEYS, Policy
 from autogpu.text import GIB
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-def gpu(index=0, *, total_gib=24.0, used_gib=0.0, busy=0, pids=(), name="NVIDIA TITAN RTX", **fields):
+    from autogpu.devices.model import FailureCause, Topology
+
+
+class DeviceFields(TypedDict, total=False):
+    """The readings that a test may set."""
+
+    uuid: str
+    memory_used_bytes: int | None
+    compute_processes: tuple[Process, ...] | None
+    graphics_processes: tuple[Process, ...] | None
+    active_pids: Sequence[int] | None
+    compute_mode: ComputeMode | None
+    mig_enabled: bool
+    parent: str | None
+    instance: int | None
+    has_mps: bool
+    is_small: bool
+    remapping_failed: bool
+    remapping_pending: bool
+    retirement_pending: bool
+    uncorrected_errors: int
+    temperature_celsius: int | None
+    power_watts: int | None
+
+
+class GpuFields(DeviceFields, total=False):
+    """The keywords of :func:`gpu`."""
+
+    total_gib: float | None
+    used_gib: float | None
+    busy: int | None
+    pids: Sequence[int]
+    name: str
+
+
+class InventoryFields(TypedDict, total=False):
+    """The readings of the host."""
+
+    unreadable: tuple[UnreadableDevice, ...]
+    driver_version: str | None
+    failure: str | None
+    failure_cause: FailureCause | None
+    denied: int
+    topology: Topology
+
+
+def gpu(
+    index: int = 0,
+    *,
+    total_gib: float | None = 24.0,
+    used_gib: float | None = 0.0,
+    busy: int | None = 0,
+    pids: Sequence[int] = (),
+    name: str = "NVIDIA TITAN RTX",
+    **fields: Unpack[DeviceFields],
+) -> Device:
     """A GPU that answers every question; ``pids`` share ``used_gib`` between them."""
     total = None if total_gib is None else int(total_gib * GIB)
     used = None if used_gib is None else int(used_gib * GIB)
-    values = {
+    values: DeviceFields = {
         "uuid": f"GPU-{index:08x}-aaaa-bbbb-cccc-000000000000",
-        "index": index,
-        "name": name,
-        "memory_total_bytes": total,
         "memory_used_bytes": used,
-        "utilization_percent": busy,
-        "compute_processes": tuple(Process(pid, used // len(pids)) for pid in pids),
+        "compute_processes": tuple(Process(pid, (used or 0) // len(pids)) for pid in pids),
         "graphics_processes": (),
-        "compute_mode": "default",
+        "compute_mode": ComputeMode.DEFAULT,
+        **fields,
     }
-    values.update(fields)
-    return Device(**values)
+    return Device(index=index, name=name, memory_total_bytes=total, utilization_percent=busy, **values)
 
 
-def cut(index=0, *sizes_gib, **fields):
+def cut(index: int = 0, *sizes_gib: float, **fields: Unpack[GpuFields]) -> tuple[Device, ...]:
     """A card in MIG mode, and behind it an instance for each size."""
-    card = gpu(index, mig_enabled=True, busy=None, name="NVIDIA A100", **fields)
-    return (card, *(instance(index, number, total_gib=size) for number, size in enumerate(sizes_gib)))
+    values: GpuFields = {"mig_enabled": True, "busy": None, "name": "NVIDIA A100", **fields}
+    return (gpu(index, **values), *(instance(index, number, total_gib=size) for number, size in enumerate(sizes_gib)))
 
 
-def instance(index=0, number=0, *, total_gib=5.0, **fields):
-    """A MIG instance of the card of that index."""
-    values = {
+def instance(index: int = 0, number: int = 0, **fields: Unpack[GpuFields]) -> Device:
+    """A MIG instance of the card of that index, with 5 GiB if ``total_gib`` does not say otherwise."""
+    total_gib = fields.get("total_gib") or 5
+    values: GpuFields = {
         "uuid": f"MIG-{index:08x}-{number:04x}-bbbb-cccc-000000000000",
         "name": f"NVIDIA A100 MIG {max(1, int(total_gib) // 5)}g.{int(total_gib)}gb",
         "busy": None,
         "parent": gpu(index).uuid,
         "instance": number,
+        "total_gib": total_gib,
         **fields,
     }
-    return gpu(index, total_gib=total_gib, **values)
+    return gpu(index, **values)
 
 
-def inventory(*devices, **fields):
+def inventory(*devices: Device, **fields: Unpack[InventoryFields]) -> Inventory:
     return Inventory(tuple(devices), **fields)
 
 
-def unreadable(*indices):
+def policy_of(**fields: Any) -> Policy:
+    """A policy that a user could have written. Another value, such as a misspelt word, is an error of the test."""
+    policy = Policy(**fields)
+    for key in KEYS:
+        value = getattr(policy, key.attribute)
+        assert key.kind.read(key.kind.plain(value)) == value, f"{key.dotted} can't be {value!r}"
+    return policy
+
+
+def unreadable(*indices: int) -> tuple[UnreadableDevice, ...]:
     """GPUs that have fallen off the bus."""
     return tuple(UnreadableDevice(index, "lost") for index in indices)
 
 
-def limited_to(size_bytes):
+def limited_to(size_bytes: int) -> Cap:
     """The cap of a limit."""
     return Cap(size_bytes, CapCause.LIMIT)

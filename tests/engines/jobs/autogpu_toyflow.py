@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from autogpu.frameworks.base import HookedFramework
 from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
@@ -17,11 +18,13 @@ class Toyflow(HookedFramework):
         return Hooks("1.0", ("toyflow.take",))
 
     def install_hooks(self, hooks: Hooks) -> None:
-        toyflow = sys.modules["toyflow"]
+        import toyflow
+
         original = toyflow.take
 
         def take(size, **more):
-            ordinals, limits = None, {}
+            ordinals: Any = None
+            limits: Any = {}
             with self.guard():
                 self.prepare()
                 assigned = self.assign(DeviceRequest(toyflow.gpu_count()))

@@ -16,9 +16,10 @@ RANKS = ("SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HO
 MOST_S = 200
 
 folder, count, gib, framework = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:5]
-told = {"pid": os.getpid(), "rank": [int(os.environ.get(name, 0)) for name in RANKS]}
+rank = [int(os.environ.get(name, 0)) for name in RANKS]
+told = {"pid": os.getpid(), "rank": rank}
 try:
-    take(gib, *framework, more_gib=sys.argv[5:] == [str(sum(told["rank"]))])
+    take(gib, *framework, more_gib=sys.argv[5:] == [str(sum(rank))])
 finally:
     # Also where it fails, since others wait for it.
     new = folder / f"{os.getpid()}.new"

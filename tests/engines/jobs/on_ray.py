@@ -31,10 +31,12 @@ def compute(gib=0.1, framework="toyflow", count="", more_gib=0):
     return {"pid": os.getpid(), "ids": ids, "gpus": len(gpus)}
 
 
-@ray.remote
 class Actor:
     def compute(self, *arguments):
         return compute(*arguments)
+
+
+Actors = ray.remote(Actor)
 
 
 def actors(count, gib=0.1, **options):
@@ -42,7 +44,7 @@ def actors(count, gib=0.1, **options):
     made, told = [], []
     for _ in range(count):
         # Of two that are made at once either may be given the first GPU.
-        made.append(Actor.options(**options).remote())
+        made.append(Actors.options(**options).remote())
         told.append(ray.get(made[-1].compute.remote(gib)))
     return made, told
 
@@ -76,11 +78,11 @@ def managed():
     made, told = actors(2, num_gpus=1, runtime_env={"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}})
     report(told)
     free(made)
-    report(ray.get([once.remote(), Actor.remote().compute.remote()]))
+    report(ray.get([once.remote(), Actors.remote().compute.remote()]))
     report(ray.get(once.options(num_gpus=2).remote(count="all")))
     free()
     # A task made by ``options`` leaves its worker to the next one. The first has GPU 1, because an actor has GPU 0.
-    actor = Actor.options(num_gpus=1).remote()
+    actor = Actors.options(num_gpus=1).remote()
     ray.get(actor.__ray_ready__.remote())
     first = ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))
     free([actor])
@@ -96,7 +98,7 @@ def unmanaged():
 def out_of_memory():
     toyflow().take(GIB)
     begin(num_gpus=4)
-    actor = Actor.options(num_gpus=0.5).remote()
+    actor = Actors.options(num_gpus=0.5).remote()
     report([ray.get(actor.compute.remote())])
     ray.get(actor.compute.remote(0.1, "toyflow", "", 99))
 

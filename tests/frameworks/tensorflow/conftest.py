@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import pytest
 
@@ -47,18 +48,8 @@ def host(tmp_path, installed, lease_folder, forks):
         file = place / "train.py"
         file.write_text(script)
 
-        def start(*arguments, **environ):
-            return Job(
-                server,
-                python,
-                file,
-                *arguments,
-                forks=forks,
-                AUTOGPU_LEASE_DIR=str(lease_folder),
-                TF_CPP_MIN_LOG_LEVEL="3",
-                **environ,
-            )
-
+        environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        start: Any = functools.partial(Job, server, python, file, forks=forks, **environ)
         start.server = server
         return start
 

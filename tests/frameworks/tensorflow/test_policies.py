@@ -1,6 +1,7 @@
 """Each memory policy on real TensorFlow, judged by the driver's log and the lease folder."""
 
 import ast
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def start(installed, tmp_path, lease_folder, forks):
     def run(text, *gpus, context="256MiB", **environ):
         with Server(gpus or LAB, folder=tmp_path / "server", context=context) as server:
             runner = Runner(installed, server, tmp_path / "project", forks)
-            ran = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
+            ran: Any = runner(HEAD + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
             ran.uuids = [gpu.uuid for gpu in server.gpus]
             return ran
 

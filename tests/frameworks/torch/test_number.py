@@ -116,7 +116,7 @@ class Proxy:
     """Stands for an object that is made when it is used, as Celery's and Werkzeug's do."""
 
     @property
-    def __dict__(self):
+    def __dict__(self):  # type: ignore[override]  # as such objects have it
         raise SystemExit("it was made")
 
 
