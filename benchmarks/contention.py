@@ -1,26 +1,17 @@
-"""Jobs that start in the same instant: who shares a GPU that was promised to one, and how long a choice takes.
+"""Jobs that start in the same instant: how many share a GPU meant for one, and how long until all have one.
 
-    python benchmarks/contention.py                      every scenario, about three minutes
-    python benchmarks/contention.py --scenario 4-on-4    one of them
+    python benchmarks/contention.py [--runs N]
 
-On simulated GPUs, and every contender in the same run. A job is a small real process: all start at once, import their
-contender's library, wait until the others have, and are then released by one event, so that all choose in the same
-instant. It chooses; makes a real CUDA context on the GPU that it chose; and grows into its memory, little at first, as
-TensorFlow does with memory growth. It keeps the GPU until all have chosen; with ``wait``, for half a second to one
-second, and every second one is ended by SIGKILL.
+On simulated GPUs, each job is started by ``autogpu run --hold``, and in the same run it asks nvitop's
+``select_devices``. A job makes a CUDA context on its GPU and keeps it until all jobs have one. The driver's log
+shows who is on which GPU:
 
-The time to a decision is what a tool takes of a job, from its import to its answer; waiting for the others to import
-is left out. The part after the release is shown apart: there those who don't look at each other have little to do.
+* **shared**: jobs on the same GPU as another one although each needs all of it;
+* **over**: the largest excess of the needs of a GPU's jobs over its memory;
+* **seconds**: from the first start until the last job has its context; the median of the runs.
 
-* **autogpu** goes its whole way except for TensorFlow: policy, probe, readings, mutex, lease.
-* **nvitop** is the real package: ``select_devices(max_count=1, min_free_memory=need)``.
-* **GPUtil**, **setGPU**, **safe_gpu** are their published algorithms on NVML readings: the packages start nvidia-smi or
-  gpustat, which the simulated server has none of, and their processes' time is not counted here.
-
-A process of its own observes the driver's log and the lease folder all the while, with none of autogpu's code
-(``observer.py``). *Shared* counts jobs that were on a GPU together with another one although it was promised to one:
-by a job without ``need``, or by a tool that knows no ``need`` and picks one GPU per job. *Over* is by how much what
-jobs on a GPU were promised exceeded it, at most, at any instant: by the driver's log for all, by the leases as well.
+The hand-over is the time from the end of a job by SIGKILL until the job that waits for its GPU has a context. Its
+floor is the time in which the same job gets a GPU on an idle server.
 """
 
 from __future__ import annotations
@@ -30,283 +21,171 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.contention_start import (  # noqa: E402  (a script finds its own project by the line above)
-    GIB,
-    GPU_BYTES,
-    UNEXPECTED,
-    Gate,
-    Job,
-    Place,
-    a_place,
-    an_order,
-    end_now,
-    finish,
-    jobs_reaped,
-    lease_folder,
-    listen,
-    ms,
-    observed,
-    percentile,
-    policy,
-    say,
-    start,
-)
-from tests.gpusim import Gpu, Server  # noqa: E402
+from tests.gpusim import Gpu, Server  # noqa: E402  (a script finds its own project by the line above)
 from tests.support import environments  # noqa: E402
 
-CONTENDERS = ("autogpu", "nvitop", "GPUtil", "setGPU", "safe_gpu")
-KNOW_NEED = ("autogpu", "nvitop")
+GIB = 1 << 30
+GPU_BYTES = 24 * GIB
+
+JOB = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0, "no GPU"
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0, "no context"
+print("on", flush=True)
+sys.stdin.read()
+"""
+
+# Without a stated need, a user who wants a whole GPU asks nvitop for nine tenths of one.
+NVITOP = """
+import os
+from nvitop import select_devices
+found = select_devices(format="uuid", max_count=1, min_free_memory={need_bytes})
+os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(found)
+"""
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """K jobs on G GPUs.
+class Scenario(NamedTuple):
+    """Jobs that start together; each needs ``1 / jobs_per_gpu`` of a GPU."""
 
-    Attributes:
-        need_bytes: ``None`` for whole GPUs.
-        rounds: How often, by default.
-    """
-
-    name: str
     jobs: int
     gpus: int
-    need_bytes: int | None = None
-    busy: str = "share"
-    rounds: int = 2
+    jobs_per_gpu: int = 1
+
+    @property
+    def need_bytes(self) -> int:
+        return GPU_BYTES // self.jobs_per_gpu
 
 
-SCENARIOS = (
-    Scenario("4-on-4", 4, 4, rounds=8),
-    Scenario("16-on-8-half", 16, 8, need_bytes=GPU_BYTES // 2, rounds=4),
-    Scenario("64-on-8-eighth", 64, 8, need_bytes=GPU_BYTES // 8, rounds=2),
-    Scenario("16-on-8-wait", 16, 8, busy="wait", rounds=3),
-)
+class Outcome(NamedTuple):
+    """What one tool made of one start."""
+
+    shared: int
+    over_bytes: int
+    seconds: float
 
 
-@dataclass
-class Turn:
-    """One contender's jobs in one round."""
-
-    jobs: list[Job]
-    seen: dict[str, Any]
-    complaints: int
+SCENARIOS = (Scenario(4, 4), Scenario(16, 8, jobs_per_gpu=2), Scenario(64, 8, jobs_per_gpu=8))
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [scenario.name for scenario in SCENARIOS]
-    parser.add_argument("--scenario", nargs="+", choices=names, metavar="NAME", help=f"only these: {', '.join(names)}")
-    parser.add_argument("--contender", nargs="+", choices=CONTENDERS, metavar="NAME", default=list(CONTENDERS))
-    parser.add_argument("--runs", type=int, help="rounds of each scenario (default: as many as three minutes allow)")
-    parser.add_argument("--seed", type=int, default=1, help="of everything random (default: 1)")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="autogpu-contention-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        say("installing nvitop where it is missing")
-        python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
-        needed = ["nvitop", "tomli; python_version < '3.11'"]
-        place = a_place(folder, str(environments.environment(python, needed, with_autogpu=False)))
-        results = {}
-        for scenario in SCENARIOS:
-            if scenario.name in (options.scenario or names):
-                rounds = options.runs or scenario.rounds
-                results[scenario.name] = measure(place, scenario, options.contender, rounds, options.seed)
-    print(report(results))
-    return 0
+    parser.add_argument("--runs", type=int, default=5, help="starts of each scenario, and hand-overs (default: 5)")
+    runs = parser.parse_args().runs
+    python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    python = environments.environment(python, ["nvitop"])
+    print(f"{'':32}{'shared':>10}{'over':>10}{'seconds':>10}")
+    for scenario in SCENARIOS:
+        outcomes: dict[str, list[Outcome]] = {"autogpu": [], "nvitop": []}
+        for _ in range(runs):
+            for tool, of_tool in outcomes.items():
+                of_tool.append(start_together(python, scenario, tool))
+        report(scenario, outcomes)
+    floor_s, handovers_s = hand_over(python, runs)
+    median_s = statistics.median(handovers_s)
+    print(f"hand-over after SIGKILL: {median_s:.2f} s, {median_s / floor_s:.2f} x a start on an idle GPU")
 
 
-def measure(place: Place, scenario: Scenario, contenders: Sequence[str], rounds: int, seed: int) -> dict[str, Any]:
-    """All rounds of a scenario; the contenders take turns, so that a machine that drifts slows all of them."""
-    turns: dict[str, list[Turn]] = {name: [] for name in contenders}
-    for turn in range(rounds):
-        for name in sorted(contenders, reverse=bool(turn % 2)):
-            say(f"{scenario.name}, run {turn + 1} of {rounds}: {name}")
-            turns[name].append(one_turn(place, scenario, name, seed + turn))
-    return {
-        "jobs": scenario.jobs,
-        "gpus": scenario.gpus,
-        "rounds": rounds,
-        "contenders": {name: row(scenario, name, turns[name]) for name in contenders},
-    }
+def report(scenario: Scenario, outcomes: Mapping[str, Sequence[Outcome]]) -> None:
+    seconds = {}
+    for tool, of_tool in outcomes.items():
+        shared = sum(outcome.shared for outcome in of_tool) if scenario.jobs_per_gpu == 1 else "-"
+        over_gib = max(outcome.over_bytes for outcome in of_tool) / GIB
+        seconds[tool] = statistics.median(outcome.seconds for outcome in of_tool)
+        name = f"{scenario.jobs} jobs on {scenario.gpus} GPUs, {tool}"
+        print(f"{name:32}{shared:>10}{over_gib:>6.0f} GiB{seconds[tool]:>10.2f}")
+    print(f"  seconds, autogpu / nvitop: {seconds['autogpu'] / seconds['nvitop']:.2f}", flush=True)
 
 
-def one_turn(place: Place, scenario: Scenario, contender: str, seed: int) -> Turn:
-    with tempfile.TemporaryDirectory(prefix="turn-", dir=place.folder) as name:
-        folder = Path(name)
-        gpus = [Gpu(memory=GPU_BYTES)] * scenario.gpus
-        with Server(gpus, folder=folder) as server, jobs_reaped() as jobs:
-            leases = lease_folder(folder)
-            promise = GPU_BYTES if scenario.need_bytes is None else scenario.need_bytes
-            with observed(server, folder, leases, promise) as seen:
-                dice = random.Random(seed)
-                go, end = Gate(), Gate()
-                with go, end:
-                    for _ in range(scenario.jobs):
-                        hold_s = 0.5 + dice.random() / 2 if scenario.busy == "wait" else None
-                        order = an_order(
-                            contender, scenario.need_bytes, hold_s, dice.randrange(1 << 30), folder, (go, end)
-                        )
-                        environ = {} if contender != "autogpu" else policy(scenario.need_bytes, scenario.busy, "60s")
-                        jobs.append(start(place, server, folder, leases, order, environ, (go, end)))
-                    listen(jobs, "ready")
-                    go.open()
-                    if scenario.busy == "wait":
-                        listen(jobs, "ending", kill_every_second_holder(dice))
-                    else:
-                        listen(jobs, "decided")
-                        listen([job for job in jobs if job.gpus], "grown")
-                    end.open()
-                    listen(jobs, "ending")
-                finish(jobs)
-            return Turn(jobs, seen, complain(contender, jobs))
-
-
-def kill_every_second_holder(dice: random.Random) -> Any:
-    """While jobs wait: SIGKILL half of those who hold, some time after they took their GPU."""
-    fates: dict[int, float | None] = {}
-
-    def kill(jobs: Sequence[Job]) -> None:
+def start_together(python: Path, scenario: Scenario, tool: str) -> Outcome:
+    with simulated(scenario.gpus) as (server, environ):
+        begun_s = time.monotonic()
+        jobs = [start(server, python, environ, scenario, tool) for _ in range(scenario.jobs)]
         for job in jobs:
-            pid = job.process.pid
-            if job.gpus and pid not in fates:
-                is_killed = len(fates) % 2 == 0
-                fates[pid] = time.monotonic() + 0.2 + 0.3 * dice.random() if is_killed else None
-            fate = fates.get(pid)
-            if fate is not None and job.killed_s is None and time.monotonic() > fate and "ending" not in job.said:
-                end_now(job)
-
-    return kill
-
-
-def complain(contender: str, jobs: Sequence[Job]) -> int:
-    """Show what jobs printed that is not expected of them: a fault must not look like a figure."""
-    complaints = []
-    for job in jobs:
-        text = job.errors.read_text(errors="replace")
-        if any(word in text for word in UNEXPECTED) or (job.killed_s is None and job.process.returncode):
-            complaints.append(text.strip()[-1500:] or f"ended with status {job.process.returncode}")
-    if complaints:
-        say(f"{contender}: {len(complaints)} of {len(jobs)} jobs had trouble, such as: {complaints[0]}", lasting=True)
-    return len(complaints)
+            wait_until_on(job)
+        seconds = time.monotonic() - begun_s
+        jobs_on = Counter(gpu for gpus in server.contexts().values() for gpu in gpus)
+        for job in jobs:
+            job.communicate(timeout=60)
+    assert sum(jobs_on.values()) == scenario.jobs, "some job has no GPU, or two"
+    shared = sum(count for count in jobs_on.values() if count > 1)
+    over_bytes = max(jobs_on.values()) * scenario.need_bytes - GPU_BYTES
+    return Outcome(shared, max(over_bytes, 0), seconds)
 
 
-def row(scenario: Scenario, contender: str, turns: Sequence[Turn]) -> dict[str, Any]:
-    """A contender's figures over all rounds."""
-    jobs = [job for turn in turns for job in turn.jobs]
-    decided = [job for job in jobs if "decided" in job.said]
-    waited: list[Job] = []
-    handovers: list[float] = []
-    after_kills: list[float] = []
-    for turn in turns:
-        found = hand_overs(turn.jobs) if scenario.busy == "wait" and contender == "autogpu" else []
-        waited += [job for job, _, _ in found]
-        handovers += [seconds for _, seconds, _ in found]
-        after_kills += [seconds for _, seconds, was_killed in found if was_killed]
-    # A job that waited decided when another one ended: that time is its hand-over.
-    answered = [job for job in decided if job not in waited]
-    times = [job.said["ready"]["import_s"] + job.took_s for job in answered]
-    choices = [job.took_s for job in answered]
-    is_promised_to_one = scenario.need_bytes is None or contender not in KNOW_NEED
-    return {
-        "started": len(jobs),
-        "got": sum(bool(job.gpus) for job in jobs),
-        "shared": sum(len(turn.seen["shared_pids"]) for turn in turns) if is_promised_to_one else None,
-        "over_bytes": max(max(turn.seen["promise_over_bytes"], turn.seen["over_bytes"], 0) for turn in turns),
-        "lease_over_bytes": max(turn.seen["over_bytes"] for turn in turns) if contender == "autogpu" else None,
-        "out_of_memory": sum(not job.said.get("grown", {}).get("has_room", True) for job in jobs),
-        "decision_median_s": statistics.median(times) if times else None,
-        "decision_p99_s": percentile(times, 99) if times else None,
-        "decisions": len(times),
-        "choice_median_s": statistics.median(choices) if choices else None,
-        "choice_p99_s": percentile(choices, 99) if choices else None,
-        "complaints": sum(turn.complaints for turn in turns),
-        "handover_median_s": statistics.median(handovers) if handovers else None,
-        "handover_p99_s": percentile(handovers, 99) if handovers else None,
-        "handover_after_sigkill_median_s": statistics.median(after_kills) if after_kills else None,
-        "handovers": len(handovers),
-        "observer_longest_gap_s": max(turn.seen["longest_gap_s"] for turn in turns),
-    }
+def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
+    """Time the start on an idle GPU, then let each job wait for the one before it, which is killed."""
+    one_job = Scenario(1, 1)
+    with simulated(1) as (server, environ):
+        environ["AUTOGPU_BUSY"] = "wait"
+        begun_s = time.monotonic()
+        holder = start(server, python, environ, one_job, "autogpu")
+        wait_until_on(holder)
+        floor_s = time.monotonic() - begun_s
+        handovers_s = []
+        for _ in range(runs):
+            waiter = start(server, python, environ, one_job, "autogpu")
+            while not list(Path(environ["AUTOGPU_LEASE_DIR"]).glob("wait.*")):
+                time.sleep(0.05)
+            time.sleep(random.uniform(0, 3))  # a job that waits looks every few seconds
+            begun_s = time.monotonic()
+            os.killpg(holder.pid, signal.SIGKILL)
+            wait_until_on(waiter)
+            handovers_s.append(time.monotonic() - begun_s)
+            holder = waiter
+        holder.communicate(timeout=60)
+    return floor_s, handovers_s
 
 
-def hand_overs(jobs: Sequence[Job]) -> list[tuple[Job, float, bool]]:
-    """For each job that got its GPU after another, the time from that one's end to its decision; if by SIGKILL."""
-    found = []
-    for job in jobs:
-        if not job.gpus:
-            continue
-        decided_s = job.said["decided"]["decided_s"]
-        earlier = [o for o in jobs if o is not job and o.gpus[:1] == job.gpus[:1] and o.end_s and o.end_s < decided_s]
-        if earlier:
-            last = max(earlier, key=lambda other: other.end_s)
-            found.append((job, decided_s - last.end_s, last.killed_s is not None))
-    return found
+@contextmanager
+def simulated(gpus: int) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server of idle GPUs, and what a job on it has in its environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        leases = Path(folder, "leases")
+        leases.mkdir()
+        leases.chmod(0o1777)
+        environ = {"AUTOGPU_LEASE_DIR": str(leases), "AUTOGPU_POLICY": os.devnull, "HOME": folder}
+        with Server([Gpu(memory=GPU_BYTES)] * gpus, folder=Path(folder)) as server:
+            yield server, environ
 
 
-def report(results: Mapping[str, Any]) -> str:
-    lines = []
-    for name, result in results.items():
-        lines.append(f"{name}: {result['jobs']} jobs on {result['gpus']} GPUs, {result['rounds']} times")
-        titles = ("got a GPU", "shared", "over", "no memory", "median", "p99", "choice", "its p99", "hand-over")
-        lines.append(f"  {'':10}" + "".join(f"{title:>12}" for title in titles))
-        for contender, figures in result["contenders"].items():
-            cells = (
-                f"{figures['got']}/{figures['started']}",
-                "-" if figures["shared"] is None else str(figures["shared"]),
-                f"{figures['over_bytes'] / GIB:.1f} GiB",
-                str(figures["out_of_memory"]),
-                ms(figures["decision_median_s"]),
-                ms(figures["decision_p99_s"]),
-                ms(figures["choice_median_s"]),
-                ms(figures["choice_p99_s"]),
-                ms(figures["handover_median_s"]),
-            )
-            lines.append(f"  {contender:10}" + "".join(f"{cell:>12}" for cell in cells))
-        lines += [*(f"  {line}" for line in verdicts(result["contenders"])), ""]
-    return "\n".join([*lines, LEGEND])
+def start(
+    server: Server, python: Path, environ: Mapping[str, str], scenario: Scenario, tool: str
+) -> subprocess.Popen[str]:
+    if tool == "nvitop":
+        need_bytes = scenario.need_bytes if scenario.jobs_per_gpu > 1 else GPU_BYTES * 9 // 10
+        command = [str(python), "-c", NVITOP.format(need_bytes=need_bytes) + JOB]
+    else:
+        need = ["--need", f"{scenario.need_bytes >> 20}MiB"] if scenario.jobs_per_gpu > 1 else []
+        command = [str(python), "-m", "autogpu", "run", *need, "--hold", "--", str(python), "-c", JOB]
+    pipe = subprocess.PIPE
+    # In a folder without a pyproject.toml; in a group of its own, so that a kill ends the job's processes together.
+    return server.popen(
+        command, environ=environ, cwd="/", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+    )
 
 
-LEGEND = """\
-shared: jobs on a GPU that was promised to one; "-" where each job said how little it needs, so that sharing is meant
-over: by how much what the jobs on a GPU counted on exceeded it, at the worst instant
-no memory: jobs that were refused memory below what they had counted on
-median, p99: of the time to a decision, the import of the tool's library included
-choice: the part of it after the start signal"""
-
-
-def verdicts(contenders: Mapping[str, Any]) -> list[str]:
-    ours, theirs = contenders.get("autogpu"), contenders.get("nvitop")
-    if not ours:
-        return []
-    is_exact = not ours["shared"] and not ours["over_bytes"]
-    lines = [f"goal, nothing shared and nothing over-promised: {'met' if is_exact else 'MISSED'}"]
-    if ours["complaints"]:
-        lines.append(f"{ours['complaints']} jobs of autogpu had trouble; stderr has an example")
-    if theirs and theirs["decision_p99_s"] and ours["decision_p99_s"]:
-        is_faster = ours["decision_p99_s"] < theirs["decision_p99_s"]
-        lines.append(f"goal, a p99 below nvitop's: {'met' if is_faster else 'MISSED'}")
-        of_choice = f"p99 {ms(ours['choice_p99_s'])} against {ms(theirs['choice_p99_s'])}"
-        lines.append(f"the choice alone, which nvitop makes without looking at the other jobs: {of_choice}")
-    if ours["handover_after_sigkill_median_s"] is not None:
-        lines.append(f"hand-over after SIGKILL alone: median {ms(ours['handover_after_sigkill_median_s'])}")
-    return lines
+def wait_until_on(job: subprocess.Popen[str]) -> None:
+    assert job.stdout is not None
+    if job.stdout.readline() != "on\n":
+        raise SystemExit(f"contention.py: a job ended with status {job.wait(timeout=60)} and had no GPU")
 
 
 if __name__ == "__main__":
     for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_", "GPUSIM"))]:
-        del os.environ[name]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        raise SystemExit("contention.py: stopped") from None
+        if name != "AUTOGPU_TEST_CACHE":
+            del os.environ[name]
+    main()

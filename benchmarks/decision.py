@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -83,7 +82,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15, help="runs of each command (default: 15)")
     options = parser.parse_args()
 
-    say("installing nvitop and TensorFlow where they are missing")
+    print("installing nvitop and TensorFlow if they are missing", file=sys.stderr)
     python = environments.tensorflow_with_autogpu()
     nvitop = environments.environment(python.resolve(), ["nvitop"])
     with tempfile.TemporaryDirectory() as folder, Server([Gpu()] * 8, folder=Path(folder)) as server:
@@ -99,7 +98,6 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
     arguments = [READER, str(packages / "autogpu" / "devices"), str(packages)]
     times: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(runs + 1):
-        say(f"decision, run {turn} of {runs}")
         for name, program in programs.items():
             begun = time.perf_counter()
             # Not in the checkout: it is the installed package that is measured.
@@ -134,7 +132,6 @@ def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> di
     imports: dict[str, list[float]] = {name: [] for name in variants}
     contexts: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(runs + 1):
-        say(f"TensorFlow's start, run {turn} of {runs}")
         for name in sorted(variants, reverse=bool(turn % 2)):
             # Not in the checkout, whose pyproject.toml names autogpu and would be read for a policy.
             done = server.run([str(python), "-c", TENSORFLOW], environ=variants[name], timeout=300, cwd=folder)
@@ -170,18 +167,8 @@ def report(results: dict[str, dict[str, float]]) -> None:
         print(f"{name:30}{row['ratio']:8.3f}{GOALS.get(name, ''):>8}{times}")
 
 
-def say(message: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
-    elif "run" not in message:
-        print(message, file=sys.stderr)
-
-
 if __name__ == "__main__":
     # PYTHONDONTWRITEBYTECODE would have each process compile autogpu, and not what it is compared with.
     for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_", "PYTHON"))]:
         del os.environ[name]
-    try:
-        main()
-    except (KeyboardInterrupt, subprocess.TimeoutExpired) as error:
-        raise SystemExit(f"stopped: {error or 'interrupted'}") from None
+    main()

@@ -2,7 +2,6 @@
 
     python benchmarks/lab_day.py                          every table: loads, cards, stated needs; under three minutes
     python benchmarks/lab_day.py --load 0.9 --memory 24   one of them
-    python benchmarks/lab_day.py --tried --load 0.9       what the rules could be instead
 
 Replays days of a four-GPU server with ten people and 200 jobs, whose hours, durations, memory and use of a GPU are
 sampled from published traces (``lab/day.py``), on simulated cards (``lab/server.py``). With autogpu each start is
@@ -40,45 +39,36 @@ SEEDS, LOADS, MEMORIES_GIB, STATING = 20, (0.6, 0.9, 1.2), (11, 24), (0.0, 0.25)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=positive, default=SEEDS, help=f"how many days (default: {SEEDS})")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many days (default: {SEEDS})")
     parser.add_argument("--load", type=float, nargs="+", default=list(LOADS), help="hours of work per hour of GPU")
-    parser.add_argument("--gpus", type=positive, default=4)
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="of a card")
     parser.add_argument(
-        "--memory", type=positive, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="of a card"
+        "--stating", type=float, nargs="+", default=list(STATING), help="the part of the scripts that state their need"
     )
-    parser.add_argument("--stating", type=float, nargs="+", help="the part of the scripts that state their need")
-    parser.add_argument("--late", type=float, default=0.0, help="the part of the jobs that grow once more later on")
-    parser.add_argument("--tried", action="store_true", help="other rules instead of other tools")
     options = parser.parse_args()
-    stating = options.stating or (STATING if not options.tried else STATING[:1])
     settings = [
-        Setting(load=load, gpus=options.gpus, card_bytes=memory * GIB, stating=part, late=options.late)
-        for memory, part, load in product(options.memory, stating, options.load)
+        Setting(load=load, gpus=options.gpus, card_bytes=memory * GIB, stating=part)
+        for memory, part, load in product(options.memory, options.stating, options.load)
     ]
-    names = contenders.TRIED if options.tried else tuple(contenders.LEGEND)
-    results = measure(settings, names, options.seeds)
-    print(report(results, is_tried=options.tried))
+    print(report(measure(settings, tuple(contenders.LEGEND), options.seeds)))
     return 0
 
 
 def measure(settings: Sequence[Setting], names: Sequence[str], seeds: int) -> list[dict[str, Any]]:
     """A table for each setting; a day is a piece of work for one processor."""
-    folders = packages_of(names)
+    folders = packages_of_others()
+    if not folders:
+        names = [name for name in names if name not in ("nvitop", "GPUtil")]
     work = [(setting, name, seed) for setting in settings for seed in range(seeds) for name in names]
     days: dict[tuple[Setting, str], list[Day]] = {}
-    missing: dict[str, str] = {}
     begun_s = time.monotonic()
     with multiprocessing.Pool(len(os.sched_getaffinity(0)), contenders.use_packages, (folders,)) as pool:
         for done, (setting, name, day) in enumerate(pool.imap_unordered(one_day, work, chunksize=4), 1):
-            say(f"{done} of {len(work)} days, {time.monotonic() - begun_s:.0f} s")
-            if isinstance(day, str):
-                missing[name] = day
-            else:
-                days.setdefault((setting, name), []).append(day)
-    say("", lasting=True)
-    for name, why in missing.items():
-        say(f"{name} is left out: {why}", lasting=True)
-    return [table(setting, [name for name in names if name not in missing], days, seeds) for setting in settings]
+            if done % 100 == 0:
+                say(f"{done} of {len(work)} days, {time.monotonic() - begun_s:.0f} s")
+            days.setdefault((setting, name), []).append(day)
+    return [table(setting, names, days, seeds) for setting in settings]
 
 
 def table(
@@ -100,47 +90,28 @@ def table(
     }
 
 
-def one_day(work: tuple[Setting, str, int]) -> tuple[Setting, str, Day | str]:
+def one_day(work: tuple[Setting, str, int]) -> tuple[Setting, str, Day]:
     setting, name, seed = work
-    try:
-        found = contenders.contender(name)
-    except ImportError as error:
-        return setting, name, str(error)
-    return setting, name, day_of(Replay(setting, seed, found).run())
+    return setting, name, day_of(Replay(setting, seed, contenders.MADE[name]()).run())
 
 
-def packages_of(names: Sequence[str]) -> list[str]:
-    """Where the other tools' packages are; they are installed where they are missing and can be."""
-    if not {"nvitop", "GPUtil"} & set(names):
-        return []
+def packages_of_others() -> list[str]:
+    """Install nvitop and GPUtil if they are missing, and return the folders that hold them."""
     from tests.support import environments
 
-    say("installing nvitop and GPUtil where they are missing", lasting=True)
+    say("installing nvitop and GPUtil where they are missing")
     python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
     try:
         found = environments.environment(python, contenders.PACKAGES, with_autogpu=False)
     except RuntimeError as error:
-        say(str(error), lasting=True)
+        say(str(error))
         return []
     return [str(environments.site_packages(found))]
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def say(message: str, *, lasting: bool = False) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{message}", end="\n" if lasting and message else "", file=sys.stderr, flush=True)
-    elif lasting and message:
-        print(message, file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        raise SystemExit("lab_day.py: stopped") from None
+    sys.exit(main())

@@ -4,8 +4,8 @@
     python benchmarks/startup.py --python 3.11   one
 
 Each figure is a whole ``python -c pass``, start to end, in a virtual environment with nothing in it but the files in
-question: counted by valgrind's callgrind (or by ``perf stat`` where the processor's counters can be read), after the
-start that compiles, with a fixed hash seed. Instructions repeat to within 0.01 %, where wall time does not.
+question: counted by valgrind's callgrind, after the start that compiles, with a fixed hash seed. Instructions repeat
+to within 0.01 %, and wall time does not.
 
 What costs the most, on 3.11:
 
@@ -40,7 +40,6 @@ from tests.support import environments  # noqa: E402  (a script finds its own pr
 # The setuptools that older Pythons bundle (before 60) ships a .pth that looks at a variable and stops there.
 PEERS = ("setuptools>=60", "coverage")
 TIMEOUT_S = 600
-PERF_RUNS = 25
 
 # The goals: on 3.11 a bare start times this; elsewhere no more above an idle .pth, and less than setuptools'.
 GOAL_3_11 = 1.023
@@ -50,12 +49,11 @@ GOAL_ABOVE_IDLE = 0.03
 class Bench:
     """A bare virtual environment whose site-packages is filled anew for each figure."""
 
-    def __init__(self, base: Path, parts: Path, folder: Path, count: Callable[[list, dict], int]) -> None:
+    def __init__(self, base: Path, parts: Path, folder: Path) -> None:
         self.parts = next((parts.parent.parent / "lib").glob("python3*")) / "site-packages"
         run([str(base), "-m", "venv", "--without-pip", str(folder)])
         self.python = folder / "bin" / "python"
         self.site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
-        self.count = count
 
     def figure(self, name: str, fill: Callable[[], object] | None = None) -> int | None:
         """The instructions of a start with what ``fill`` put in; it answers ``False`` where there is nothing to put."""
@@ -70,7 +68,7 @@ class Bench:
             done = run(command, surroundings)
             if done.stderr:
                 raise RuntimeError(f"a start with {name} complains:\n{done.stderr}")
-        return self.count(command, surroundings)
+        return count_instructions(command, surroundings)
 
     def install(self) -> None:
         """The real ``autogpu install``, by this environment's own Python."""
@@ -99,30 +97,9 @@ class Bench:
         return {name: self.figure(name, fill) for name, fill in fills.items()}
 
 
-def count_by_callgrind(command: list, environ: dict) -> int:
+def count_instructions(command: list, environ: dict) -> int:
     done = run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command], environ)
     return int(re.search(r"Collected : (\d+)", done.stderr).group(1))
-
-
-def count_by_perf(command: list, environ: dict) -> int:
-    counts = []
-    for _ in range(PERF_RUNS):
-        done = run(["perf", "stat", "-x", ",", "-e", "instructions:u", *command], environ)
-        counts.append(int(done.stderr.splitlines()[-1].split(",")[0]))
-    # The least disturbed one: page faults and interrupts only ever add.
-    return min(counts)
-
-
-def counter() -> tuple[str, Callable[[list, dict], int]] | None:
-    """The first way of counting that works here."""
-    for name, count in (("valgrind", count_by_callgrind), ("perf", count_by_perf)):
-        if shutil.which(name):
-            try:
-                count(["/bin/true"], dict(os.environ))
-            except (RuntimeError, ValueError, IndexError, AttributeError):
-                continue
-            return name, count
-    return None
 
 
 def run(command: list, environ: dict | None = None) -> subprocess.CompletedProcess:
@@ -164,25 +141,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", nargs="+", metavar="X.Y", default=list(environments.SUPPORTED))
     options = parser.parse_args()
-    found = counter()
-    if not found:
-        print(
-            "startup.py: neither valgrind nor a perf that can read this processor's counters is here\n"
-            "startup.py: apt-get install valgrind",
-            file=sys.stderr,
-        )
+    if shutil.which("valgrind") is None:
+        print("startup.py: valgrind is missing: apt-get install valgrind", file=sys.stderr)
         return 1
-    name, count = found
     results: dict[str, dict[str, int | None]] = {}
     for version in options.python:
         base = environments.interpreter(version)
         if base is None:
             print(f"no Python {version} on this machine", file=sys.stderr)
             continue
-        print(f"Python {version}, by {name}", file=sys.stderr)
+        print(f"Python {version}", file=sys.stderr)
         parts = environments.environment(base, PEERS)
         with tempfile.TemporaryDirectory(prefix="autogpu-startup-") as folder:
-            results[version] = Bench(base, parts, Path(folder) / "env", count).table()
+            results[version] = Bench(base, parts, Path(folder) / "env").table()
     print_table(results)
     return 0
 

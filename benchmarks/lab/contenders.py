@@ -8,9 +8,7 @@ import warnings
 from typing import Any, Callable, Sequence
 
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil, Nvitop
-from benchmarks.lab.replay import Contender
 from benchmarks.lab.rules import Autogpu
-from benchmarks.lab.tried import ORDERS, RULES, InOrder, Tried
 
 # GPUtil imports distutils, which Python has no more and setuptools still had then.
 PACKAGES = ("nvitop", "gputil", "setuptools<80")
@@ -27,36 +25,6 @@ LEGEND = {
     "autogpu, wait": "AUTOGPU_BUSY=wait",
     ORACLE: "AUTOGPU_BUSY=wait, and every job states to the byte what it will take, as nobody can",
 }
-# What the rules could be, beside what they are and what could be at best.
-TRIED = (DEFAULT, ORACLE, *(rule.sentence for rule in RULES), *(name for name, _, _ in ORDERS))
-
-
-def contender(name: str) -> Contender:
-    """A new one for a day.
-
-    Raises:
-        ImportError: Its package is not there.
-    """
-    return _made()[name]()
-
-
-@functools.lru_cache(maxsize=1)
-def _made() -> dict[str, Callable[[], Any]]:
-    made: dict[str, Callable[[], Any]] = {
-        "by hand": lambda: ByHand(spreads=False),
-        "by hand, spread": lambda: ByHand(spreads=True),
-        "nvitop": lambda: Nvitop(_nvitop()),
-        "GPUtil": lambda: GpuTil(_gputil()),
-        "exclusive": Exclusive,
-        DEFAULT: Autogpu,
-        "autogpu, wait": lambda: Autogpu("wait"),
-        ORACLE: lambda: Autogpu("wait", has_true_needs=True),
-    }
-    for rule in RULES:
-        made[rule.sentence] = functools.partial(Tried, rule)
-    for name, key, passed_over_s in ORDERS:
-        made[name] = functools.partial(InOrder, key, passed_over_s)
-    return made
 
 
 def use_packages(folders: Sequence[str]) -> None:
@@ -79,3 +47,16 @@ def _gputil() -> Any:
             import setuptools  # noqa: F401  (brings distutils back)
         import GPUtil
     return GPUtil
+
+
+# Each function makes a new contender for one day.
+MADE: dict[str, Callable[[], Any]] = {
+    "by hand": lambda: ByHand(spreads=False),
+    "by hand, spread": lambda: ByHand(spreads=True),
+    "nvitop": lambda: Nvitop(_nvitop()),
+    "GPUtil": lambda: GpuTil(_gputil()),
+    "exclusive": Exclusive,
+    DEFAULT: Autogpu,
+    "autogpu, wait": lambda: Autogpu("wait"),
+    ORACLE: lambda: Autogpu("wait", has_true_needs=True),
+}

@@ -58,8 +58,6 @@ class Job:
         peak_bytes: What its process takes in the end, its CUDA context included.
         utilization: Of a GPU that it has alone, 0 to 1.
         need_bytes: What its user says that it needs; ``None`` where nothing is said.
-        grows_late: The part of its duration after which it takes the last sixth of its memory, as for an evaluation;
-            ``None`` where it takes all of it in its first minute.
     """
 
     number: int
@@ -71,7 +69,6 @@ class Job:
     peak_bytes: int
     utilization: float
     need_bytes: int | None = None
-    grows_late: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,6 @@ class Setting:
         stating: The part of the scripts whose user states ``need``, 0 to 1: the most that the script takes, rounded up
             to half a GiB.
         memory_spread: The memory of a run is its script's times a number between these.
-        late: Which part of the jobs takes the last sixth of its memory at some later moment. Nobody has published that;
-            it is 0 unless asked for.
     """
 
     load: float = 0.9
@@ -93,13 +88,12 @@ class Setting:
     stating: float = 0.0
     jobs: int = JOBS
     memory_spread: tuple[float, float] = (0.95, 1.1)
-    late: float = 0.0
 
 
 def jobs_of_day(setting: Setting, seed: int) -> tuple[Job, ...]:
     """The jobs of one day, in the order of their submission; days of one seed differ in what ``setting`` says alone."""
     # One source of chance for each thing, so that another load has the same people at the same hours.
-    names = ("arrivals", "people", "durations", "memory", "scripts", "late")
+    names = ("arrivals", "people", "durations", "memory", "scripts")
     chance = {name: random.Random(f"{seed} {name}") for name in names}
     scripts = _scripts(setting, chance["scripts"])
     submitted = _submissions(setting.jobs, chance["arrivals"])
@@ -114,7 +108,6 @@ def jobs_of_day(setting: Setting, seed: int) -> tuple[Job, ...]:
         script = script_of[submission]
         size, utilization, is_stated = scripts[script]
         low, high = setting.memory_spread
-        is_late, late_at = chance["late"].random() < setting.late, chance["late"].random()
         most = int(setting.card_bytes * MOST_OF_CARD)
         found.append(
             Job(
@@ -127,7 +120,6 @@ def jobs_of_day(setting: Setting, seed: int) -> tuple[Job, ...]:
                 peak_bytes=min(int(size * chance["memory"].uniform(low, high)), most),
                 utilization=utilization,
                 need_bytes=min(_rounded_up(size * high), setting.card_bytes) if is_stated else None,
-                grows_late=late_at if is_late else None,
             )
         )
     return tuple(found)
@@ -187,12 +179,3 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 def _rounded_up(size: float) -> int:
     half = GIB // 2
     return -(-int(size) // half) * half
-
-
-def variance_over_mean(jobs: Sequence[Job], window_s: float = 600.0) -> float:
-    """Of the number of jobs in each window of a day: 1 for a Poisson process of even rate."""
-    counts = [0] * int(DAY_S // window_s)
-    for job in jobs:
-        counts[min(int(job.submitted_s // window_s), len(counts) - 1)] += 1
-    mean = sum(counts) / len(counts)
-    return sum((count - mean) ** 2 for count in counts) / len(counts) / mean

@@ -33,9 +33,6 @@ class Day:
     over_gib_h: float
 
 
-FIELDS = tuple(Day.__annotations__)
-
-
 def day_of(outcome: Outcome) -> Day:
     took = sorted(each / HOUR_S for each in outcome.took_s.values())
     return Day(
@@ -51,8 +48,8 @@ def day_of(outcome: Outcome) -> Day:
 
 
 def row_of(days: Sequence[Day]) -> dict[str, Any]:
-    """The means over the days, and of each the standard deviation between days."""
-    columns = {name: [asdict(day)[name] for day in days] for name in FIELDS}
-    means = {name: statistics.mean(values) for name, values in columns.items()}
-    spread = {name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in columns.items()}
-    return {**means, "spread": spread, "days": [asdict(day) for day in days]}
+    """Return the means over the days, and the standard deviation of ``mean_h`` between days."""
+    rows = [asdict(day) for day in days]
+    means = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
+    spread = statistics.stdev(day.mean_h for day in days) if len(days) > 1 else 0.0
+    return {**means, "spread_h": spread}

@@ -15,9 +15,6 @@ POLL_S = 900.0
 class _AtScriptsStart:
     lag_s = IMPORT_S
 
-    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
-        return queue
-
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         return True
 

@@ -70,16 +70,6 @@ class Attempt:
     earlier: int = 0
 
 
-def users_of(seed: int) -> random.Random:
-    """The chance in what users do."""
-    return random.Random(f"{seed} users")
-
-
-def noticed_after_s(chance: random.Random) -> float:
-    """How long it takes until a user sees that a job has ended, and starts it again."""
-    return NOTICED_S + chance.expovariate(1 / NOTICED_MEAN_S)
-
-
 class Contender(Protocol):
     """How a process comes to its GPU.
 
@@ -96,9 +86,6 @@ class Contender(Protocol):
         Args:
             ahead: Those in the queue before it, in their order.
         """
-
-    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
-        """The queue as it is served."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         """Whether one that is ahead and was not served could use all that this one could: it needs no look."""
@@ -135,7 +122,7 @@ class Replay:
     def __init__(self, setting: Setting, seed: int, contender: Contender, jobs: Sequence[Job] | None = None) -> None:
         self._server = Server(setting.gpus, setting.card_bytes)
         self._contender = contender
-        self._chance = users_of(seed)
+        self._chance = random.Random(f"{seed} users")
         self._events: list[tuple[float, int, str, Any, int]] = []
         self._order = itertools.count()
         self._queue: list[Attempt] = []
@@ -201,11 +188,10 @@ class Replay:
         while is_changed and self._queue:
             is_changed = False
             refused: list[Attempt] = []
-            queue = list(self._contender.in_order(self._queue, now_s))
-            for place, attempt in enumerate(queue):
+            for place, attempt in enumerate(self._queue):
                 if any(self._contender.is_behind(attempt, other) for other in refused):
                     continue
-                answer = self._contender.place(attempt, now_s, self._server, tuple(queue[:place]))
+                answer = self._contender.place(attempt, now_s, self._server, tuple(self._queue[:place]))
                 if isinstance(answer, Start):
                     self._queue.remove(attempt)
                     self._start(attempt, answer, now_s)
@@ -253,7 +239,7 @@ class Replay:
 
     def _again(self, job: Job, now_s: float) -> None:
         earlier = self._earlier[job.number] = self._earlier.get(job.number, 0) + 1
-        asked_s = now_s + noticed_after_s(self._chance)
+        asked_s = now_s + NOTICED_S + self._chance.expovariate(1 / NOTICED_MEAN_S)
         self._asks_at(asked_s, Attempt(job, asked_s, earlier))
 
     def _end(self, run: Run, now_s: float) -> None:

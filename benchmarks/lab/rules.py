@@ -19,7 +19,7 @@ from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.snapshot import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
-from autogpu.selection.decision import Decision, Verdict
+from autogpu.selection.decision import Verdict
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
 from autogpu.selection.model import ONE_GPU, SelectionRequest, VisibleSpec
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
@@ -38,14 +38,13 @@ class Autogpu:
     Args:
         busy: ``select.busy``.
         has_true_needs: Each process states what it will take to the byte, as nobody can.
-        wait_s: ``select.wait``.
     """
 
     lag_s = 0.0
 
-    def __init__(self, busy: Busy = "share", *, has_true_needs: bool = False, wait_s: float | None = None) -> None:
+    def __init__(self, busy: Busy = "share", *, has_true_needs: bool = False) -> None:
         self.busy = busy
-        self._wait_s = (WAIT_S if busy == "share" else float("inf")) if wait_s is None else wait_s
+        self._wait_s = WAIT_S if busy == "share" else float("inf")
         self._has_true_needs = has_true_needs
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
@@ -75,10 +74,7 @@ class Autogpu:
         processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
         claims_on = claims_by_gpu(jobs_of(holders, processes, inventory.devices, now_s))
         waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
-        return self.answer(decide(request, claims_on, waiters), server)
-
-    def answer(self, decision: Decision, server: Server) -> Answer:
-        """What the process does by a decision."""
+        decision = decide(request, claims_on, waiters)
         if decision.verdict is Verdict.WAIT:
             return Wait()
         if decision.verdict is not Verdict.TAKE:
@@ -87,16 +83,9 @@ class Autogpu:
         (claim_bytes,) = decision.claims.values()
         return Start(card, claim_bytes, min((cap.bytes for cap in decision.caps.values()), default=None))
 
-    def in_order(self, queue: Sequence[Attempt], now_s: float) -> Sequence[Attempt]:
-        return queue
-
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         least, wanted = self.need_bytes_of(refused), self.need_bytes_of(attempt)
         return wanted is None or (least is not None and least <= wanted)
-
-    def _demand(self, attempt: Attempt) -> Demand:
-        need_bytes = self.need_bytes_of(attempt)
-        return Demand(1, need_bytes, joins=self.busy == "share")
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
         return Waiter(
@@ -109,7 +98,7 @@ class Autogpu:
             start_time=None,
             since_s=attempt.asked_s,
             script=f"script{attempt.job.script}.py",
-            demand=self._demand(attempt),
+            demand=Demand(1, self.need_bytes_of(attempt), joins=self.busy == "share"),
         )
 
 

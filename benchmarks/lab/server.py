@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from benchmarks.lab.day import GIB, Job
 
 GROWTH_STEPS, GROWTH_S = 12, 60.0
-# The first step that a job which grows late makes only then.
-LATE_STEP = 11
 CONTEXT_BYTES = GIB // 2
 
 # Of the work of one card alone, what a card does at most when several jobs share it.
@@ -63,10 +61,7 @@ class Run:
 
     def time_of_step(self, step: int) -> float:
         """When it makes that step of its growth, the first of which is its CUDA context."""
-        early_s = self.started_s + step * GROWTH_S / GROWTH_STEPS
-        if self.job.grows_late is None or step < LATE_STEP:
-            return early_s
-        return max(early_s, self.started_s + self.job.grows_late * self.job.duration_s)
+        return self.started_s + step * GROWTH_S / GROWTH_STEPS
 
     @property
     def wants_bytes(self) -> int:

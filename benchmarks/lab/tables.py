@@ -24,13 +24,13 @@ failed: starts of a day that ended for memory, or found no GPU; victims: runs wh
 lost: hours of GPU that went into runs that did not succeed; over: GiB x h that jobs were let take beyond their card"""
 
 
-def report(results: Sequence[Mapping[str, Any]], *, is_tried: bool = False) -> str:
+def report(results: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for result in results:
         lines += [*_heading(result), *_rows(result["contenders"])]
-        lines += [] if is_tried else [f"  {verdict}" for verdict in verdicts(result)]
+        lines += [f"  {verdict}" for verdict in verdicts(result)]
         lines.append("")
-    legend = [] if is_tried else [f"{name}: {what}" for name, what in LEGEND.items()]
+    legend = [f"{name}: {what}" for name, what in LEGEND.items()]
     return "\n".join([*lines, HEADS, *legend])
 
 
@@ -50,7 +50,7 @@ def _rows(contenders: Mapping[str, Any]) -> list[str]:
     lines = [f"  {'':{width}}" + "".join(f"{head:>9}{spread if head == 'mean' else ''}" for head, _, _ in COLUMNS)]
     for name, row in contenders.items():
         cells = [f"{row[field]:9{form}}" for _, field, form in COLUMNS]
-        cells[0] += f" ±{row['spread']['mean_h']:.2f}"
+        cells[0] += f" ±{row['spread_h']:.2f}"
         lines.append(f"  {name:{width}}" + "".join(cells))
     return lines
 

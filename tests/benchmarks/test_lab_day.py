@@ -1,21 +1,18 @@
 """The replay of ``benchmarks/lab_day.py``: what it samples, what its server does, and whose rules decide."""
 
-import statistics
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import lab_day
-from benchmarks.lab import bounds, picture, tables
+from benchmarks.lab import bounds, tables
 from benchmarks.lab.contenders import DEFAULT, ORACLE
-from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile, variance_over_mean
+from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile
 from benchmarks.lab.figures import day_of
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil
 from benchmarks.lab.replay import Attempt, Later, NoGpu, Replay, Start, Wait
 from benchmarks.lab.rules import Autogpu
 from benchmarks.lab.server import MOST_WORK, Server, speed
-from benchmarks.lab.tried import InOrder, Rule, Tried
 
 ONE_CARD = Setting(gpus=1, card_bytes=24 * GIB)
 
@@ -36,9 +33,6 @@ class Puts:
         cap = self._caps.get(attempt.job.number)
         # What has failed once would fail for ever.
         return Start(0, cap_bytes=None if cap is None or attempt.earlier else int(cap * GIB))
-
-    def in_order(self, queue, now_s):
-        return queue
 
     def is_behind(self, attempt, refused):
         return True
@@ -81,14 +75,6 @@ def test_a_quantile_is_what_was_published_and_between_two_in_proportion():
     assert [quantile(DURATIONS_S, part) for part, _ in DURATIONS_S] == [value for _, value in DURATIONS_S]
     assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5) == pytest.approx(10.0)
     assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5, is_linear=True) == 50.5
-
-
-def test_jobs_come_in_bursts_and_by_day():
-    days = [jobs_of_day(Setting(), seed) for seed in range(20)]
-
-    assert statistics.mean(map(variance_over_mean, days)) > 5
-    hours = [int(job.submitted_s / HOUR_S) for day in days for job in day]
-    assert hours.count(16) > 3 * hours.count(6)
 
 
 def test_memory_is_a_scripts_and_fits_the_card():
@@ -157,14 +143,6 @@ def test_what_was_promised_beyond_a_card_is_counted_while_it_lasts():
     assert 0 < outcome.over_byte_s <= 2 * GIB * 60 * len(outcome.deaths)
 
 
-def test_a_job_may_grow_late():
-    late = job(0, gib=20, hours=2, grows_late=0.5)
-    outcome = replayed(Puts(), late, job(1, gib=6, at_s=600, hours=2))
-
-    assert outcome.deaths[0] == (pytest.approx(10 + HOUR_S), 0)
-    assert outcome.victims >= 1
-
-
 # Who decides
 
 
@@ -218,45 +196,23 @@ def test_exclusive_cards_are_given_in_the_order_of_submission():
     assert outcome.took_s[2] == pytest.approx(2.1 * HOUR_S - 120 + 10)
 
 
-BOTH = pytest.mark.parametrize("contender", [Autogpu(), Tried(Rule(""))], ids=["autogpu", "as-tried"])
-
-
-@BOTH
-def test_who_waits_to_share_is_served_when_a_minute_has_passed(contender):
-    outcome = replayed(contender, job(0), job(1, at_s=5), job(2, at_s=6))
+def test_a_job_that_waits_to_share_starts_after_a_minute():
+    outcome = replayed(Autogpu(), job(0), job(1, at_s=5), job(2, at_s=6))
 
     assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 72), (2, 132)]
 
 
-@BOTH
-def test_a_wait_to_share_has_an_end(contender):
-    outcome = replayed(contender, job(0, gib=20), job(1, gib=2, at_s=5))
+def test_a_wait_to_share_has_an_end():
+    outcome = replayed(Autogpu(), job(0, gib=20), job(1, gib=2, at_s=5))
 
     assert [(number, round(time_s)) for time_s, number, _, _ in outcome.starts] == [(0, 10), (1, 5 + 10 + 1802)]
 
 
-@pytest.mark.parametrize(
-    ("contender", "pause_s", "victims"),
-    [
-        pytest.param(Autogpu(), 62, 0, id="autogpu"),
-        pytest.param(Tried(Rule("")), 62, 0, id="as-tried"),
-        pytest.param(Tried(Rule("", ends="at once")), 0, 1, id="at-once"),
-    ],
-)
-def test_of_those_whose_wait_ends_together_none_takes_what_another_was_told(contender, pause_s, victims):
-    outcome = replayed(contender, job(0, gib=20), job(1, gib=2.5, at_s=5), job(2, gib=2.5, at_s=6))
+def test_jobs_whose_waits_end_together_leave_each_other_their_memory():
+    outcome = replayed(Autogpu(), job(0, gib=20), job(1, gib=2.5, at_s=5), job(2, gib=2.5, at_s=6))
     first_s, second_s = (time_s for time_s, _, _, _ in outcome.starts[1:3])
 
-    assert (round(second_s - first_s), outcome.victims) == (pause_s, victims)
-
-
-def test_nobody_is_passed_over_for_longer_than_said():
-    jobs = [job(0, gib=23), *(job(place, gib=2, at_s=place) for place in range(2, 5)), job(1, gib=23, at_s=1.0)]
-    smallest = replayed(InOrder("smallest"), *jobs).starts
-    limited = replayed(InOrder("smallest", passed_over_s=60.0), *jobs).starts
-
-    assert [number for _, number, _, _ in smallest][-1] == 1
-    assert [number for _, number, _, _ in limited][1] == 1
+    assert (round(second_s - first_s), outcome.victims) == (62, 0)
 
 
 # What comes out
@@ -293,12 +249,3 @@ def test_a_table_says_whether_the_goals_are_met():
 
     assert "4 GPUs of 24 GiB, load 0.9, nobody states needs; 1 days of 20 jobs" in told
     assert "goal, a mean of at most 1.3 x that with true needs: 1.11, met" in told
-
-
-@pytest.mark.parametrize("colours", [picture.LIGHT, picture.DARK], ids=["light", "dark"])
-def test_a_picture_has_a_point_for_each_and_one_for_those_that_are_equal(colours):
-    drawn = ElementTree.fromstring(picture.svg(a_table(), colours))
-    words = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
-
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 3
-    assert {DEFAULT, ORACLE, "by hand = nvitop"} <= set(words)
