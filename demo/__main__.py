@@ -12,8 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.screen import show
-from demo.story import Phase, phase
+from demo.story import Phase, compare, phase
 from tests.gpusim import Gpu, Server
 from tests.gpusim.fleet import size_bytes
 from tests.support import environments
@@ -32,20 +31,15 @@ LAB = (
 
 def main() -> int:
     """Run the jobs twice and show both runs; 1 if a job failed with autogpu."""
-    console, progress = Console(), Console(stderr=True)
-    with progress.status("setting up: installing TensorFlow (once: about a minute, 2 GB) ..."):
+    console = Console()
+    with Console(stderr=True).status("setting up: installing TensorFlow (once: about a minute, 2 GB) ..."):
         python = environments.tensorflow()
         plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
         with_autogpu = environments.tensorflow_with_autogpu()
-    with progress.status("two jobs at once, without autogpu ..."):
-        without = run(plain)
-    with progress.status("the same two jobs at once, with autogpu ..."):
-        with_ = run(with_autogpu)
     console.print("\ndemo/train.py is a plain Keras training that says nothing about GPUs.")
-    console.print(f"It was started twice at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n")
+    console.print(f"It is started twice at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n")
     before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
-    show(console, before, [index for index, gpu in enumerate(LAB) if gpu.processes], without, with_)
-    return 1 if any(with_.exit_statuses) else 0
+    return compare(run, plain, with_autogpu, before, [index for index, gpu in enumerate(LAB) if gpu.processes])
 
 
 def run(python: Path) -> Phase:

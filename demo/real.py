@@ -18,8 +18,7 @@ from rich.console import Console
 
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory
-from demo.screen import show
-from demo.story import Phase
+from demo.story import Phase, compare
 from tests.support import environments
 
 SCRIPT = Path(__file__).with_name("train.py")
@@ -39,7 +38,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 def main() -> int:
     """Run the jobs twice and show both runs; 1 if there is nothing to run on or a job failed with autogpu."""
-    console, progress = Console(), Console(stderr=True)
+    progress = Console(stderr=True)
     if shutil.which("nvidia-smi") is None:
         progress.print("There is no nvidia-smi here, so no NVIDIA GPU to show this on. `make demo` needs none.")
         return 1
@@ -50,7 +49,7 @@ def main() -> int:
         return 1
     names = ", ".join(f"GPU {device.index} ({device.name})" for device in free)
     question = f"Train a small network twice, {JOBS} jobs at once of at most {LIMIT_MIB} MiB each, on {names}? [y/N] "
-    if console.input(question).strip().lower() not in ("y", "yes"):
+    if Console().input(question).strip().lower() not in ("y", "yes"):
         return 1
     with progress.status("setting up: installing TensorFlow with CUDA (once: some minutes, 6 GB) ..."):
         base = environments.environment(
@@ -58,14 +57,9 @@ def main() -> int:
         )
         plain = environments.environment(base.resolve(), on_top_of=base, with_autogpu=False)
         with_autogpu = environments.environment(base.resolve(), on_top_of=base, with_hook=True)
-    with progress.status("two jobs at once, without autogpu ..."):
-        without = run(plain, free, machine)
-    with progress.status("the same two jobs at once, with autogpu ..."):
-        with_ = run(with_autogpu, free, machine)
     before = [device.memory_used_bytes or 0 for device in machine.devices]
     busy = [device.index for device in machine.devices if device not in free]
-    show(console, before, busy, without, with_)
-    return 1 if any(with_.exit_statuses) else 0
+    return compare(lambda python: run(python, free, machine), plain, with_autogpu, before, busy)
 
 
 def reading() -> Inventory:
@@ -108,7 +102,6 @@ def run(python: Path, free: list[Device], before: Inventory) -> Phase:
         most_bytes=tuple(most),
         working_gpus=working,
         context_gpus=tuple(frozenset(gpus) for gpus in held),
-        refused=0,
         lines=tuple(line for error in errors for line in error.splitlines() if line.startswith("autogpu: ")),
     )
 

@@ -1,11 +1,18 @@
-"""What two jobs did to a server, told from the driver's log. Pure."""
+"""What two jobs did to a server, read from the driver's log, and how both demos show it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Iterable, Sequence
+from pathlib import Path
+from typing import Callable, Iterable, Sequence
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from autogpu.cli.screen import show_line as show_line
 from tests.gpusim import Call
 
 GIB = 1 << 30
@@ -20,7 +27,6 @@ class Phase:
         most_bytes: By GPU, the most that both jobs together held on it.
         working_gpus: For each job, the GPUs on which it allocated memory for its work.
         context_gpus: For each job, the GPUs on which it opened a context.
-        refused: How often the driver had to refuse memory.
         lines: What autogpu printed.
     """
 
@@ -28,7 +34,6 @@ class Phase:
     most_bytes: tuple[int, ...]
     working_gpus: tuple[frozenset[int], ...]
     context_gpus: tuple[frozenset[int], ...]
-    refused: int
     lines: tuple[str, ...]
 
 
@@ -54,7 +59,6 @@ def phase(
         most_bytes=tuple(most),
         working_gpus=tuple(frozenset(working[pid]) for pid in pids),
         context_gpus=tuple(frozenset(contexts[pid]) for pid in pids),
-        refused=sum(call.call == "refused" and call.pid in contexts for call in calls),
         lines=tuple(line for error in errors for line in error.splitlines() if line.startswith("autogpu: ")),
     )
 
@@ -88,3 +92,44 @@ def _deeds(run: Phase, busy: set[int]) -> str:
 def _names(gpus: Sequence[int]) -> str:
     *others, last = map(str, gpus)
     return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
+
+
+def compare(
+    run: Callable[[Path], Phase], plain: Path, with_autogpu: Path, before: Sequence[int], busy: Sequence[int]
+) -> int:
+    """Run the jobs with both interpreters and print what happened; return 1 if a job failed with autogpu.
+
+    Args:
+        before: By GPU, the bytes in use before any job started.
+        busy: The GPUs of other users.
+    """
+    console, progress = Console(), Console(stderr=True)
+    with progress.status("two jobs at once, without autogpu ..."):
+        without = run(plain)
+    with progress.status("the same two jobs at once, with autogpu ..."):
+        with_ = run(with_autogpu)
+    console.print(memory_table(before, busy, without, with_))
+    console.print("\nWhat autogpu printed:")
+    for line in with_.lines:
+        show_line(console, Text(f"  {line}"))
+    console.print()
+    show_line(console, Text(sentence(without, with_, busy), style="bold"), indent=0)
+    console.print()
+    return 1 if any(with_.exit_statuses) else 0
+
+
+def memory_table(before: Sequence[int], busy: Sequence[int], without: Phase, with_: Phase) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Peak memory per GPU", title_justify="left")
+    for heading in ("GPU", "before", "without autogpu", "with autogpu"):
+        table.add_column(heading, justify="left" if heading == "GPU" else "right", no_wrap=True)
+    for gpu, used in enumerate(before):
+        whose = "a colleague's job" if gpu in busy else "idle"
+        cells = [_cell(used, run, gpu) for run in (without, with_)]
+        table.add_row(f"{gpu}  {whose}", f"{used / GIB:.1f} GiB", *cells)
+    return table
+
+
+def _cell(before: int, run: Phase, gpu: int) -> str:
+    jobs = [str(number) for number, gpus in enumerate(run.working_gpus, start=1) if gpu in gpus]
+    who = f"job {' + '.join(jobs)}  " if jobs else ""
+    return f"{who}{(before + run.most_bytes[gpu]) / GIB:.1f} GiB"

@@ -1,196 +1,169 @@
 """The process that has the jobs: sets the scene, then lets jobs come and go until its input is closed.
 
-``python -m demo.lab.stage ORDERS`` runs on the simulated server. ``ready`` on its output means that the scene is set;
-with ``is_still`` nothing happens after that.
+It runs on the simulated server. ``ready`` on its output means that the scene is set.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterator, Mapping
 
-from autogpu import lease
-from autogpu.devices import probe
-from autogpu.devices.model import Inventory
-from demo.lab import job, people
-from demo.lab.scene import MOST_FOR_VISITORS, Part, comings, scene_for
+from demo.lab.scene import MOST_FOR_VISITORS, Part, comings, lost_gpu, scene_for
 from tests.gpusim.__main__ import fleet_named
-from tests.gpusim.fleet import Fleet
 from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import write_fleet
 
+ROOT = Path(__file__).resolve().parents[2]
+JOB = Path(__file__).with_name("job.py")
 LONGEST_START_S = 60.0
 LONGEST_QUEUE = 3
+LOOK_S = 0.2
+PREFIX = len("GPU-")  # or MIG-, of a UUID
 # An idle GPU of the notebook: as far back as the driver's samples reach.
 IDLE_SAMPLES = (0,) * 64
 
 
-@dataclass(frozen=True)
-class Orders:
-    """What the lab tells its stage.
-
-    Attributes:
-        folder: That of the simulated server.
-        fleet: Its name or its file.
-        seed: Of what comes and goes.
-        users: Uids by name; empty where all jobs are our own.
-        is_still: Whether nothing happens after the scene is set.
-    """
-
-    folder: str
-    fleet: str
-    seed: int = 1
-    users: Mapping[str, int] = field(default_factory=dict)
-    is_still: bool = False
-
-    def text(self) -> str:
-        """As the one argument of the command."""
-        return json.dumps(asdict(self))
-
-
 @dataclass
 class Running:
-    """A job that was started."""
+    """A job that was started; ``gpus`` holds UUIDs without their prefix, empty until it has its GPUs."""
 
     part: Part
-    pid: int
-    reports: int
+    process: subprocess.Popen[str]
     state: str = "starting"
-    uuids: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
     until_s: float | None = None
 
 
 class Stage:
     """All jobs of the server."""
 
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._folder = Path(orders.folder)
-        self._fleet: Fleet = fleet_named(orders.fleet)
+    def __init__(self, folder: Path, fleet: str, *, is_still: bool) -> None:
+        self._folder = folder
+        self._fleet = fleet_named(fleet)
         # A file may describe what is on its GPUs, and anything may be too large for those.
-        self._is_ours = orders.fleet in FLEETS
-        gpus = self._fleet.gpus
-        self._scene = scene_for(len(gpus), is_cut=any(gpu.mig is not None for gpu in gpus))
+        self._is_ours = fleet in FLEETS
+        self._is_still = is_still
         self._running: list[Running] = []
-        self._last: Inventory = self._prepared()
-
-    def _prepared(self) -> Inventory:
-        """Load, and do once, all that a job does: some users could not read it from this checkout."""
-        lost = self._scene.lost
+        gpus = list(self._fleet.gpus)
+        self._parts = scene_for(len(gpus), is_cut=any(gpu.mig is not None for gpu in gpus))
+        lost = lost_gpu(len(gpus))
         if lost is not None and self._is_ours:
-            gpus = list(self._fleet.gpus)
             gpus[lost] = replace(gpus[lost], nvml="GPU_IS_LOST")
             self._fleet = replace(self._fleet, gpus=tuple(gpus))
-            write_fleet(self._fleet, self._folder)
-        last = probe.finish(probe.start(os.environ))
-        if last.failure:
-            raise SystemExit(f"the simulated server can't be read: {last.failure}")
-        probe.prepare(last)
-        job.request(os.environ, last)
-        folder = lease.find_folder(os.environ)
-        held = lease.acquire_lease(lease.Lease(folder, ""), lambda *_: {last.devices[0].uuid: 1})
-        if held is not None:
-            held.release()
-        return last
+            write_fleet(self._fleet, folder)
 
     def set_scene(self) -> None:
-        """Start what is there when one comes, one after the other: so it is the same each time."""
-        for part in self._scene.parts:
+        """Start the first jobs one after the other, so that each gets the same GPU every time."""
+        for part in self._parts:
             one = self._start(part)
             end_s = time.monotonic() + LONGEST_START_S
             while one.state == "starting" and time.monotonic() < end_s:
-                self._listen(0.5)
+                self._listen()
             if one.state not in ("on", "waiting") and self._is_ours:
                 raise SystemExit(f"{part.script} of {part.who} did not start: {one.state}")
 
     def go_on(self) -> None:
         """Let jobs come and go until the input is closed."""
-        coming: Iterator[tuple[float, Part]] = comings(self._orders.seed, self._free()[:MOST_FOR_VISITORS])
-        next_s, part = float("inf"), None
-        for one in self._running:
-            self._will_end(one)
-        while True:
-            if not self._orders.is_still and part is None:
-                delay_s, part = next(coming)
-                next_s = time.monotonic() + delay_s
-            ends = [one.until_s for one in self._running if one.until_s is not None]
-            if self._listen(max(0.0, min([next_s, *ends, time.monotonic() + 60.0]) - time.monotonic())):
-                return
+        coming = comings(self._free()[:MOST_FOR_VISITORS])
+        delay_s, part = next(coming)
+        next_s = time.monotonic() + delay_s
+        while not self._listen():
             now_s = time.monotonic()
-            for one in [one for one in self._running if one.until_s is not None and one.until_s <= now_s]:
-                self._end(one)
-            if part is not None and now_s >= next_s:
+            for one in list(self._running):
+                if one.until_s is not None and one.until_s <= now_s:
+                    self._end(one)
+            if now_s >= next_s:
                 if sum(one.state == "waiting" for one in self._running) < LONGEST_QUEUE:
                     self._start(part)
-                part = None
-
-    def _will_end(self, one: Running) -> None:
-        is_for_good = self._orders.is_still or one.part.stays_s is None
-        one.until_s = None if is_for_good else time.monotonic() + (one.part.stays_s or 0)
-
-    def _free(self) -> list[str]:
-        """UUIDs of the GPUs and MIG instances that can be read and on which nobody is."""
-        taken = {uuid for one in self._running for uuid in one.uuids}
-        readable = probe.finish(probe.start(os.environ)).devices
-        return [device.uuid for device in readable if not device.mig_enabled and device.uuid not in taken]
+                delay_s, part = next(coming)
+                next_s = now_s + delay_s
 
     def close(self) -> None:
         """End every job."""
         for one in list(self._running):
             self._end(one)
 
+    def _free(self) -> list[str]:
+        """UUIDs of the readable GPUs and MIG instances without a job."""
+        taken = {gpu for one in self._running for gpu in one.gpus}
+        cards = [gpu.uuid for gpu in self._fleet.gpus if gpu.mig is None and not gpu.nvml]
+        instances = [instance.uuid for instance in self._fleet.instances]
+        return [uuid for uuid in [*cards, *instances] if uuid[PREFIX:] not in taken]
+
     def _start(self, part: Part) -> Running:
-        if not (self._orders.users or self._orders.is_still):
-            part = replace(part, script=f"{part.who}-{part.script}")  # all are of one user, and a person is to be seen
-        reader, writer = os.pipe()
-        memory = self._last.devices[0].memory_total_bytes or 0
-        pid = job.start(part, self._orders.users.get(part.who), self._last, memory, writer)
-        os.close(writer)
-        self._running.append(Running(part, pid, reader))
+        # All are of one user, and a person is to be seen.
+        name = part.script if self._is_still else f"{part.who}-{part.script}"
+        script = self._folder / "jobs" / name
+        script.parent.mkdir(exist_ok=True)
+        shutil.copy(JOB, script)
+        own = part.environ(self._fleet.gpus[0].memory_bytes)
+        command = [sys.executable, str(script), str(part.share), "1e6"]
+        if part.has_autogpu:
+            command = [sys.executable, "-m", "autogpu", "run", "--hold", "--", *command]
+        else:
+            # As people do who look at nvidia-smi once and write a number into their script.
+            own["CUDA_VISIBLE_DEVICES"] = self._fleet.gpus[0].uuid
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "HOME": str(self._folder), "AUTOGPU_POLICY": os.devnull, **own},
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.append(Running(part, process))
         return self._running[-1]
 
     def _end(self, one: Running) -> None:
         self._running.remove(one)
-        os.close(one.reports)
-        os.kill(one.pid, signal.SIGKILL)
-        os.waitpid(one.pid, 0)
+        os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.communicate()
         self._show_load()
 
-    def _listen(self, seconds: float) -> bool:
-        """Take in what jobs report, for so long; whether our input is closed."""
-        reports = {one.reports: one for one in self._running}
-        for readable in select.select([0, *reports], [], [], seconds)[0]:
-            if readable == 0:
-                if not os.read(0, 1024):
-                    return True
-                continue
-            one = reports[readable]
-            text = os.read(readable, 4096).decode()
-            if not text:
-                one.state = f"ended, {one.state}"
+    def _listen(self) -> bool:
+        """Read what jobs print, for a moment; return True if our input is closed."""
+        jobs = {one.process.stdout: one for one in self._running}
+        readable = select.select([sys.stdin, *jobs], [], [], LOOK_S)[0]
+        for one in [jobs[stream] for stream in readable if stream in jobs]:
+            one.gpus = tuple(one.process.stdout.readline().split()[1:])
+            if not one.gpus:
+                one.state = "ended"
                 self._end(one)
                 continue
-            word, *rest = text.splitlines()[-1].split(" ")
-            if word == "on":
-                one.state, one.uuids = "on", tuple(rest)
-                self._will_end(one)
-                self._show_load()
-            else:
-                one.state = text.splitlines()[-1] if word == "failed" else word
-        return False
+            one.state = "on"
+            self._backdate("job", one)
+            stays_s = one.part.stays_s
+            one.until_s = None if stays_s is None else time.monotonic() + stays_s
+            self._show_load()
+        for one in self._running:
+            if one.state == "starting" and self._backdate("wait", one):
+                one.state = "waiting"
+        return sys.stdin in readable
+
+    def _backdate(self, kind: str, one: Running) -> bool:
+        """Give the job's lease, or its ticket in the queue, the age of its part; return True if there is one."""
+        files = list((self._folder / "leases").glob(f"{kind}.{os.getuid()}.{one.process.pid}.*"))
+        written_s = time.time() - one.part.minutes * 60
+        for file in files:
+            os.utime(file, (written_s, written_s))
+        return bool(files)
 
     def _show_load(self) -> None:
-        """What the driver shows of each GPU's work is what the jobs on it are said to do."""
+        """Give each GPU the utilization that the jobs on it are said to have."""
         gpus = []
         for gpu in self._fleet.gpus:
-            busy = [one.part.utilization for one in self._running if gpu.uuid in one.uuids]
+            busy = [one.part.utilization for one in self._running if gpu.uuid[PREFIX:] in one.gpus]
             if busy:
                 idle = () if max(busy) else IDLE_SAMPLES
                 gpu = replace(gpu, utilization=max(busy), utilization_samples=idle)
@@ -198,18 +171,31 @@ class Stage:
         write_fleet(replace(self._fleet, gpus=tuple(gpus)), self._folder)
 
 
-def main(text: str) -> None:
+@contextmanager
+def started_stage(environ: Mapping[str, str], folder: Path, fleet: str, *, is_still: bool = False) -> Iterator[None]:
+    """Start the jobs on the simulated server in ``folder``, and end them afterwards."""
+    command = [sys.executable, "-m", "demo.lab.stage", str(folder), fleet, "still" if is_still else ""]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stdin=pipe, stdout=pipe) as stage:
+        if stage.stdout is None or stage.stdout.readline() != b"ready\n":
+            raise SystemExit("the jobs of the simulated server did not start")
+        yield
+
+
+def main(folder: str, fleet: str, still: str) -> None:
     """Have the jobs until the input is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the lab's shell is not for the others' jobs
-    people.end_with_parent(os.getppid(), signal.SIGKILL)
-    stage = Stage(Orders(**json.loads(text)))
+    stage = Stage(Path(folder), fleet, is_still=bool(still))
     try:
         stage.set_scene()
         print("ready", flush=True)
-        stage.go_on()
+        if still:
+            sys.stdin.read()
+        else:
+            stage.go_on()
     finally:
         stage.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
