@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autogpu.cli.screen import show_line as show_line
+from autogpu.cli.screen import show_line
 from tests.gpusim import Call
 
 GIB = 1 << 30

@@ -1,13 +1,8 @@
 """What ``--help`` prints as an example, and what a page says of ``wait``, is typed into a shell as it stands there."""
 
 import os
-import re
-import shlex
-import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -76,50 +71,6 @@ def test_an_example_works_as_printed(place, typed, verb, example):
     typed(example, status=int(example.startswith(FAILS)))
 
 
-def told_by(last):
-    """The line of the page that tells by this program that GPUs are free."""
-    page = (environments.ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
-    return re.search(rf"^\$ (autogpu wait --count 2 && (?:\S+ \| )?{last} .*)$", page, re.MULTILINE)[1]
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
-def test_tmux_marks_the_window_in_which_the_bell_says_that_gpus_are_free(typed, tmp_path):
-    tmux = f"tmux -f /dev/null -S {tmp_path}/tmux"
-    line = shlex.quote(f"{told_by('printf')}; {tmux} wait-for -S said; cat")
-    in_another_window = f"{tmux} new-session -d 'cat' && {tmux} new-window -d {line}"
-    looks = f"{tmux} wait-for said && {tmux} list-windows -F '#{{window_bell_flag}}'; {tmux} kill-server"
-    assert typed(f"{in_another_window} && {looks}") == "0\n1\n"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
-def test_a_service_of_ones_own_is_told_that_gpus_are_free(typed):
-    said = []
-
-    class Service(BaseHTTPRequestHandler):
-        def do_POST(self):
-            said.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_):
-            """Not on stderr."""
-
-    with HTTPServer(("127.0.0.1", 0), Service) as service:
-        service.timeout = 120
-        once = threading.Thread(target=service.handle_request)
-        once.start()
-        here = f"http://127.0.0.1:{service.server_port}/"
-        typed(told_by("curl").replace("https://example.org/", here), no_proxy="*")
-        once.join(timeout=120)
-    assert said == [("/for-me", b"GPUs are free")]
-
-
-def test_a_mail_says_that_gpus_are_free(typed, place):
-    # A test machine sends none.
-    write_program(place / "bin" / "mail", """printf '%s\\n' "$@" && test -n "$(cat)\"""")
-    assert typed(told_by("mail")) == "-s\nGPUs are free\nme@example.org\n"
-
-
 @pytest.fixture
 def completed(folder_of_autogpu):
     def complete(line, shell="bash"):
@@ -141,11 +92,6 @@ def test_a_shell_completes_verbs_options_a_policys_words_and_the_command_to_run(
     assert completed("autogpu run --bus").split() == ["plain,--busy"]
     assert completed("autogpu run --busy sh").split() == ["plain,share"]
     assert completed("autogpu run -- tra").split() == ["file,tra"]
-
-
-@pytest.mark.parametrize("line", ["autogpu stats --", "autogpu config chek ", "autogpu run --cuont 2 --bu"])
-def test_a_shell_that_completes_behind_a_mistyped_word_gets_no_error(completed, line):
-    completed(line)
 
 
 def test_the_printed_script_is_one_that_bash_accepts(typed):

@@ -1,9 +1,7 @@
 """Which simulated GPUs CUDA shows to a process, and in which order."""
 
-import time
-
 from tests.gpusim import Gpu
-from tests.support.simulator_client import PCI, run_cuda, seen_by_cuda
+from tests.support.simulator_client import PCI, seen_by_cuda
 
 UUIDS = [
     "GPU-aaaa0000-1111-2222-3333-444444444444",
@@ -48,13 +46,6 @@ VISIBLE = {
     "uuid, then index": ("GPU-c,0", [3]),
     "no MIG": ("MIG-GPU-aaaa0000/0/0", []),
 }
-ORDERS = {
-    "fastest first": ({}, [2, 1, 0, 3]),
-    "fastest first, said": ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [2, 1, 0, 3]),
-    "pci": (PCI, [0, 1, 2, 3]),
-    "indices follow the order": ({"CUDA_VISIBLE_DEVICES": "0,3"}, [2, 3]),
-    "uuids don't": ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-c"}, [0, 3]),
-}
 
 
 def positions(server, environs):
@@ -66,26 +57,3 @@ def test_a_list_of_visible_devices_is_read_as_cuda_does(server_of):
     environs = [{"CUDA_VISIBLE_DEVICES": value, **PCI} for value, _ in VISIBLE.values()]
     seen = positions(server_of(*FOUR), environs)
     assert dict(zip(VISIBLE, seen)) == {rule: expected for rule, (_, expected) in VISIBLE.items()}
-
-
-def test_an_empty_entry_is_no_prefix_of_the_only_gpu(server_of):
-    assert positions(server_of(FOUR[0]), [{"CUDA_VISIBLE_DEVICES": "GPU-a,"}]) == [[0]]
-
-
-def test_device_order(server_of):
-    seen = positions(server_of(*FOUR), [environ for environ, _ in ORDERS.values()])
-    assert dict(zip(ORDERS, seen)) == {rule: expected for rule, (_, expected) in ORDERS.items()}
-
-
-def test_equal_gpus_stand_in_pci_order_and_speed_overrules(server_of):
-    assert positions(server_of(Gpu(), Gpu(), Gpu(speed=2_000_000)), [{}]) == [[2, 0, 1]]
-
-
-def test_the_log_counts_gpus_in_pci_order(server_of):
-    server = server_of(*FOUR)
-    run_cuda(server, "cuda.cuInit(0); context(0); allocate(1 << 20)", CUDA_VISIBLE_DEVICES="0")
-    calls = server.calls()
-    assert [(call.call, call.gpu) for call in calls] == [("cuInit", None), ("context", 2), ("allocate", 2)]
-    times = [call.time_s for call in calls]
-    assert times == sorted(times)
-    assert times[-1] <= time.monotonic()

@@ -44,23 +44,6 @@ def test_a_card_that_is_split_is_counted_as_its_instances():
     assert screen(host(inventory(*cut(0), gpu(1))))[0].endswith("1 of 1 GPU free")
 
 
-def test_an_instance_whose_card_is_not_shown_has_its_whole_name():
-    rows = screen(LAB, "ann")
-    assert "0:0 A100 MIG 4g.20gb 2.0 of 20.0 20.0 % busy" in rows
-
-
-def test_a_card_of_which_no_instance_is_shown_is_split_all_the_same():
-    card = replace(CARD, compute_processes=(Process(99, GIB),))
-    parts = [replace(part, compute_processes=()) for part in PARTS]
-    assert "GPU 0 A100 0.0 of 24.0 - % MIG" in screen(host(inventory(card, *parts)), "bob")
-
-
-def test_what_a_script_would_get_is_named_by_its_number():
-    view = host(inventory(CARD, *PARTS))
-    assert any("would get GPU 0:0: the idlest of 4" in line for line in screen(view))
-    assert view.preview.reasons[0].startswith("  GPU 0:0: first choice: free")
-
-
 def test_the_json_names_the_card_and_the_number_of_an_instance():
     told = json.loads(json.dumps(LAB.to_json()))
     assert [(each["parent"], each["instance"]) for each in told["gpus"]][:2] == [(None, None), (CARD.uuid, 0)]
@@ -68,12 +51,6 @@ def test_the_json_names_the_card_and_the_number_of_an_instance():
     for each in told["gpus"]:
         del each["parent"], each["instance"]  # as an older autogpu says it
     assert [each.label for each in from_json(told).gpus] == ["0", "0", "0", "0", "0", "1"]
-
-
-def test_the_faults_of_a_card_are_told_once():
-    sick = replace(CARD, remapping_failed=True)
-    view = host(inventory(sick, *(replace(part, remapping_failed=True) for part in PARTS)))
-    assert [bool(each.health_problems) for each in view.gpus] == [True, False, False, False, False]
 
 
 def test_metrics_tell_the_state_of_what_a_job_can_take():
