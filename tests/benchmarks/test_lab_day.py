@@ -7,12 +7,12 @@ import pytest
 from benchmarks import lab_day
 from benchmarks.lab import bounds, tables
 from benchmarks.lab.contenders import DEFAULT, ORACLE
-from benchmarks.lab.day import DAY_S, DURATIONS_S, GIB, HOUR_S, Job, Setting, jobs_of_day, quantile
+from benchmarks.lab.day import DAY_S, GIB, HOUR_S, Job, Setting, jobs_of_day
 from benchmarks.lab.figures import day_of
-from benchmarks.lab.others import ByHand, Exclusive, GpuTil
-from benchmarks.lab.replay import Attempt, Later, NoGpu, Replay, Start, Wait
+from benchmarks.lab.others import Exclusive
+from benchmarks.lab.replay import Attempt, NoGpu, Replay, Start, Wait
 from benchmarks.lab.rules import Autogpu
-from benchmarks.lab.server import MOST_WORK, Server, speed
+from benchmarks.lab.server import Server
 
 ONE_CARD = Setting(gpus=1, card_bytes=24 * GIB)
 
@@ -42,14 +42,6 @@ def replayed(contender, *jobs, setting=ONE_CARD):
     return Replay(setting, 1, contender, jobs).run()
 
 
-class Gputil:
-    """What GPUtil 1.4 does, which is not installed for tests."""
-
-    @staticmethod
-    def getAvailability(gpus, maxLoad, maxMemory):
-        return [int(gpu.load < maxLoad and gpu.memoryUtil < maxMemory) for gpu in gpus]
-
-
 # The day
 
 
@@ -71,46 +63,7 @@ def test_the_jobs_are_as_much_work_as_the_load_says(load):
     assert min(job.duration_s for job in jobs) >= 60
 
 
-def test_a_quantile_is_what_was_published_and_between_two_in_proportion():
-    assert [quantile(DURATIONS_S, part) for part, _ in DURATIONS_S] == [value for _, value in DURATIONS_S]
-    assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5) == pytest.approx(10.0)
-    assert quantile(((0.0, 1.0), (1.0, 100.0)), 0.5, is_linear=True) == 50.5
-
-
-def test_memory_is_a_scripts_and_fits_the_card():
-    jobs = jobs_of_day(Setting(card_bytes=11 * GIB), 1)
-    of_script = {}
-    for each in jobs:
-        of_script.setdefault(each.script, []).append(each.peak_bytes)
-
-    assert max(each.peak_bytes for each in jobs) <= 0.95 * 11 * GIB
-    assert all(max(sizes) < 1.17 * min(sizes) for sizes in of_script.values())
-
-
-def test_a_stated_need_is_enough():
-    stated = [job for job in jobs_of_day(Setting(stating=0.5), 1) if job.need_bytes is not None]
-
-    assert stated
-    assert all(job.peak_bytes <= job.need_bytes <= 1.25 * job.peak_bytes + GIB / 2 for job in stated)
-
-
 # The server
-
-
-@pytest.mark.parametrize(
-    ("utilization", "expected"),
-    [(0.1, 1.0), (0.75, 1.0), (1.25, 0.87), (1.75, 0.74), (2.59, 0.5)],
-    ids=["alone", "up-to-three-quarters", "a-little-slower", "as-one-and-a-third-card", "no-more-than-that"],
-)
-def test_jobs_of_a_card_slow_each_other_down(utilization, expected):
-    assert speed(utilization) == pytest.approx(expected)
-    assert utilization * speed(utilization) <= MOST_WORK + 1e-9
-
-
-def test_two_jobs_that_fill_a_card_take_longer():
-    outcome = replayed(Puts(), job(0, utilization=0.875), job(1, utilization=0.875))
-
-    assert outcome.took_s[0] == pytest.approx(HOUR_S / 0.74 + 10, rel=0.01)
 
 
 def test_a_job_that_comes_to_its_cap_ends_there_and_is_started_again():
@@ -123,24 +76,10 @@ def test_a_job_that_comes_to_its_cap_ends_there_and_is_started_again():
     assert outcome.took_s[0] > HOUR_S + 300
 
 
-def test_a_job_without_room_has_failed():
-    outcome = replayed(Puts(), job(0, gib=20), job(1, gib=8, at_s=600))
-
-    assert {number for _, number in outcome.deaths} == {1}
-    assert outcome.victims == 0 < outcome.failed
-
-
 def test_a_job_whose_memory_a_later_one_took_is_a_victim():
     outcome = replayed(Puts(), job(0, gib=22), job(1, gib=4, at_s=3))
 
     assert (outcome.victims, outcome.deaths[0][1]) == (1, 0)
-
-
-def test_what_was_promised_beyond_a_card_is_counted_while_it_lasts():
-    outcome = replayed(Puts(), job(0, gib=16), job(1, gib=10, at_s=1800, hours=0.5))
-
-    # 2 GiB too many, for less than a minute each time, until one of them has ended.
-    assert 0 < outcome.over_byte_s <= 2 * GIB * 60 * len(outcome.deaths)
 
 
 # Who decides
@@ -167,33 +106,6 @@ def test_true_needs_never_fail():
     outcome = Replay(Setting(), 1, Autogpu("wait", has_true_needs=True)).run()
 
     assert (outcome.failed, outcome.victims, outcome.over_byte_s) == (0, 0, 0)
-
-
-def test_by_hand_it_is_the_card_with_the_least_memory_in_use():
-    server = Server(2, 24 * GIB)
-    server.start(job(1), 0, 0.0).step = 12
-    burst = [replace(job(number), submission=5) for number in (2, 3)]
-    together, spread = ByHand(spreads=False), ByHand(spreads=True)
-
-    assert [together.place(attempt_of(each), 9.0, server, ()) for each in burst] == [Start(1), Start(1)]
-    assert [spread.place(attempt_of(each), 9.0, server, ()) for each in burst] == [Start(1), Start(0)]
-
-
-def test_gputil_looks_again_in_a_quarter_of_an_hour():
-    server = Server(2, 24 * GIB)
-    server.start(job(1, utilization=0.9), 0, 0.0)
-    rules = GpuTil(Gputil)
-
-    assert rules.place(attempt_of(job(2)), 9.0, server, ()) == Start(1)
-    server.start(job(2, gib=20, utilization=0.1), 1, 0.0).step = 12
-    assert rules.place(attempt_of(job(3)), 9.0, server, ()) == Later(900.0)
-
-
-def test_exclusive_cards_are_given_in_the_order_of_submission():
-    outcome = replayed(Exclusive(), job(0), job(1, at_s=60), job(2, at_s=120, hours=0.1))
-
-    assert [number for _, number, _, _ in outcome.starts] == [0, 1, 2]
-    assert outcome.took_s[2] == pytest.approx(2.1 * HOUR_S - 120 + 10)
 
 
 def test_a_job_that_waits_to_share_starts_after_a_minute():

@@ -17,7 +17,6 @@ from tests.gpusim.fields import (
     MOST_GPUS,
     NVML_ERRORS,
     SAMPLES_OF_CONSTANT_LOAD,
-    UUID_OF_INSTANCE,
     FleetError,
     Size,
     check,
@@ -44,7 +43,7 @@ class Instance:
     nvml: str = ""
 
     def __post_init__(self) -> None:
-        check(self, uuid=UUID_OF_INSTANCE)
+        check(self)
 
 
 @dataclass(frozen=True)

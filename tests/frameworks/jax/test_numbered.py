@@ -128,21 +128,6 @@ def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, o
     assert machine.run(LITERAL, AUTOGPU_COUNT="3").exit_status == 0
 
 
-@pytest.mark.parametrize(
-    ("script", "environ"),
-    [
-        pytest.param("import jax\n[][2]", {}, id="another-list"),
-        pytest.param(f"{LITERAL}".replace("2", "4"), {}, id="a-gpu-that-is-not-there"),
-        pytest.param(LITERAL, {"AUTOGPU_LEVEL": "quiet"}, id="a-quiet-policy"),
-        pytest.param(LITERAL, {"JAX_PLATFORMS": "cpu"}, id="on-the-cpu"),
-    ],
-)
-def test_other_index_errors_name_no_setting(script, environ, machine_of):
-    ran = machine_of("jax", *FOUR).run(f"import jax\njax.devices()\n{script}", fresh=True, **environ)
-    assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
-    assert [line for line in ran.said if "the script names" in line] == []
-
-
 def test_count_of_the_policy_holds_below_and_above_the_number(machine_of):
     machine = machine_of("jax", *FOUR)
     assert machine.run(NUMBERED.replace("2", "1"), AUTOGPU_COUNT="3").stdout == "{CudaDevice(id=1)} 3\n"

@@ -55,22 +55,6 @@ TOLD = (
         words=("--gpu", "{n}"),
     ),
     Program(
-        "a-variable-of-the-environment",
-        "where = torch.device('cuda', int(os.environ['CARD']))\nx = torch.nn.Linear(2, 2).to(where)",
-        environ={"CARD": "{n}"},
-    ),
-    Program(
-        "a-configuration-that-is-read",
-        "import json\nsettings = json.load(open('settings.json'))\n"
-        "with torch.cuda.device(settings['gpu']):\n    x = torch.ones(3, device='cuda')",
-        files={"settings.json": '{"gpu": {n}}'},
-    ),
-    Program(
-        "an-object",
-        "class Trainer:\n    def __init__(self, card):\n        self.device = torch.device('cuda', card)\n"
-        "    def train(self):\n        return torch.ones(3, device=self.device)\nx = Trainer({n}).train()",
-    ),
-    Program(
         "a-configuration-that-is-executed",
         "exec(open('settings.py').read())\nx = torch.ones(3).to(device)",
         files={"settings.py": "device = torch.device('cuda', {n})\n"},
@@ -84,26 +68,10 @@ TOLD = (
         files={"placement.py": "import torch\ndef place(x, n):\n    device = f'cuda:{n}'\n    return x.to(device)\n"},
     ),
     Program(
-        "in-no-variable-but-an-option",
-        "x = torch.ones(3, device=f'cuda:{sys.argv[1].partition(\"=\")[2]}')",
-        words=("trainer.device={n}",),
-    ),
-    Program(
         "a-plain-number",
         "x = torch.ones(3).cuda(int(sys.argv[2]))",
         words=("--gpu", "{n}"),
         lost_before_2_7=frozenset({"alone", "two"}),
-    ),
-    Program(
-        "parsed-arguments",
-        "import argparse\nargs = argparse.Namespace(card=int(os.environ['CARD']))\n"
-        "args.device = torch.device('cuda', args.card)\nx = torch.ones(3).to(args.device)",
-        environ={"CARD": "{n}"},
-    ),
-    Program(
-        "a-dictionary",
-        "settings = {'device': 'cuda:' + os.environ['CARD']}\nx = torch.ones(3, device=settings['device'])",
-        environ={"CARD": "{n}"},
     ),
     Program("after-a-look-at-the-first", "name = torch.cuda.get_device_name(0)\nx = torch.ones(3, device='cuda:{n}')"),
 )
@@ -112,14 +80,6 @@ CUDA = "x = torch.ones(3, device='cuda')"
 SAYS_CUDA = (
     Program("documented", f'"""Runs on cuda:2."""\nHELP = "such as cuda:2"\n{CUDA}'),
     Program("device-of-a-microphone", f"microphone = int(sys.argv[2])\n{CUDA}", words=("--device", "2")),
-    Program("variables-of-the-environment", CUDA, environ={"GPU": "2", "DEVICE": "2", "RANK_OF_LORA": "2"}),
-    Program("a-table-of-folds", f"folds, rank = {{'device': 3}}, 2\n{CUDA}"),
-    Program(
-        "rank-of-no-launcher",
-        "def setup(rank):\n    torch.cuda.set_device(rank)\n"
-        "local_rank = int(sys.argv[2])\nx = torch.nn.Linear(2, 2).cuda()",
-        words=("--rank", "2"),
-    ),
     Program("of-two-kinds", f"if len(sys.argv) > 9:\n    x = torch.ones(3, device='cuda:2')\n{CUDA}"),
 )
 

@@ -81,14 +81,6 @@ def test_so_with_older_versions(version, machine_of):
     assert_they_have_a_gpu_each(machine, two(main=ASKS), two())
 
 
-def test_workers_that_use_no_gpu_take_none(machine_of):
-    machine = machine_of("torch", *IDLE)
-    job = machine.start(two(device='"cpu"'))
-    assert [line.partition(" ")[2] for line in (*all_at_once(job), job.line())] == ["cpu", "cpu"]
-    assert machine.claims() == {}
-    assert job.end().exit_status == 0
-
-
 PARALLEL = """
 import sys
 import torch
@@ -149,37 +141,6 @@ def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, cla
     (shown,) = machine.claimed_bytes().values()
     assert set(shown) == claimed
     assert [gpu for gpu, size in job.end().allocated.items() if size] == used
-
-
-# And the same in a child: a subprocess shares what it has, under the same numbers.
-WITH_A_CHILD = """
-import os
-import subprocess
-import sys
-import torch
-model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[3, 1])
-torch.empty(8, device="cuda:3")
-print(os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
-if "CHILD" not in os.environ:
-    subprocess.run([sys.executable, __file__], env={**os.environ, "CHILD": "1"}, check=True)
-"""
-
-
-def test_a_child_of_a_dataparallel_counts_as_its_parent(machine_of):
-    ran = machine_of("torch", *FOUR).run(WITH_A_CHILD, fresh=True)
-    of_parent, of_child = ran.stdout.splitlines()
-    assert of_parent == of_child
-    assert ran.contexts == [3]
-
-
-def test_a_dataparallel_in_a_child_of_a_program_that_uses_none_has_two_idle_gpus(machine_of):
-    script = WITH_A_CHILD.replace("[3, 1]", "[2, 3]").replace("\nmodel =", '\nif "CHILD" in os.environ:\n    model =')
-    script = script.replace("\ntorch.empty", "\n    torch.empty").replace(
-        'device="cuda:3")', 'device="cuda:2"), torch.empty(8, device="cuda:3")'
-    )
-    ran = machine_of("torch", *IDLE[:2], BUSY, IDLE[3]).run(script, fresh=True)
-    assert {gpu for gpu, size in ran.allocated.items() if size} == {1, 3}, ran.stderr
-    assert ["the 2 idlest of 4" in line for line in ran.said] == [True], ran.stderr
 
 
 # Its workers import PyTorch, and it does not.
