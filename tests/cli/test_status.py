@@ -137,7 +137,6 @@ def unread(cause, said):
 
 LOST = inventory(gpu(0), unreadable=(UnreadableDevice(1, "GPU is lost"),))
 UNKNOWN = inventory(gpu(0, total_gib=None, used_gib=None, busy=None, name="NVIDIA GB10"))
-AILING = replace(host(LOST), policy_problems=["select.cuont is unknown"], lease_folder_problem="it is a link")
 FOLDER = LeaseFolder("/run/autogpu", "host", "root", 0)
 UNREADABLE = tuple(UnreadableLease(f"job.7.7.{number}", user, "no") for number, user in enumerate(("mal", "")))
 FOUR = inventory(*map(gpu, range(4)))

@@ -8,7 +8,6 @@ from autogpu.policy.model import LayerName
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
-PER_USER = "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}"
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", or "" for none'
 NOTHING_NEAR = "; `autogpu config` lists the keys"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -113,11 +112,6 @@ class Program(Running):
     def said(self) -> list[Any]:
         """The next values that it says."""
         return json.loads(self.line())
-
-    def kill_unreaped(self) -> None:
-        """Let it be a zombie."""
-        self._process.kill()
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 
 def hold(server: Server, device: int, size: int, **environ: str) -> Program:
