@@ -18,7 +18,8 @@ from autogpu.lease.model import (
     Terms,
     Waiter,
 )
-from autogpu.lease.snapshot import LeaseSnapshot, Processes, UnreadableFile, processes_of, snapshot
+from autogpu.lease.processes import Processes, processes_of
+from autogpu.lease.snapshot import LeaseSnapshot, UnreadableFile, snapshot
 
 __all__ = ["Cap", "CapCause", "Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
 __all__ += ["NoFolderYet", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter", "acquire_lease"]

@@ -13,7 +13,8 @@ from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
-from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, is_held_above, own_files
+from autogpu.lease.processes import is_held_above
+from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 

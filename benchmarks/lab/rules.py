@@ -16,7 +16,7 @@ from typing import Literal, Sequence
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
 from autogpu.lease import Cap, CapCause
 from autogpu.lease.model import Demand, Holder, Waiter
-from autogpu.lease.snapshot import Processes
+from autogpu.lease.processes import Processes
 from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Verdict

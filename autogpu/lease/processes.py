@@ -1,0 +1,126 @@
+"""The processes of each job, as ``/proc`` shows them.
+
+They are the holder of a lease, the processes below it, and those that keep its lease alive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Iterable, Mapping, Sequence
+
+from autogpu import process
+from autogpu.errors import ignoring, raise_if_from_script
+from autogpu.frozen import Value
+from autogpu.lease.model import Holder
+
+# Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
+_MOST_UNLISTED = 16
+
+
+class Processes(Value):
+    """The processes of the jobs of this host, as this pid namespace counts them.
+
+    Attributes:
+        of_lease: By a lease's name; the holder first, or where it has ended the oldest that keeps the lease alive.
+    """
+
+    of_lease: Mapping[str, tuple[int, ...]]
+
+    def of(self, holder: Holder) -> tuple[int, ...]:
+        """Those of one holder's job, apart from those that have leases of their own."""
+        return self.of_lease.get(holder.name, ())
+
+
+def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complete: bool = False) -> Processes:
+    """Find the job of each process that the driver lists.
+
+    Args:
+        listed: By the driver, without this process.
+        is_complete: Find as well all holders that it does not list, or who keeps their leases, for showing.
+    """
+    namespace = process.pid_namespace()
+    here = {each.name: each for each in holders if each.pid_namespace == namespace}
+    found = _listed_pids(here, listed)
+    unlisted = [name for name, pids in found.items() if not pids]
+    firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
+    keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
+    for name, first in firsts.items():
+        first = first or keepers.get(name)
+        if first:
+            found[name].insert(0, first)
+    return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
+
+
+def _listed_pids(here: Mapping[str, Holder], listed: Iterable[int]) -> dict[str, list[int]]:
+    """Return the pids that the driver lists, keyed by the lease of their job, each behind the pid of its holder."""
+    by_pid: dict[int | None, list[Holder]] = defaultdict(list)
+    for each in here.values():
+        by_pid[each.pid].append(each)
+    found: dict[str, list[int]] = {name: [] for name in here}
+    for pid in sorted(listed):
+        owner = _owner(list(process.with_ancestors(pid)), here, by_pid)
+        if owner is not None:
+            found[owner.name] += filter(None, (owner.pid_here, pid))
+    return found
+
+
+def _owner(
+    above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
+) -> Holder | None:
+    """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
+    for pid, start in above:
+        named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
+        # A lease may name any process, such as root's sshd, which has started most others.
+        fitting = [each for each in named if each.uid in (0, process.owner(pid))]
+        if fitting:
+            # Another user may have written the same pid into a lease of his.
+            uid = process.owner(pid)
+            return min(fitting, key=lambda holder: holder.uid != uid)
+    kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
+    return next(kept, None)
+
+
+def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
+    """True if one of the processes ``above``, as (pid, start time), is the holder or a fork that keeps its lease open.
+
+    Also true if this can't be checked: the holder is in another pid namespace, or ``/proc`` hides all processes.
+    """
+    above = list(above)
+    if not above or holder.pid_namespace != process.pid_namespace():
+        return True
+    return (holder.pid, holder.start_time) in above or any(holder.name in _kept_leases(*each) for each in above)
+
+
+def _oldest_keepers() -> Mapping[str, int]:
+    """Return the pid of the oldest process that keeps each lease open, keyed by the lease's name.
+
+    All leases share one pass through ``/proc``, because any user can make thousands of leases.
+    """
+    found: dict[str, int] = {}
+    for start, pid in sorted((start, pid) for pid, _, start in process.running()):
+        for name in _kept_leases(pid, start):
+            found.setdefault(name, pid)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
+    """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
+    folder = Path(f"/proc/{pid}")
+    names = []
+    try:
+        own = f"job.{folder.stat().st_uid}."
+        descriptors = os.listdir(folder / "fd")  # noqa: PTH208
+    except OSError as error:  # it has ended
+        raise_if_from_script(error)
+        return ()
+    for descriptor in descriptors:
+        with ignoring(OSError):  # it has closed this one meanwhile
+            name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
+            # One that only reads it has no lock there.
+            if name.startswith(own) and b"OFDLCK" in (folder / "fdinfo" / descriptor).read_bytes():
+                names.append(name)
+    return tuple(names)
