@@ -12,12 +12,13 @@ from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause
-from autogpu.process import owner, unix_s
+from autogpu.process import unix_s
 from autogpu.selection.decision import Verdict
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, remedy_for
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes
 from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.selection.model import Claim, SelectionRequest
+from autogpu.users import owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

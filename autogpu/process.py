@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 # The most ancestors that are followed; real processes have fewer. Other jobs wait for the mutex during the search.
 _MOST_ABOVE = 64
 
-SUBORDINATE_IDS = "/etc/subuid"
-
-# Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
-# number: it says nothing of who that is. proc(5), overflowuid.
-UNKNOWN_UID = 65534
-
 
 # The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
 def _clock(name: str, on_windows: Callable[[], float]) -> Callable[[], float]:
@@ -153,52 +147,3 @@ def running() -> Iterator[tuple[int, int, int]]:
         found = parent_and_start(pid)
         if found is not None:
             yield (pid, *found)
-
-
-def owner(pid: int) -> int | None:
-    """Return the effective user of a process, ``None`` if there is no such process.
-
-    Of all that is in ``/proc/<pid>``, the folder itself belongs to that user even if the process may not be dumped.
-    Source: ``task_dump_owner()`` of ``fs/proc/base.c``.
-    """
-    try:
-        return user_of(os.stat(f"/proc/{pid}").st_uid)
-    except OSError as error:
-        raise_if_from_script(error)
-        return None
-
-
-_users: dict[int, int] = {}
-_subordinate_ids: list[tuple[str, int, int]] | None = None
-
-
-def user_of(uid: int) -> int:
-    """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
-    global _subordinate_ids
-    if _subordinate_ids is None:
-        _subordinate_ids = _read_subordinate_ids()
-    if uid not in _users:
-        names = [name for name, first, count in _subordinate_ids if first <= uid < first + count]
-        _users[uid] = _uid_of(names[0], uid) if names else uid
-    return _users[uid]
-
-
-def _uid_of(name: str, unknown: int) -> int:
-    import pwd
-
-    try:
-        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
-    except KeyError as error:
-        raise_if_from_script(error)
-        return unknown
-
-
-def _read_subordinate_ids() -> list[tuple[str, int, int]]:
-    try:
-        text = read_bytes(SUBORDINATE_IDS).decode(errors="replace")
-    except OSError as error:
-        raise_if_from_script(error)
-        return []
-    lines = [line.strip().split(":") for line in text.splitlines()]
-    ranges = [line for line in lines if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal()]
-    return [(name, int(first), int(count)) for name, first, count in ranges]

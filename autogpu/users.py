@@ -1,11 +1,19 @@
-"""Names of users, and what a user types to run a command as root."""
+"""Users: whose a process is, their names, and what they type to run a command as root."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from autogpu.errors import raise_if_from_script
+from autogpu.process import read_bytes
 from autogpu.text import printable
+
+SUBORDINATE_IDS = "/etc/subuid"
+
+# Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
+# number: it says nothing of who that is. proc(5), overflowuid.
+UNKNOWN_UID = 65534
 
 
 def sudo() -> str:
@@ -28,3 +36,52 @@ def user_name(uid: int) -> str:
     except (ImportError, KeyError) as error:
         raise_if_from_script(error)
         return f"uid {uid}"
+
+
+def owner(pid: int) -> int | None:
+    """Return the effective user of a process, ``None`` if there is no such process.
+
+    Of all that is in ``/proc/<pid>``, the folder itself belongs to that user even if the process may not be dumped.
+    Source: ``task_dump_owner()`` of ``fs/proc/base.c``.
+    """
+    try:
+        return user_of(Path(f"/proc/{pid}").stat().st_uid)
+    except OSError as error:
+        raise_if_from_script(error)
+        return None
+
+
+_users: dict[int, int] = {}
+_subordinate_ids: list[tuple[str, int, int]] | None = None
+
+
+def user_of(uid: int) -> int:
+    """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
+    global _subordinate_ids
+    if _subordinate_ids is None:
+        _subordinate_ids = _read_subordinate_ids()
+    if uid not in _users:
+        names = [name for name, first, count in _subordinate_ids if first <= uid < first + count]
+        _users[uid] = _uid_of(names[0], uid) if names else uid
+    return _users[uid]
+
+
+def _uid_of(name: str, unknown: int) -> int:
+    import pwd
+
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise_if_from_script(error)
+        return unknown
+
+
+def _read_subordinate_ids() -> list[tuple[str, int, int]]:
+    try:
+        text = read_bytes(SUBORDINATE_IDS).decode(errors="replace")
+    except OSError as error:
+        raise_if_from_script(error)
+        return []
+    lines = [line.strip().split(":") for line in text.splitlines()]
+    ranges = [line for line in lines if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal()]
+    return [(name, int(first), int(count)) for name, first, count in ranges]

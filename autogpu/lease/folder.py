@@ -16,7 +16,8 @@ from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.lease.model import LeaseUnavailable, NoFolderYet
 from autogpu.lease.mounts import mounts_of
-from autogpu.process import UNKNOWN_UID, monotonic_s
+from autogpu.process import monotonic_s
+from autogpu.users import UNKNOWN_UID
 from autogpu.variables import LEASE_DIR
 
 HOST_FOLDER = Path("/run/autogpu")

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
@@ -283,7 +283,7 @@ def ancestor_lease(
         above: The processes above this one, each as its pid and start.
     """
     marked = _marker(environ)[:3]
-    uid = process.user_of(os.geteuid())
+    uid = users.user_of(os.geteuid())
     # In a container of its own a child may have the same pid.
     own = os.getpid(), process.pid_namespace()
     others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own and holder.uid == uid)

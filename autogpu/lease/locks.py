@@ -16,7 +16,7 @@ import stat
 import struct
 from typing import Callable
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.process import unix_s
 
@@ -224,7 +224,7 @@ def flock_holder(descriptor: int) -> str | None:
     if found is None or found.group(1) == "0":
         return None
     pid = int(found.group(1))
-    uid = process.owner(pid)
+    uid = users.owner(pid)
     # The process that took it, also after its end: a fork may keep it.
     return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
 

@@ -9,7 +9,7 @@ import re
 from types import MappingProxyType
 from typing import Any, Callable, Mapping
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.errors import AutoGpuError, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.text import printable
@@ -135,7 +135,7 @@ class Holder(Value):
         if self.pid is None or self.pid_namespace is None or self.pid_namespace != process.pid_namespace():
             return None
         is_it = self.start_time is not None and process.start_time(self.pid) == self.start_time
-        return self.pid if is_it and process.owner(self.pid) == self.uid else None
+        return self.pid if is_it and users.owner(self.pid) == self.uid else None
 
 
 class Demand(Value):

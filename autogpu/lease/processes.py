@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Iterable, Mapping, Sequence
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.lease.model import Holder
@@ -74,10 +74,10 @@ def _owner(
     for pid, start in above:
         named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
         # A lease may name any process, such as root's sshd, which has started most others.
-        fitting = [each for each in named if each.uid in (0, process.owner(pid))]
+        fitting = [each for each in named if each.uid in (0, users.owner(pid))]
         if fitting:
             # Another user may have written the same pid into a lease of his.
-            uid = process.owner(pid)
+            uid = users.owner(pid)
             return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
     return next(kept, None)

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from typing import Iterable, Iterator, Mapping, Tuple
 
-from autogpu import process
+from autogpu import users
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.lease import locks, model
@@ -129,7 +129,7 @@ class FolderReader:
                     if error.errno in _OWN_ERRORS and not is_partial:
                         raise
                     if error.errno != errno.ENOENT:
-                        owner = process.user_of(status.st_uid)
+                        owner = users.user_of(status.st_uid)
                         unreadable.append(UnreadableFile(name, owner, error.with_traceback(None)))
             if value is not None:
                 found[key] = value
@@ -155,7 +155,7 @@ class FolderReader:
                 if status.st_ino in seen:
                     continue  # another user may have given it names, at its owner's expense
                 seen.add(status.st_ino)
-                by_user[process.user_of(status.st_uid)].append((entry.name, status))
+                by_user[users.user_of(status.st_uid)].append((entry.name, status))
         return by_user
 
 
@@ -210,7 +210,7 @@ def _alive(
 
 def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
-    uid = process.user_of(opened.status.st_uid)
+    uid = users.user_of(opened.status.st_uid)
     size = opened.status.st_size
     # A longer text can't be understood, and a part of one would count now and then, where only blanks are cut off.
     most = size if size <= min(left[uid], _MAX_TEXT_BYTES) else 0

@@ -14,8 +14,8 @@ from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy.kinds import quoted
 from autogpu.policy.model import LayerName, Origin, Problem
-from autogpu.process import UNKNOWN_UID
 from autogpu.text import printable, short_path
+from autogpu.users import UNKNOWN_UID
 from autogpu.variables import POLICY_FILE
 
 PROJECT_FILE = "autogpu.toml"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.lease import LeaseUnavailable
 from tests.lease.choosers import promised
 from tests.lease.conftest import ALICE, BOB, holders, needs_root, until, waiters
@@ -176,9 +176,9 @@ FIRST_SUBORDINATE = 200000
 def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, path, start, monkeypatch, are_known):
     ids = path.parent / "subuid"
     ids.write_text(f"# name:first:count\nnobody-at-all:1:x\n{ALICE}:{FIRST_SUBORDINATE}:65536\n" * are_known)
-    monkeypatch.setattr(process, "SUBORDINATE_IDS", ids)
-    monkeypatch.setattr(process, "_subordinate_ids", None)
-    monkeypatch.setattr(process, "_users", {})
+    monkeypatch.setattr(users, "SUBORDINATE_IDS", ids)
+    monkeypatch.setattr(users, "_subordinate_ids", None)
+    monkeypatch.setattr(users, "_users", {})
     bob = start("--uid", str(BOB))
     for _ in range(5):
         bob.ask("acquire", gpus={"GPU-0": 1})
@@ -192,8 +192,8 @@ def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, p
     with monkeypatch.context() as counted:
         counted.setattr(os, "open", lambda name, *how, **more: opened.append(name) or really_open(name, *how, **more))
         seen = holders(folder)
-    users = [holder.uid for holder in seen]
-    assert (users.count(BOB), users.count(ALICE if are_known else FIRST_SUBORDINATE), len(users)) == (5, 1, 6)
+    owners = [holder.uid for holder in seen]
+    assert (owners.count(BOB), owners.count(ALICE if are_known else FIRST_SUBORDINATE), len(owners)) == (5, 1, 6)
     assert len(opened) <= (4096 if are_known else 8192) + 10
 
 

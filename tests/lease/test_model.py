@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu import process
+from autogpu import process, users
 from autogpu.frozen import replace
 from autogpu.lease import Holder, Waiter
 from tests.lease.conftest import ALICE, needs_root
@@ -48,5 +48,5 @@ def test_owner_of_a_process_that_may_not_be_dumped_is_its_user():
     with subprocess.Popen([sys.executable, "-c", UNDUMPABLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alices:
         assert alices.stdout.readline()
         assert Path(f"/proc/{alices.pid}/fd").stat().st_uid == 0
-        assert process.owner(alices.pid) == ALICE
+        assert users.owner(alices.pid) == ALICE
         alices.communicate(timeout=60)

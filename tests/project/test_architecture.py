@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "text"},
-    {"process", "users", "stderr"},
-    {"uncaught", "snippet", "devices.enumeration"},
+    {"process", "stderr"},
+    {"uncaught", "users", "snippet", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
     {"history", "frameworks.model"},
     {"reporting", "acquire", "engines", "visibility"},

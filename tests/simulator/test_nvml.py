@@ -1,5 +1,7 @@
 """What NVML and the tools that people use say of the simulated GPUs."""
 
+from dataclasses import replace
+
 from tests.gpusim import Gpu
 from tests.support.simulator_client import GIB, MIB, run_nvml
 
