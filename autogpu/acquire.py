@@ -30,7 +30,6 @@ from autogpu.selection.members import (
 )
 from autogpu.selection.memory import demand_of
 from autogpu.selection.model import SelectionRequest
-from autogpu.variables import LEASE
 
 OnWait = Callable[[QueueState, Decision], None]
 
@@ -42,15 +41,14 @@ _UNCLAIMED_LOOK_S = 2.0
 _GONE_S = 5.0
 
 
-class Taken(Value):
-    """The decision for a process, and what it holds by it.
+class Holding(Value):
+    """What a process holds: the decision, and the lease by which others see it.
 
     Attributes:
-        lease: Keeps its claim for the life of the process, and a rank's what all ranks of its job were promised;
-            ``None`` where nothing is claimed.
+        lease: Covers the GPUs of all ranks of a rank's job; ``None`` if nothing is claimed.
         problem: What stood in the way of claiming; ``None`` if nothing did.
-        is_parents: Whether the claim is a part of its parent process's.
-        is_listed: ``CUDA_VISIBLE_DEVICES`` was written by it, so that CUDA counts the claimed GPUs first.
+        is_parents: True if the claim is a part of the parent process's.
+        is_listed: True if ``CUDA_VISIBLE_DEVICES`` lists the claimed GPUs first, so that CUDA counts them first.
     """
 
     decision: Decision
@@ -61,25 +59,25 @@ class Taken(Value):
 
     @property
     def is_unclaimed(self) -> bool:
-        """No lease could be written: others don't see what the process takes."""
+        """True if no lease could be written: other jobs don't see this one."""
         return self.problem is not None and self.lease is None
 
 
-def covers(taken: Taken, selection: SelectionRequest, *, is_assigned: bool) -> bool:
-    """A framework wants nothing beyond what was taken.
+def is_sufficient(holding: Holding, selection: SelectionRequest, *, is_assigned: bool) -> bool:
+    """True if a framework wants nothing beyond what the process holds.
 
     Args:
-        is_assigned: A framework was told of it, so that the process can't have others instead.
+        is_assigned: True if a framework has the GPUs already, so that the process can't have others instead.
     """
-    if taken.lease is None:
+    if holding.lease is None:
         return is_assigned and selection.named is None
-    uuids, claimed = selection.uuids or (), frozenset(taken.lease.claims)
+    uuids, claimed = selection.uuids or (), frozenset(holding.lease.claims)
     if uuids and claimed.issuperset(uuids):
         return True
     # The script may name several, of which nothing was known before CUDA's start.
-    if not is_assigned and (selection.wanted.named > len(claimed) or not taken.is_listed):
+    if not is_assigned and (selection.wanted.named > len(claimed) or not holding.is_listed):
         return False
-    decided = [device.uuid for device in taken.decision.devices]
+    decided = [device.uuid for device in holding.decision.devices]
     return claimed.intersection(uuids).issuperset(decided if selection.named is None else selection.named_uuids)
 
 
@@ -90,7 +88,7 @@ def acquire(
     read: Callable[[], Inventory | None],
     on_wait: OnWait,
     above: Callable[[], Iterable[tuple[int, int]]] = with_ancestors,
-) -> Taken:
+) -> Holding:
     """Decide which GPUs the process takes and claim them.
 
     Args:
@@ -104,7 +102,7 @@ def acquire(
         GaveUp: No GPU came free in the time that the policy gives.
     """
     if why_none(request):
-        return Taken(decide(request))
+        return Holding(decide(request))
     attempt = _Acquisition(by_scripts_list(request), script, read, on_wait, above)
     try:
         return attempt.acquire(environ)
@@ -120,13 +118,13 @@ def acquire(
     return attempt.go_unclaimed(problem)
 
 
-class FurtherReadings:
+class WaitReadings:
     """The readings of a process that waits: a failing one counts only after others have failed for seconds."""
 
     def __init__(self) -> None:
         self._failing_s: float | None = None
 
-    def counts(self, inventory: Inventory | None, decision: Decision) -> bool:
+    def should_use(self, inventory: Inventory | None, decision: Decision) -> bool:
         """True if one of the awaited GPUs answered, or none has for 5 s; ``decision`` is the last one."""
         awaited = {device.uuid for device in decision.ranking.suitable}
         now_s = monotonic_s()
@@ -152,15 +150,15 @@ class _Acquisition:
         self._on_wait = on_wait
         self._above = above
         self._wait_begun_s: float | None = None
-        self._readings = FurtherReadings()
+        self._readings = WaitReadings()
         self._folder: lease.Folder | None = None
         self._family: Family | None = None
         self._job = job_of_ranks(request)
 
-    def acquire(self, environ: Mapping[str, str]) -> Taken:
+    def acquire(self, environ: Mapping[str, str]) -> Holding:
         """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
         folder = self._folder = lease.find_folder(environ)
-        holders = lease.snapshot(folder).holders if environ.get(LEASE) else ()
+        holders = lease.snapshot(folder).holders if lease.is_marked(environ) else ()
         parent = lease.ancestor_lease(environ, holders, self._above()) if holders else None
         self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
         shared = decide_as_member(self._request, self._family) if self._family else None
@@ -179,18 +177,18 @@ class _Acquisition:
                 on_wait=self._report,
                 before_look=lambda: self._read_again(decision),
             )
-        return Taken(decision, wanted if is_held else None, wanted.problem if is_held else None)
+        return Holding(decision, wanted if is_held else None, wanted.problem if is_held else None)
 
-    def _share(self, folder: lease.Folder, family: Family, shared: Decision) -> Taken:
+    def _share(self, folder: lease.Folder, family: Family, shared: Decision) -> Holding:
         """Share the claim of the parent's job; without a lease of its own, the parent's claim still stands."""
         own = Lease(folder, self._script, group=family.parent.group)
         try:
             held = lease.acquire_lease(own, lambda *_: shared.claims or None)
         except LeaseUnavailable as error:
-            return Taken(shared, problem=error, is_parents=True)
-        return Taken(shared, held, held.problem if held else None, is_parents=True)
+            return Holding(shared, problem=error, is_parents=True)
+        return Holding(shared, held, held.problem if held else None, is_parents=True)
 
-    def go_unclaimed(self, problem: LeaseUnavailable) -> Taken:
+    def go_unclaimed(self, problem: LeaseUnavailable) -> Holding:
         """If no lease can be written: decide by the leases that can be read, and wait without a place in the queue."""
         self._job = ""
         while True:
@@ -200,7 +198,7 @@ class _Acquisition:
                     leases = lease.snapshot(self._folder, is_partial=True)
             decision, _ = self._choose(leases.holders, leases.queue)
             if decision.verdict is not Verdict.WAIT:
-                return Taken(decision, problem=problem)
+                return Holding(decision, problem=problem)
             if self._wait_begun_s is None:
                 self._wait_begun_s = monotonic_s()
             waited_s = self._waited_s
@@ -252,7 +250,7 @@ class _Acquisition:
 
     def _read_again(self, decision: Decision) -> None:
         inventory = self._read()
-        if self._readings.counts(inventory, decision) and inventory is not None:
+        if self._readings.should_use(inventory, decision) and inventory is not None:
             self._request = replace(self._request, inventory=inventory)
 
 

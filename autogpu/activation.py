@@ -16,7 +16,6 @@ from autogpu.errors import (
     AutoGpuError,
     NoEligibleDevice,
     WaitTimeout,
-    is_interruption,
     raise_if_from_script,
     where_raised,
 )
@@ -37,8 +36,8 @@ allocation: Allocation | None = None
 # By its top-level module, each framework that this process has imported.
 imported: dict[str, HookedFramework] = {}
 
-# Pid of the process that has begun to make the allocation. A child that is forked in the middle begins again.
-_begun_in: int | None = None
+# Makes the allocation.
+_beginning = process.OncePerProcess()
 
 # Two frameworks may be used for the first time in two threads.
 _lock = process.fork_safe_rlock(sys.modules[__name__], "_lock")
@@ -108,16 +107,8 @@ def after_import(framework: str, module: ModuleType) -> None:
 
 def _begin(started_with: str | None) -> Allocation:
     """For the first framework that is imported, or used; the same for all others."""
-    global _begun_in
     with _lock:
-        if allocation is None and _begun_in != os.getpid():
-            _begun_in = os.getpid()
-            try:
-                _read_and_resolve(started_with)
-            except BaseException as error:
-                if is_interruption(error):
-                    _begun_in = None
-                raise
+        _beginning.run(lambda: _read_and_resolve(started_with))
     if allocation is None:
         raise _SwitchedOff
     return allocation

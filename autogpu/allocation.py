@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable, ContextManager, Iterable, MutableMapping, Sequence
+from typing import Any, Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
 from autogpu import engines, stderr
-from autogpu.acquire import Taken, acquire, covers, script_name
+from autogpu.acquire import Holding, acquire, is_sufficient, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
@@ -27,10 +27,9 @@ from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, Reason, Verdict, left_alone
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
-from autogpu.selection.model import ONE_GPU, SelectionRequest, wanted_gpus
-from autogpu.selection.ranks import library_count, told_of_siblings
-from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices, restore
-from autogpu.variables import LEASE
+from autogpu.selection.model import SelectionRequest, wanted_gpus
+from autogpu.selection.ranks import library_count, rank_env
+from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices
 from autogpu.visibility import GpuList
 
 TYPE_CHECKING = False
@@ -52,13 +51,13 @@ class Allocation:
         gpu_list: The list of GPUs in the environment.
         cuda: The CUDA driver that the frameworks load.
         this_run: The record of this run of the script, with what earlier runs needed.
-        taken: The last decision with its lease; ``None`` before the first decision and after the claim was given back.
+        holding: The last decision with its lease; ``None`` before the first decision and after a release.
         wants_order: True if one of the frameworks uses the GPUs that CUDA counts first.
         frameworks: Names of the imported frameworks.
         assigned_to: Names of the frameworks that have their GPUs.
         reported: True if the line about the process's GPUs was printed, False if the line that it uses none, ``None``
             before either.
-        told: The variables that describe the ranks of a job, as they were when last read.
+        rank_env: The variables that describe the ranks of a job, as they were when last read.
         lock: Protects all of this, because two threads may use two frameworks.
         say_in_each_rank: Prints a line in this process, also if it is not the first rank of its job.
     """
@@ -86,17 +85,12 @@ class Allocation:
         self.readings = Readings(reader, environ, first_reading)
         self.gpu_list = GpuList(resolved.policy, environ, initial, cuda, grant, **list_options)
         self.this_run = ThisRun(resolved.policy, environ, grant)
-        self.taken: Taken | None = None
+        self.holding: Holding | None = None
         self.wants_order = False
         self.frameworks: list[str] = []
         self.assigned_to: set[str] = set()
         self.reported: bool | None = None
-        self.told = told_of_siblings(environ)
-        # AUTOGPU_LEASE names the claim for child processes. These are its value before this process wrote it, and the
-        # last value that was written, with the pid of the writer.
-        self._parents_marker: str | None = None
-        self._written_marker: tuple[int, str] | None = None
-        self._has_told_what_is_kept = False
+        self.rank_env = rank_env(environ)
         self.say_in_each_rank: Callable[[str], None] = lambda line: say(resolved.as_typed(line))
         self.lock = fork_safe_rlock(self)
 
@@ -120,12 +114,12 @@ class Allocation:
     @property
     def decision(self) -> Decision | None:
         """The last decision; ``None`` until a framework is about to use GPUs."""
-        return self.taken.decision if self.taken else None
+        return self.holding.decision if self.holding else None
 
     @property
     def lease(self) -> Lease | None:
         """The lease of the process; ``None`` if nothing is claimed."""
-        return self.taken.lease if self.taken else None
+        return self.holding.lease if self.holding else None
 
     @property
     def claims_before_cuda(self) -> bool:
@@ -156,16 +150,40 @@ class Allocation:
 
     # The import
 
-    def list_gpus(self, *, anew: bool) -> None:
-        """List the pool, idlest first, unless it is listed already; again if ``anew``. Claim nothing."""
-        policy = self.policy
+    def join(self, framework: Framework) -> None:
+        """Note that the process has imported a framework."""
+        self.frameworks.append(framework.NAME)
+
+    def list_gpus(self, *, wants_order: bool) -> None:
+        """List the pool, idlest first, unless it is listed already. Claim nothing.
+
+        Args:
+            wants_order: True if the framework uses the GPUs that CUDA counts first.
+        """
         with self.lock:
-            if anew or not self.visible.is_listed:
-                inventory = self.readings.wait(IMPORT_DEADLINE_S)
-                self.gpu_list.list_gpus(inventory)
-                self.readings.prepare()
-                if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
-                    self.say(policy_messages.unmatched(self.resolved, inventory, self.visible.spec))
+            self.wants_order |= wants_order
+            if not self.visible.is_listed:
+                self._list(is_choice=False)
+
+    def list_choice(self, variables: Mapping[str, str]) -> None:
+        """List only the idlest GPUs, because a framework without hooks takes all that it finds. Claim nothing.
+
+        Args:
+            variables: Those by which the framework allocates memory as needed.
+        """
+        with self.lock:
+            if self.policy.growth:
+                for name, value in variables.items():
+                    self.environ.setdefault(name, value)
+            self._list(is_choice=True)
+
+    def _list(self, *, is_choice: bool) -> None:
+        policy = self.policy
+        inventory = self.readings.wait(IMPORT_DEADLINE_S)
+        self.gpu_list.list_gpus(inventory, is_choice=is_choice)
+        self.readings.prepare()
+        if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
+            self.say(policy_messages.unmatched(self.resolved, inventory, self.visible.spec))
 
     # CUDA's start
 
@@ -180,21 +198,21 @@ class Allocation:
                 self.gpu_list.keep_order(self.readings.newest)
             if self.visible.may_have_gpus and not has_fresh_reading:
                 self.readings.begin()
-            if self.claims_before_cuda and (is_listed_anew or self.taken is None):
+            if self.claims_before_cuda and (is_listed_anew or self.holding is None):
                 self._claim_before_cuda(said)
 
     def follow_environment(self) -> bool:
         """List the GPUs again if the script or the engine has changed the environment; return True if it has."""
         grant = self.grant
         inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
-        told = told_of_siblings(self.environ)
+        now = rank_env(self.environ)
         # If this process has its GPUs, it has set these variables for ranks that it starts, as Lightning does.
-        if is_engine_worker(self.environ) or (told != self.told and self.lease is None):
-            self.told = told
+        if is_engine_worker(self.environ) or (now != self.rank_env and self.lease is None):
+            self.rank_env = now
             grant = self.granted_by_now()
         is_listed_anew = self.gpu_list.follow(inventory, grant)
-        if is_listed_anew and self.taken is not None:
-            self.taken = replace(self.taken, is_listed=False)
+        if is_listed_anew and self.holding is not None:
+            self.holding = replace(self.holding, is_listed=False)
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
@@ -208,18 +226,18 @@ class Allocation:
                 return
             said = self._as_place(said)
         selection = self.selection_request(replace(said, gpu_count=len(pool)))
-        if self.take(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
+        if self.claim(replace(selection, uuids=pool)).verdict is Verdict.TAKE:
             self._show_claimed(inventory, said.places)
 
     def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
         """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
-        taken = self.taken
-        assert taken is not None
-        decision = taken.decision
-        at = self.gpu_list.list_claimed(inventory, decision, places, is_parents=taken.is_parents)
-        if not taken.is_parents:
+        holding = self.holding
+        assert holding is not None
+        decision = holding.decision
+        at = self.gpu_list.list_claimed(inventory, decision, places, is_parents=holding.is_parents)
+        if not holding.is_parents:
             decision = replace(decision, indices=at)
-        self.taken = replace(taken, decision=decision.counted_as(self.visible.pool), is_listed=True)
+        self.holding = replace(holding, decision=decision.counted_as(self.visible.pool), is_listed=True)
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
@@ -234,13 +252,13 @@ class Allocation:
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
 
-    def hide_where_none_is_taken(self) -> None:
+    def hide_gpus_if_cpu_only(self) -> None:
         """Hide every GPU from CUDA if the process is to use none and CUDA has not started."""
         with self.lock:
             if self.assigned_to:
                 return
-            if self.taken is None and self.policy.count == 0 and self.visible.may_have_gpus:
-                self.take(self.selection_request(NOTHING_SAID))
+            if self.holding is None and self.policy.count == 0 and self.visible.may_have_gpus:
+                self.claim(self.selection_request(NOTHING_SAID))
             if self.decision is not None and self.decision.verdict is Verdict.CPU:
                 self.gpu_list.hide_all()
 
@@ -256,8 +274,10 @@ class Allocation:
         self.this_run.read_last_runs(self.readings.newest)
         # The framework reports a number that does not exist.
         is_number = visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count
+        # Lightning starts one rank for each GPU that it was given, so each rank claims one.
+        is_library_rank = library_count(self.grant.rank, self.environ) > 0
         wanted = wanted_gpus(
-            self.policy.count,
+            1 if is_library_rank else self.policy.count,
             is_set=self.resolved.settings["select.count"].is_set,
             numbers=numbers if is_number else (),
             named=request.named,
@@ -274,8 +294,7 @@ class Allocation:
             chosen=None if is_number else request.visible,
             numbers=numbers if is_number else (),
             keeps_places=is_number and self.wants_order,
-            # Lightning starts one rank for each GPU that it was given, so each rank claims one.
-            wanted=ONE_GPU if library_count(self.grant.rank, self.environ) else wanted,
+            wanted=wanted,
             busy=self.policy.busy,
             wait_s=self.policy.wait_s,
             per_user=self.policy.per_user,
@@ -286,29 +305,35 @@ class Allocation:
             ),
         )
 
-    def decide(self, selection: SelectionRequest, framework: str) -> Decision:
+    def decide_and_claim(self, selection: SelectionRequest, framework: str) -> Decision:
         """Choose and claim on fresh readings. A claim of another framework of this process is used again if it fits."""
         if selection.chosen == ():
             # The script hides all GPUs from this framework; others may still use some.
             return left_alone(selection, Reason.CHOSEN_BY_SCRIPT)
-        taken = self.taken
-        is_first, uuids = not self.assigned_to, selection.uuids or ()
-        if taken is not None and taken.lease is not None and taken.decision.has_named(selection.numbers):
-            decision = taken.decision
-        elif taken is not None and covers(taken, selection, is_assigned=not is_first):
-            decision = self.keep_decision(taken.decision.counted_as(uuids, selection.named))
-        elif taken is not None and taken.lease is not None and not is_first:
-            # Another framework has the claim, and this one's script has named other GPUs.
-            decision = replace(
-                taken.decision.counted_as(uuids, ()), verdict=Verdict.NOT_OUR_CHOICE, reason=Reason.CHOSEN_BY_SCRIPT
-            )
-        else:
-            decision = self.take(selection)
+        decision = self._decide_by_holding(selection)
+        if decision is None:
+            decision = self.claim(selection)
             self._list_by_number(decision)
-        self.assigned_to.add(framework)
-        if is_first:
+        if not self.assigned_to:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
+        self.assigned_to.add(framework)
         return decision
+
+    def _decide_by_holding(self, selection: SelectionRequest) -> Decision | None:
+        """Return the decision on a request by what the process holds already; ``None`` if it has to claim."""
+        holding = self.holding
+        if holding is None:
+            return None
+        uuids = selection.uuids or ()
+        if holding.lease is not None and holding.decision.has_named(selection.numbers):
+            return holding.decision
+        if is_sufficient(holding, selection, is_assigned=bool(self.assigned_to)):
+            return self.set_decision(holding.decision.counted_as(uuids, selection.named))
+        if holding.lease is not None and self.assigned_to:
+            # Another framework has the claim, and this one's script has named other GPUs.
+            others = holding.decision.counted_as(uuids, ())
+            return replace(others, verdict=Verdict.NOT_OUR_CHOICE, reason=Reason.CHOSEN_BY_SCRIPT)
+        return None
 
     def _list_by_number(self, decision: Decision) -> None:
         """List the GPUs for child processes in the order of this script's numbers.
@@ -321,98 +346,51 @@ class Allocation:
             self.gpu_list.list_for_children([uuids[ordinal] for ordinal in dict.fromkeys(in_order)])
             self.gpu_list.show_claimed(self.readings.newest)
 
-    def leave_order(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
-        """Claim the GPU that the script is about to use if CUDA has already put the GPUs in order.
-
-        Args:
-            places: The script's GPU numbers.
-        """
-        uuids, rank = selection.uuids or (), selection.grant.rank
-        is_worker = self.visible.order is Order.WORKERS
-        reason = Reason.WORKERS_NUMBER if is_worker else Reason.COUNTED_BEFORE
-        if self.decision is not None:
-            return self.decision
-        if is_worker or not uuids:
-            return left_alone(selection, reason)
-        number = rank.rank % len(uuids) if rank is not None else next(iter(places), 0)
-        number = number if number < len(uuids) else 0
-        in_use = [0] if number in selection.in_use else []  # its index in a list of this GPU alone
-        # The framework uses this GPU in any case, even if it is busy or the user holds as many as the cap allows.
-        alone = replace(
-            selection,
-            uuids=uuids[number : number + 1],
-            in_use=in_use,
-            gpu_count=1,
-            wanted=ONE_GPU,
-            busy="share",
-            wait_s=0.0,
-            per_user=0,
-            grant=replace(selection.grant, rank=None),
-        )
-        taken = self.take(alone)
-        if taken.verdict is Verdict.TAKE:
-            taken = replace(taken, reason=reason).counted_as(uuids)
-        elif taken.verdict is not Verdict.CANNOT_CHOOSE:
-            taken = left_alone(selection, reason)
-        return self.keep_decision(taken)
-
-    @property
-    def has_order(self) -> bool:
-        """True if CUDA counts the claimed GPUs first, or can be made to: CUDA has not started, or has one GPU."""
-        taken, uuids = self.taken, self.cuda.visible_uuids()
-        if uuids is None or len(uuids) < 2 or (taken is not None and taken.is_listed):
-            return self.visible.order is not Order.WORKERS
-        ordinals = taken.decision.ordinals if taken else ()
-        return bool(ordinals) and ordinals == tuple(range(len(ordinals)))
-
     def decide_of_hidden_pool(self, inventory: Inventory | None) -> None:
         """Decide for a process that sees no GPU because the policy, an engine or a cgroup denies all of them."""
         with self.lock:
             pool = self.visible.hidden
             # If a cgroup denies every GPU, none is hidden.
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
-            if self.taken is None and (pool or is_denied):
+            if self.holding is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
-                _raise_if_refused(self.keep_decision(decide(selection)))
+                _raise_if_refused(self.set_decision(decide(selection)))
 
     # The claim
 
-    def take(self, request: SelectionRequest) -> Decision:
+    def claim(self, request: SelectionRequest) -> Decision:
         """Decide and claim. An earlier claim is released, because the script may have listed other GPUs since."""
         self.release()
         report = waiting.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ = self.gpu_list.environ_without_autogpu()
         script = self.grant.task or script_name(getattr(sys, "argv", []))
         try:
-            taken = acquire(request, environ, script, self.readings.take, report, self._above)
-            _raise_if_refused(taken.decision)
+            holding = acquire(request, environ, script, self.readings.take, report, self._above)
+            _raise_if_refused(holding.decision)
         except GaveUp as gave_up:
             what, remedy = waiting.gave_up(gave_up)
             raise WaitTimeout(what, remedy=self.resolved.as_typed(remedy)) from None
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise
-        self.taken = taken
+        self.holding = holding
         self.tell_children()
-        if self.taken.problem:
-            self.say([leases.lease_problem(self.taken.problem, is_unclaimed=self.taken.is_unclaimed)])
+        if self.holding.problem:
+            self.say([leases.lease_problem(self.holding.problem, is_unclaimed=self.holding.is_unclaimed)])
         elif self.lease is not None and self.lease.folder.is_on_fuse():
             self.say(["; ".join(leases.folder_on_fuse(str(self.lease.folder.path)))])
-        return self.taken.decision
+        return self.holding.decision
 
-    def keep_decision(self, decision: Decision) -> Decision:
+    def set_decision(self, decision: Decision) -> Decision:
         """Replace the last decision; keep the claim."""
-        self.taken = replace(self.taken or Taken(decision), decision=decision)
+        self.holding = replace(self.holding or Holding(decision), decision=decision)
         return decision
 
     def release(self) -> None:
         """Release the claim and forget the decision."""
         if self.lease is not None:
             self.lease.release()
-        self.taken = None
-        # Later claims belong to the parent's job again. A forked child, or a value of somebody else, is left alone.
-        if self._written_marker == (os.getpid(), self.environ.get(LEASE)):
-            restore(self.environ, self._parents_marker, LEASE)
+        self.holding = None
 
     def give_back(self, framework: Framework) -> bool:
         """Release the claim unless another framework uses it too; return True if it was released."""
@@ -425,7 +403,7 @@ class Allocation:
             if wants_order:
                 self.assigned_to.clear()
             else:
-                self.keep_decision(decision)
+                self.set_decision(decision)
             return True
 
     # What it tells its children, and people
@@ -433,22 +411,8 @@ class Allocation:
     def tell_children(self) -> None:
         """Name the claim for child processes, and show the script its GPUs. Call it again when the list has changed."""
         if self.lease is not None:
-            if self._written_marker != (os.getpid(), self.environ.get(LEASE)):
-                self._parents_marker = self.environ.get(LEASE)
-            self.environ[LEASE] = marker = self.lease.marker(self.visible.spec.value)
-            self._written_marker = (os.getpid(), marker)
+            self.lease.mark_children(self.environ, self.visible.spec.value)
             self.gpu_list.show_claimed(self.readings.newest)
-
-    def leave_to_workers(self, count: int, framework: Framework) -> bool:
-        """Let ``count`` processes, which one call is about to start, choose a GPU each; return True if they will."""
-        taken = self.taken
-        is_own_choice = self.visible.spec.is_scripts or (self.gpu_list.hides_others and taken is not None)
-        if self.grant.rank is not None or is_own_choice or self.cuda.ordinals_in_use():
-            return False
-        if not 2 <= count <= len(self.uuids or ()):
-            return False
-        # A claim that the process does not use is released for them.
-        return taken is None or taken.lease is None or (not taken.is_parents and self.give_back(framework))
 
     def granted_by_now(self) -> Grant:
         """Return what an engine or a launcher grants this process by its present environment."""
@@ -460,9 +424,15 @@ class Allocation:
             grant = self.granted_by_now()
             now = engine_messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
             before = engine_messages.granted_gpus(self.grant, self.visible.spec.value)
-            if now != before and not self._has_told_what_is_kept and self.policy.level != "quiet":
-                self._has_told_what_is_kept = True
+            if now != before and self.policy.level != "quiet":
                 self.say_in_each_rank(engine_messages.kept_gpus(grant, now, before))
+
+    def begin_report(self, *, takes_some: bool) -> bool:
+        """True if a line about the process's GPUs is still to be printed: that it takes some, or so far none."""
+        if self.reported in (True, takes_some):
+            return False
+        self.reported = takes_some
+        return True
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines, but only in the first rank of a job."""

@@ -10,12 +10,13 @@ from typing import Any, Callable, Mapping
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
+from autogpu.lease import is_marked
 from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
 from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
 from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.text import printable
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
+from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -46,7 +47,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
             # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
-            rank=_rank(environ, is_below_rank_0=has_parents_list and LEASE in environ),
+            rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
             is_given=now not in (None, initial.value),
         ),
     )

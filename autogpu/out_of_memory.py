@@ -47,7 +47,7 @@ def exhaustion(
     had = peak + CONTEXT_BYTES if peak else held
     needed = had + error.asked_bytes if had else 0
     names_busy = decision.verdict is Verdict.TAKE and request.visible_spec.is_scripts and bool(decision.idle_instead)
-    is_child = allocation.taken is not None and allocation.taken.is_parents
+    is_child = allocation.holding is not None and allocation.holding.is_parents
     return Exhaustion(
         device=device,
         cap=cap,

@@ -13,7 +13,7 @@ import select
 import sys
 import time
 
-from autogpu.errors import raise_if_from_script
+from autogpu.errors import is_interruption, raise_if_from_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,31 @@ def call_after_fork(function: Callable[[], None]) -> None:
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
+
+
+class OncePerProcess:
+    """Runs a step once in a process. A child that is forked in the middle of the step runs it again.
+
+    Attributes:
+        is_done: True if the step has ended without an exception.
+    """
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._begun_in: int | None = None
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Run ``step``, unless this process has begun it before. An interrupted step may be run again."""
+        if self.is_done or self._begun_in == os.getpid():
+            return
+        self._begun_in = os.getpid()
+        try:
+            step()
+        except BaseException as error:
+            if is_interruption(error):
+                self._begun_in = None
+            raise
+        self.is_done = True
 
 
 def fork_safe_rlock(owner: Any, name: str = "lock") -> threading.RLock:

@@ -77,8 +77,13 @@ class GpuList:
         """True if GPUs that the process has not claimed are to be hidden from every library."""
         return self._policy.visible == "chosen" and not self.lists_chosen and self.grant.rank is None
 
-    def list_gpus(self, inventory: Inventory | None) -> None:
-        """List the pool, if there are readings and CUDA has not read the variable."""
+    def list_gpus(self, inventory: Inventory | None, *, is_choice: bool = False) -> None:
+        """List the pool, if there are readings and CUDA has not read the variable.
+
+        Args:
+            is_choice: True if the list has to make the choice, now and later, so that it has only the idlest GPUs.
+        """
+        self.lists_chosen |= is_choice
         self.grant = settled(self.grant, inventory)
         self._list(inventory, is_worker=self.visible.order is Order.WORKERS)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from autogpu.acquire import covers, script_name
+from autogpu.acquire import is_sufficient, script_name
 from autogpu.devices.model import ComputeMode, FailureCause, Inventory
 from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause, GaveUp
@@ -76,9 +76,9 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
 def test_what_was_claimed_covers_a_framework_that_counts_it_first_and_names_no_more(acquired):
     asked = asking(gpu(0), gpu(1))
     taken = replace(acquired(asked), is_listed=True)
-    assert covers(taken, asked, is_assigned=False)
-    assert not covers(replace(taken, is_listed=False), asked, is_assigned=False)
-    assert not covers(taken, replace(asked, wanted=replace(asked.wanted, named=2)), is_assigned=False)
+    assert is_sufficient(taken, asked, is_assigned=False)
+    assert not is_sufficient(replace(taken, is_listed=False), asked, is_assigned=False)
+    assert not is_sufficient(taken, replace(asked, wanted=replace(asked.wanted, named=2)), is_assigned=False)
 
 
 def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):

@@ -294,7 +294,7 @@ def test_a_busy_machine_refuses_where_the_policy_asks_for_an_error(started):
     with other_job(process.environ, claims_on(gpu(0))):
         with pytest.raises(NoEligibleDevice, match=r"claimed by other\.py"):
             process.framework.take()
-        assert process.allocation.taken is None
+        assert process.allocation.holding is None
     assert process.framework.take().ordinals == (0,), "the script may try again"
 
 

@@ -179,7 +179,7 @@ def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, dev
 def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
-        begun += [count] if parent.framework.on_workers(count) else []
+        begun += [count] if parent.framework.let_workers_choose(count) else []
     assert begun == list(range(2, workers + 1))
 
 

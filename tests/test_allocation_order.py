@@ -90,7 +90,7 @@ def test_others_see_what_the_script_uses_though_its_lease_is_written_once(first,
 def test_a_process_that_is_to_have_no_gpu_is_shown_none(first, policy):
     process = first(BUSY, **policy)
     process.framework.prepare()
-    process.allocation.hide_where_none_is_taken()
+    process.allocation.hide_gpus_if_cpu_only()
     assert process.environ[CUDA_VISIBLE_DEVICES] == "-1"
     process.cuda = process.framework._cuda = process.allocation.cuda = FakeCuda()
     process.framework.count()
@@ -356,7 +356,7 @@ def test_a_thread_that_starts_cuda_while_the_claim_is_left_to_workers_has_one_of
     process.framework.count()
     thread = threading.Thread(target=process.framework.assign, args=[DeviceRequest(2)])
     process.allocation.lock = LetsAnotherIn(thread)
-    assert process.framework.on_workers(2)
+    assert process.framework.let_workers_choose(2)
     assert process.claims == {1: ALL}
 
 

@@ -27,7 +27,7 @@ from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import numbered_list, original_environ
 from autogpu.stderr import say
 from autogpu.text import printable
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE, TYPED
+from autogpu.variables import CUDA_VISIBLE_DEVICES, TYPED
 
 
 @click.command(
@@ -112,7 +112,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))
     if acquired.lease is not None:
-        environ[LEASE] = acquired.lease.marker(environ[CUDA_VISIBLE_DEVICES])
+        acquired.lease.mark_children(environ, environ[CUDA_VISIBLE_DEVICES])
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
 

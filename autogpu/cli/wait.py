@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 
 import click
 
-from autogpu.acquire import FurtherReadings
+from autogpu.acquire import WaitReadings
 from autogpu.cli.jobs import wait_for_jobs
 from autogpu.cli.request import decide_now, duration, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
@@ -93,13 +93,13 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
     decision, _ = decide_now(request, "waiting")
     if decision.verdict is Verdict.WAIT and within_s and is_terminal():
         say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
-    readings = FurtherReadings()
+    readings = WaitReadings()
     while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
         time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
         # In this process, where it takes a tenth of the time that a process for it would.
         inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
         # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
-        if readings.counts(inventory, decision) and not inventory.failure:
+        if readings.should_use(inventory, decision) and not inventory.failure:
             request = replace(request, inventory=inventory)
         decision, _ = decide_now(request, "waiting")
     return decision

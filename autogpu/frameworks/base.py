@@ -2,7 +2,7 @@
 
 That class provides what :class:`Framework` leaves open. Before the framework takes GPUs, its hooks call within
 ``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it is known what it takes. The other methods, in
-their order below, and ``hide_where_none_is_taken`` of its ``allocation`` are for a framework that lists GPUs before, or
+their order below, and ``hide_gpus_if_cpu_only`` of its ``allocation`` are for a framework that lists GPUs before, or
 ends up without them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 from autogpu import process, stderr, uncaught
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
-from autogpu.errors import is_interruption, raise_if_from_script
+from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.lease import Cap
 from autogpu.reporting import choice
@@ -89,8 +89,7 @@ class HookedFramework(Framework):
         """Do nothing yet; ``begin`` makes the allocation of this process, or returns it."""
         self._begin = begin
         self._allocation: Allocation | None = None
-        self._has_listed = False
-        self._lists_in: int | None = None
+        self._listing = process.OncePerProcess()
         self.guard = guard
         self.lock = process.fork_safe_rlock(self)
         self.assignment: Assignment | None = None
@@ -104,7 +103,7 @@ class HookedFramework(Framework):
     @property
     def allocation(self) -> Allocation:
         """The one that all frameworks of the process have. One whose import is short joins it at its first use."""
-        if not self._has_listed:
+        if not self._listing.is_done:
             with self.lock:
                 self._list(self._joined(), self.find_hooks())
         return self._joined()
@@ -114,7 +113,7 @@ class HookedFramework(Framework):
 
     def join(self, allocation: Allocation) -> Allocation:
         self._allocation = allocation
-        allocation.frameworks.append(self.NAME)
+        allocation.join(self)
         return allocation
 
     # The import
@@ -130,17 +129,7 @@ class HookedFramework(Framework):
 
     def _list(self, allocation: Allocation, hooks: Hooks) -> None:
         """Order the visible GPUs once, as far as the hooks need it."""
-        # If another thread forks a child during this, the child starts it again.
-        if self._has_listed or self._lists_in == os.getpid():
-            return
-        self._lists_in = os.getpid()
-        try:
-            self._order_gpus(allocation, hooks)
-        except BaseException as error:
-            if is_interruption(error):
-                self._lists_in = None
-            raise
-        self._has_listed = True
+        self._listing.run(lambda: self._order_gpus(allocation, hooks))
 
     def _order_gpus(self, allocation: Allocation, hooks: Hooks) -> None:
         if not hooks.found and not hooks.missing:
@@ -150,16 +139,13 @@ class HookedFramework(Framework):
                 if hooks.obstacle:
                     self.on_unsupported(hooks.obstacle)
             return
-        allocation.wants_order |= self.WANTS_ORDER
-        if not hooks.found:
-            # The environment has to make the choice, which the framework's context will not.
-            allocation.gpu_list.lists_chosen = True
-            for name, value in hooks.variables.items() if allocation.policy.growth else ():
-                allocation.environ.setdefault(name, value)
-        allocation.list_gpus(anew=not hooks.found)
+        if hooks.found:
+            allocation.list_gpus(wants_order=self.WANTS_ORDER)
+        else:
+            allocation.list_choice(hooks.variables)
         if self.TAKES_FIRST_GPUS and allocation.policy.count == 0:
             # Its C++ may start CUDA without a word.
-            allocation.hide_where_none_is_taken()
+            allocation.hide_gpus_if_cpu_only()
         if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([framework_messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
 
@@ -214,13 +200,14 @@ class HookedFramework(Framework):
             # A script that names GPUs after it was told to go without has the last word.
             if self.assignment is None or (self.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
-                if self.TAKES_FIRST_GPUS and not allocation.has_order:
-                    self._decision = allocation.leave_order(selection, request.places)
-                else:
-                    self._decision = allocation.decide(selection, self.NAME)
+                self._decision = self.decide(selection, request.places)
                 self._selection = selection
                 self.assignment = self._assignment_of(request, selection, self._decision)
             return self.assignment
+
+    def decide(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
+        """Choose and claim; ``places`` are the GPU numbers that the script is about to use."""
+        return self.allocation.decide_and_claim(selection, self.NAME)
 
     def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
         policy = self.allocation.policy
@@ -256,9 +243,8 @@ class HookedFramework(Framework):
         allocation, takes_some = self.allocation, bool(usage.ordinals)
         if takes_some:
             self._watch(usage)
-        if allocation.reported in (True, takes_some):
+        if not allocation.begin_report(takes_some=takes_some):
             return
-        allocation.reported = takes_some
         inventory = allocation.inventory
         if self._decision is None:
             allocation.decide_of_hidden_pool(inventory)
@@ -318,20 +304,13 @@ class HookedFramework(Framework):
     def on_unused(self) -> None:
         """The framework goes without the GPUs that it was given, for a reason of its own."""
         if self.allocation.give_back(self):
-            self.assignment = self._decision = None
+            self.forget_assignment()
             self._is_given_back = True
 
-    def on_workers(self, count: int) -> str:
-        """The program is about to start ``count`` processes by one call, of which each is to have a GPU.
-
-        Names this start, for the workers to choose together; ``""`` where each chooses for itself.
-        """
-        with self.allocation.lock:
-            if not self.allocation.leave_to_workers(count, self):
-                return ""
-            if self.allocation.taken is None:
-                self.assignment = self._decision = None
-        return f"workers.{os.getpid()}.{os.urandom(8).hex()}"
+    def forget_assignment(self) -> None:
+        """Let the framework be assigned GPUs anew at its next use."""
+        self.assignment = None
+        self._decision = None
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """A ``strategy`` that was not told which GPUs to use has made that many replicas.

@@ -5,7 +5,8 @@ GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
 """
 
 from autogpu.lease.folder import Folder, find_folder
-from autogpu.lease.leases import Lease, acquire_lease, ancestor_lease, choose_and_lease, has_parents_list
+from autogpu.lease.leases import Lease, acquire_lease, choose_and_lease
+from autogpu.lease.marker import ancestor_lease, has_parents_list, is_marked
 from autogpu.lease.model import (
     Cap,
     CapCause,
@@ -23,4 +24,5 @@ from autogpu.lease.snapshot import LeaseSnapshot, UnreadableFile, snapshot
 
 __all__ = ["Cap", "CapCause", "Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
 __all__ += ["NoFolderYet", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter", "acquire_lease"]
-__all__ += ["ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "processes_of", "snapshot"]
+__all__ += ["ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "is_marked", "processes_of"]
+__all__ += ["snapshot"]

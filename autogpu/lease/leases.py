@@ -6,17 +6,15 @@ import errno
 import os
 import time
 import weakref
-from typing import Callable, Iterable, Mapping, Sequence, TypeVar
+from typing import Callable, Mapping, MutableMapping, Sequence, TypeVar
 
-from autogpu import process, users
 from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
+from autogpu.lease.marker import ChildMarker
 from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
-from autogpu.lease.processes import is_held_above
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE
 
 # What a caller decided, which only the caller understands.
 Decided = TypeVar("Decided")
@@ -27,8 +25,6 @@ ChooseBySnapshot = Callable[[LeaseSnapshot], "tuple[Decided, Terms | None]"]
 
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
-
-_MARKER_VERSION = "v1"
 
 # Of two that claim the same without the mutex, how long the one that may stay gives the other to withdraw.
 _WITHDRAWN_S = 0.2
@@ -139,6 +135,7 @@ class Lease(LockedFile):
         self.group = group
         self.problem: LeaseUnavailable | None = None
         self.claims: Mapping[str, int] = {}
+        self._marker: ChildMarker | None = None
 
     def write(self, descriptor: int, terms: Terms) -> None:
         """Hold ``terms``, unless a reader would refuse them; :meth:`release` the lease if this fails."""
@@ -151,18 +148,22 @@ class Lease(LockedFile):
         """Let every program that this process starts from now on keep the lease, also when this process has ended."""
         self._file.leave_to_programs()
 
-    def marker(self, visible: str | None) -> str:
-        """Return the value of ``AUTOGPU_LEASE`` by which the children of this process know that they are members.
-
-        ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``, without the ``=`` if that is not set.
+    def mark_children(self, environ: MutableMapping[str, str], visible: str | None) -> None:
+        """Let the processes that are started with ``environ`` know that they are members, until :meth:`release`.
 
         Args:
-            visible: The ``CUDA_VISIBLE_DEVICES`` that the children get, as it would be without autogpu. A child that
-                finds another value is no member.
+            visible: Their ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu. A child that finds another value is
+                no member.
         """
-        pid = self.identity["pid"]
-        start = self.identity["start"]
-        return f"{_MARKER_VERSION}:{self.name}:{pid}:{start or 0}:{_as_text(visible)}"
+        if self._marker is None or not self._marker.is_in_place():
+            self._marker = ChildMarker(environ)
+        self._marker.write(self.name, self.identity, visible)
+
+    def release(self) -> None:
+        super().release()
+        if self._marker is not None and self._pid == os.getpid():
+            self._marker.remove()
+            self._marker = None
 
 
 def acquire_lease(
@@ -269,43 +270,3 @@ def _stands(
             return False
         time.sleep(_LOOK_AGAIN_S)
     return True
-
-
-def ancestor_lease(
-    environ: Mapping[str, str], holders: Iterable[Holder], above: Iterable[tuple[int, int]]
-) -> Holder | None:
-    """Return the lease that the marker in ``environ`` names, whatever is visible by now; ``None`` if it does not count.
-
-    It must be among ``holders``, of the same user, and of a process above this one: anyone may copy a variable. And it
-    must be another process's: a program that starts itself again by ``os.execv`` has lost its own.
-
-    Args:
-        above: The processes above this one, each as its pid and start.
-    """
-    marked = _marker(environ)[:3]
-    uid = users.user_of(os.geteuid())
-    # In a container of its own a child may have the same pid.
-    own = os.getpid(), process.pid_namespace()
-    others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own and holder.uid == uid)
-    named = (each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked)
-    found = next(named, None)
-    return found if found is not None and is_held_above(found, above) else None
-
-
-def has_parents_list(environ: Mapping[str, str]) -> bool:
-    """True if ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu, is what the marker's process left.
-
-    A value that was set since is an explicit choice.
-    """
-    name, _, _, left = _marker(environ)
-    return bool(name) and left == _as_text(environ.get(CUDA_VISIBLE_DEVICES))
-
-
-def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """See :meth:`Lease.marker`: the file, the pid, the start time, what was visible; empty where there is none."""
-    version, name, pid, start, visible = (environ.get(LEASE, "").split(":", 4) + [""] * 5)[:5]
-    return (name, pid, start, visible) if version == _MARKER_VERSION else ("", "", "", "")
-
-
-def _as_text(visible: str | None) -> str:
-    return "" if visible is None else "=" + visible

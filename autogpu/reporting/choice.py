@@ -286,7 +286,7 @@ def _instances_left(decision: Decision) -> str:
 
 
 def _at_cap(request: SelectionRequest) -> str:
-    return f"you hold {counted(request.per_user, 'GPU')}, the most that limits.per_user allows"
+    return f"you hold {counted(request.policy.per_user, 'GPU')}, the most that limits.per_user allows"
 
 
 def _why_none(decision: Decision, request: SelectionRequest) -> str:
@@ -333,7 +333,8 @@ def _why_fixed_order(decision: Decision, request: SelectionRequest) -> str:
     """Return why the framework takes the GPU that CUDA counts first, even if that one is busy."""
     busy = request.policy.busy
     effect = "" if busy == "share" else f', so that busy = "{busy}" has no effect'
-    return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request)
+    cap = f"; {_at_cap(request)}" if decision.is_at_cap else ""
+    return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request) + cap
 
 
 def _why_slice(decision: Decision, request: SelectionRequest) -> str:

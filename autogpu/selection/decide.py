@@ -101,6 +101,7 @@ class _Choice:
         suitable_count: How many GPUs could serve the process if none were in use.
         held: UUIDs of the GPUs that the user's jobs hold already.
         quota: How many more the user may hold.
+        is_at_cap: True if the user holds as many as the policy allows, even if the request has no cap.
     """
 
     def __init__(
@@ -126,6 +127,8 @@ class _Choice:
         # GPUs that were named are counted, but not refused.
         has_cap = request.per_user and not request.names_cards
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
+        is_not_asked = not request.per_user and 0 < request.policy.per_user <= len(self.held)
+        self.is_at_cap = self.quota <= 0 or is_not_asked
 
     @property
     def waits_for(self) -> int:
@@ -345,7 +348,7 @@ def _take(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str], at
         caps=memory.best_effort_caps(beside, request.own_pid),
         attainable=attainable,
         shortfall=_shortfall(choice, taken),
-        is_at_cap=choice.quota <= 0,
+        is_at_cap=choice.is_at_cap,
         idle_instead=choice.idle_alternatives(devices),
     )
 

@@ -97,12 +97,12 @@ def _by_launcher(
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
 
 
-def told_of_siblings(environ: Mapping[str, str]) -> Sequence[str | None]:
+def rank_env(environ: Mapping[str, str]) -> Sequence[str | None]:
     """The variables that a program itself sets for its processes, also after it has started."""
     return [environ.get(name) for name in (TF_CONFIG, WORKER, LONE_RANK, "WORLD_SIZE", *_MASTER)]
 
 
-def worker_of(number: int, count: int, job: str) -> str:
+def worker_marker(number: int, count: int, job: str) -> str:
     """The value that tells a process that it is worker ``number`` of ``count`` that a program started together."""
     return f"{number}/{count}/{job}"
 

@@ -46,7 +46,7 @@ def python_with(*requirements: str, base: Path | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Holding:
     """What a job has taken: by GPU in PCI order, ``whole`` or how many GiB."""
 
     pid: int
@@ -78,7 +78,7 @@ class Run:
         for number in range(self._count):
             (self._folder / f"end{number}.json").touch()
 
-    def taken(self, *servers: Server) -> list[Taken]:
+    def taken(self, *servers: Server) -> list[Holding]:
         """What its jobs have taken, in the order of their ranks; of equal ranks, in the order of GPUs."""
         ranked = [(told["rank"], taken_by(told["pid"], *servers)) for told in self._reports()]
         return [taken for _, taken in sorted(ranked, key=lambda each: (each[0], list(each[1].gpus)))]
@@ -87,7 +87,7 @@ class Run:
         return [json.loads(path.read_text()) for path in self._folder.glob("[0-9]*.json")]
 
 
-def taken_by(pid: int, *servers: Server) -> Taken:
+def taken_by(pid: int, *servers: Server) -> Holding:
     """What the servers' drivers say that a process has taken."""
     sizes: dict[int, int] = {}
     for server in servers:
@@ -95,7 +95,7 @@ def taken_by(pid: int, *servers: Server) -> Taken:
         for call in server.calls(pid=pid, call="allocate"):
             sizes[call.gpu] += call.bytes or 0
     in_words = {gpu: "whole" if size >= WHOLE * GIB else f"{size / GIB:.2f} GiB" for gpu, size in sizes.items()}
-    return Taken(pid, dict(sorted(in_words.items())))
+    return Holding(pid, dict(sorted(in_words.items())))
 
 
 class Script:

@@ -48,7 +48,9 @@ def test_a_process_that_changed_the_visible_devices_has_another_list(holder, fol
 
 def test_a_lease_is_none_to_its_own_process(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
-    assert ancestor_lease({LEASE: lease.marker(None)}, holders(folder), [above(os.getpid())]) is None
+    environ: dict[str, str] = {}
+    lease.mark_children(environ, None)
+    assert ancestor_lease(environ, holders(folder), [above(os.getpid())]) is None
     lease.release()
 
 
@@ -96,7 +98,8 @@ import os, subprocess, sys
 from autogpu.lease import Lease, acquire_lease, find_folder
 lease = acquire_lease(Lease(find_folder(os.environ), "a"), lambda *_: {"GPU-0": 1})
 command = [*sys.argv[2:], "sh", sys.executable, "-c", sys.argv[1]]
-child = {**os.environ, "AUTOGPU_LEASE": lease.marker(None)}
+child = {**os.environ}
+lease.mark_children(child, None)
 sys.exit(subprocess.run(command, env=child, timeout=60).returncode)
 """
 INNER = """

@@ -152,7 +152,9 @@ class Worker:
         return {"unreadable": [[file.name, file.uid, file.error.strerror] for file in found]}
 
     def marker(self, command):
-        return {"marker": self.lease.marker(command["visible"])}
+        environ: dict[str, str] = {}
+        self.lease.mark_children(environ, command["visible"])
+        return {"marker": environ[LEASE]}
 
     def fork(self, command):
         """A child that lives until it is killed, and tries what must have no effect on its parent's lease."""
@@ -170,7 +172,7 @@ class Worker:
 
     def exec(self, command):
         """Another program in the same process, which writes what it finds and sleeps."""
-        os.environ[LEASE] = self.lease.marker(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.lease.mark_children(os.environ, os.environ.get("CUDA_VISIBLE_DEVICES"))
         os.execv(sys.executable, [sys.executable, __file__, str(self.folder.path), "--after-exec"])
 
     def hold_mutex(self, command):

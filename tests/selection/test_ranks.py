@@ -18,7 +18,7 @@ from autogpu.selection.ranks import (
     library_count,
     local_rank,
     with_scripts_list,
-    worker_of,
+    worker_marker,
 )
 from autogpu.variables import LIBRARY_COUNT, WORKER
 from tests.support.selections import request
@@ -28,7 +28,7 @@ OMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
 ONE_OF_MPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
 SLURM = {"SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 STEP = {**SLURM, "SLURM_STEP_ID": "0"}
-WORKER_1 = {WORKER: worker_of(1, 3, "workers.7.ab")}
+WORKER_1 = {WORKER: worker_marker(1, 3, "workers.7.ab")}
 ONE_TASK = {**STEP, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1"}
 BY_HAND = {"LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
 DEEPSPEED = {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "WORLD_SIZE": "8"}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from autogpu import activation
 from autogpu.devices.model import CudaAttributes, CudaProperties, FailureCause, Inventory, Process
 from autogpu.frameworks.base import HookedFramework
+from autogpu.frameworks.cuda_order import CudaOrderFramework
 from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from tests.support.values import inventory
@@ -185,20 +186,18 @@ class FakeFramework(HookedFramework):
         return assignment
 
 
-class FirstGpusFramework(FakeFramework):
+class FirstGpusFramework(FakeFramework, CudaOrderFramework):
     """As PyTorch: it counts the GPUs, and its C++ takes them by their ordinals without a word."""
 
     NAME = "Firstflow"
-    TAKES_FIRST_GPUS = True
     HAS_LOGICAL_GPUS = False
-    WANTS_ORDER = True
 
     def count(self, named=0):
         """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
         with self.guard():
             places = () if named is None else (named,)
             self.prepare(DeviceRequest(0, places=places))
-            self.allocation.hide_where_none_is_taken()
+            self.allocation.hide_gpus_if_cpu_only()
             self._cuda.initialise()
             count = self.gpu_count
             if not count:

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, Mapping, Sequence
 
 from autogpu import process
-from autogpu.frameworks.base import HookedFramework, caller_named, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.base import caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.calls import calls
+from autogpu.frameworks.cuda_order import CudaOrderFramework
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frameworks.number import number_of_words
 from autogpu.frameworks.torch import libraries
@@ -24,7 +25,7 @@ from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.memory import memory_in_words
-from autogpu.selection.ranks import library_count, worker_of
+from autogpu.selection.ranks import library_count, worker_marker
 from autogpu.text import MIB
 from autogpu.variables import LIBRARY_COUNT, WORKER
 
@@ -74,12 +75,10 @@ _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
 _THREAD = re.compile(r"Caught \w+ in replica ")
 
 
-class PyTorch(HookedFramework):
+class PyTorch(CudaOrderFramework):
     """CUDA in one process, as PyTorch starts it: methods named as a function of ``torch._C`` are its hook."""
 
     NAME = "PyTorch"  # its allocator grows until the driver refuses
-    WANTS_ORDER = True
-    TAKES_FIRST_GPUS = True
 
     _has_started = False  # CUDA, by the function that is hooked for it
     _limit_makes_contexts = False
@@ -246,7 +245,7 @@ class PyTorch(HookedFramework):
         is_first_question = False
         with self.lock, self.guard():
             allocation = self.allocation
-            if allocation.gpu_list.hides_others and allocation.taken is None:
+            if allocation.gpu_list.hides_others and allocation.holding is None:
                 has_started = allocation.cuda.visible_uuids() is not None
                 is_first_question = not has_started and not importing_module()
         if is_first_question:
@@ -359,7 +358,7 @@ class PyTorch(HookedFramework):
             places = () if number is None and process.is_worker() else named or (number or 0,)
             self._said = DeviceRequest(0, count=len(named), fraction=fraction, places=places)
             self.prepare(self._said)
-            self.allocation.hide_where_none_is_taken()
+            self.allocation.hide_gpus_if_cpu_only()
 
     def _on_failure(self) -> None:
         """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
@@ -411,7 +410,7 @@ class PyTorch(HookedFramework):
         self, original: Any, fn: Any, args: Any = (), nprocs: Any = 1, *more: Any, **options: Any
     ) -> Any:
         with self.guard():
-            job = self.on_workers(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
+            job = self.let_workers_choose(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
             if job:
                 fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
         return original(fn, args, nprocs, *more, **options)
@@ -466,7 +465,7 @@ def _fraction_of_caller() -> float:
 
 def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
     """Tell this process which of the workers it is: ``job`` names their start, and no other of the host."""
-    os.environ[WORKER] = worker_of(number, count, job)
+    os.environ[WORKER] = worker_marker(number, count, job)
     return function(number, *args)
 
 

@@ -30,7 +30,7 @@ class GpuCounter:
         """
         allocation = self._allocation
         with allocation.lock:
-            is_begun = allocation.taken is not None or allocation.cuda.visible_uuids() is not None
+            is_begun = allocation.holding is not None or allocation.cuda.visible_uuids() is not None
             if is_begun or not _always_gives_a_gpu(allocation.policy):
                 return None
             allocation.follow_environment()
