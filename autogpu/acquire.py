@@ -151,6 +151,7 @@ class _Acquisition:
         self._above = above
         self._wait_begun_s: float | None = None
         self._readings = WaitReadings()
+        self._processes = _process_table(request.inventory)
         self._folder: lease.Folder | None = None
         self._family: Family | None = None
         self._job = job_of_ranks(request)
@@ -165,7 +166,7 @@ class _Acquisition:
         if self._family and shared:
             return self._share(folder, self._family, shared)
         wanted = Lease(folder, self._script, group=self._job)
-        decision, is_held = lease.choose_and_lease(wanted, self._choose)
+        decision, is_held = lease.choose_and_lease(wanted, self._choose, self._processes.of)
         if decision.verdict is Verdict.WAIT:
             self._wait_begun_s = monotonic_s()
             decision, is_held = wait_for_lease(
@@ -234,8 +235,7 @@ class _Acquisition:
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[Decision, Terms | None]:
         """Decide beside these leases; return the decision, and what to hold by it."""
         request = replace(self._request, waited_s=self._waited_s)
-        # Each is a look into /proc, and the mutex is held: only for those that the driver lists.
-        processes = lease.processes_of(holders, compute_pids(request.inventory.devices) - {os.getpid()})
+        processes = self._processes.of(holders)
         decision, claims = decide_beside(
             request, holders, waiters, processes, unix_s(), family=self._family, job=self._job
         )
@@ -252,6 +252,11 @@ class _Acquisition:
         inventory = self._read()
         if self._readings.should_use(inventory, decision) and inventory is not None:
             self._request = replace(self._request, inventory=inventory)
+            self._processes = _process_table(inventory)
+
+
+def _process_table(inventory: Inventory) -> lease.ProcessTable:
+    return lease.ProcessTable(compute_pids(inventory.devices) - {os.getpid()})
 
 
 def script_name(argv: Sequence[str]) -> str:

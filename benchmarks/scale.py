@@ -54,15 +54,17 @@ from autogpu.acquire import acquire
 from autogpu.devices import probe
 from autogpu.lease import Folder, find_folder
 from autogpu.lease.snapshot import FolderReader
-from autogpu.policy import Policy
-from autogpu.selection.model import SelectionRequest, VisibleSpec
+from autogpu import policy
+from autogpu.selection.grants import NO_ENGINE
+from autogpu.selection.members import request_for_new_process
 
 inventory = probe.finish(probe.start(os.environ))
 uuids = [device.uuid for device in inventory.devices]
 assert len(uuids) == int(sys.argv[3])
-policy = Policy(need_bytes=1 << 30)
-request = SelectionRequest(
-    policy, VisibleSpec(), inventory, uuids, gpu_count=len(uuids), own_uid=os.getuid(), own_pid=os.getpid()
+folder_of_policy = policy.working_directory()
+resolved = policy.resolve({**os.environ, "AUTOGPU_NEED": "1GiB"}, script=None, working_directory=folder_of_policy)
+request = request_for_new_process(
+    resolved, os.environ, inventory, NO_ENGINE, own_uid=os.getuid(), own_pid=os.getpid()
 )
 times = {"mutex": [], "acquire": [], "look": []}
 before = Folder.locked
@@ -82,7 +84,7 @@ for _ in range(int(sys.argv[2])):
     times["acquire"].append(time.perf_counter() - begun)
     acquired.lease.release()
 reader = FolderReader()
-with folder.opened() as descriptor:
+with folder.open() as descriptor:
     reader.read(descriptor)
     for _ in range(int(sys.argv[2])):
         begun = time.perf_counter()

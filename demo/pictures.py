@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -31,6 +30,7 @@ from rich.text import Text
 
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import View, lines
+from autogpu.frozen import replace
 from autogpu.status.model import HostStatus, JobStatus, WaiterStatus
 from autogpu.status.remote import from_json
 from demo.lab.scene import Part, scene_for

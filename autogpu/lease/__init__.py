@@ -19,10 +19,10 @@ from autogpu.lease.model import (
     Terms,
     Waiter,
 )
-from autogpu.lease.processes import Processes, processes_of
+from autogpu.lease.processes import Processes, ProcessTable, processes_of
 from autogpu.lease.snapshot import LeaseSnapshot, UnreadableFile, snapshot
 
 __all__ = ["Cap", "CapCause", "Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
-__all__ += ["NoFolderYet", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter", "acquire_lease"]
-__all__ += ["ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "is_marked", "processes_of"]
-__all__ += ["snapshot"]
+__all__ += ["NoFolderYet", "ProcessTable", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter"]
+__all__ += ["acquire_lease", "ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "is_marked"]
+__all__ += ["processes_of", "snapshot"]

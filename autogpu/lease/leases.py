@@ -187,10 +187,13 @@ def acquire_lease(
         raise
 
 
-def choose_and_lease(lease: Lease, choose: Choose[Decided]) -> tuple[Decided, bool]:
+def choose_and_lease(
+    lease: Lease, choose: Choose[Decided], prepare: Callable[[Sequence[Holder]], object] = len
+) -> tuple[Decided, bool]:
     """Choose and claim in one step that no other process can come between.
 
     Args:
+        prepare: Is given the live holders before the others have to wait, to look up what ``choose`` will need.
         choose: All others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times. What it raises comes through.
 
@@ -204,7 +207,8 @@ def choose_and_lease(lease: Lease, choose: Choose[Decided]) -> tuple[Decided, bo
     reader = FolderReader()
     try:
         with lease.folder.open() as descriptor:
-            reader.read(descriptor)  # before the mutex is taken, under which others would wait for it
+            # Before the mutex is taken, under which others would wait for it.
+            prepare(reader.read(descriptor).holders)
         return try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.

@@ -9,7 +9,7 @@ import os
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import process, users
 from autogpu.errors import ignoring, raise_if_from_script
@@ -34,16 +34,53 @@ class Processes(Value):
         return self.of_lease.get(holder.name, ())
 
 
-def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complete: bool = False) -> Processes:
+class ProcessTable:
+    """The processes that the driver lists in one reading, with their ancestors.
+
+    It looks each process up in ``/proc`` once. A caller who will hold the host's mutex looks before that.
+    """
+
+    def __init__(self, listed: Iterable[int]) -> None:
+        self._listed = sorted(listed)
+        self._above: dict[int, Sequence[tuple[int, int]]] = {}
+        self._last: tuple[tuple[Holder, ...], Processes] | None = None
+
+    def of(self, holders: Sequence[Holder]) -> Processes:
+        """Find the job of each process."""
+        others = tuple(holder for holder in holders if not holder.is_mine)
+        if self._last is None or self._last[0] != others:
+            self._last = others, processes_of(others, self._listed, self._ancestors)
+        return self._last[1]
+
+    def _ancestors(self, pid: int) -> Sequence[tuple[int, int]]:
+        if pid not in self._above:
+            self._above[pid] = tuple(process.with_ancestors(pid))
+        return self._above[pid]
+
+
+def _ancestors(pid: int) -> Sequence[tuple[int, int]]:
+    return tuple(process.with_ancestors(pid))
+
+
+def processes_of(
+    holders: Iterable[Holder],
+    listed: Iterable[int],
+    ancestors: Callable[[int], Sequence[tuple[int, int]]] = _ancestors,
+    *,
+    is_complete: bool = False,
+) -> Processes:
     """Find the job of each process that the driver lists.
 
     Args:
         listed: By the driver, without this process.
-        is_complete: Find as well all holders that it does not list, or who keeps their leases, for showing.
+        ancestors: Returns a process and those above it, nearest first, each as (pid, start time).
+        is_complete: Find as well all holders that the driver does not list, or who keeps their leases, for showing.
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if each.pid_namespace == namespace}
-    found = _listed_pids(here, listed)
+    if not here:
+        return Processes({})
+    found = _listed_pids(here, listed, ancestors)
     unlisted = [name for name, pids in found.items() if not pids]
     firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
     keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
@@ -54,14 +91,16 @@ def processes_of(holders: Iterable[Holder], listed: Iterable[int], *, is_complet
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
 
 
-def _listed_pids(here: Mapping[str, Holder], listed: Iterable[int]) -> dict[str, list[int]]:
+def _listed_pids(
+    here: Mapping[str, Holder], listed: Iterable[int], ancestors: Callable[[int], Sequence[tuple[int, int]]]
+) -> dict[str, list[int]]:
     """Return the pids that the driver lists, keyed by the lease of their job, each behind the pid of its holder."""
     by_pid: dict[int | None, list[Holder]] = defaultdict(list)
     for each in here.values():
         by_pid[each.pid].append(each)
     found: dict[str, list[int]] = {name: [] for name in here}
     for pid in sorted(listed):
-        owner = _owner(list(process.with_ancestors(pid)), here, by_pid)
+        owner = _owner(ancestors(pid), here, by_pid)
         if owner is not None:
             found[owner.name] += filter(None, (owner.pid_here, pid))
     return found
@@ -106,7 +145,7 @@ def _oldest_keepers() -> Mapping[str, int]:
     return found
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
     """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
     folder = Path(f"/proc/{pid}")

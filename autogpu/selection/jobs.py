@@ -49,13 +49,15 @@ class Job(Value):
 def jobs_of(
     holders: Iterable[Holder], processes: Processes, devices: Sequence[Device], now_s: float
 ) -> tuple[Job, ...]:
-    """The jobs of other processes than this one, in the order in which they claimed; ``now_s`` is in Unix time."""
-    gpus = _Gpus(devices)
-    # A group is its user's word: it can't join the job of another user.
+    """Return the jobs of other processes than this one, in the order in which they claimed; ``now_s`` is Unix time."""
+    # Any user can write any group, so a job has one user.
     members_of: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
         if not holder.is_mine:
             members_of.setdefault((holder.uid, holder.group or holder.name), []).append(holder)
+    if not members_of:
+        return ()
+    gpus = _Gpus(devices)
     return tuple(_job(members, processes, gpus, now_s) for members in members_of.values())
 
 

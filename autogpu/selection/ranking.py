@@ -81,13 +81,10 @@ def ranking_of(
 
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
     wanted = demand.on(device)
-    seen = Candidate(
-        device,
-        tier(device, own_pid, claims),
-        claims,
-        spare_bytes=spare_bytes(device, own_pid, claims),
-        free_bytes=free_bytes(device, own_pid, claims),
-    )
+    spare = spare_bytes(device, own_pid, claims)
+    # Others wait for the mutex meanwhile, and a GPU may have many processes.
+    free = free_bytes(device, own_pid, claims) if claims else spare
+    seen = Candidate(device, tier(device, own_pid, claims), claims, spare_bytes=spare, free_bytes=free)
     usable = seen.usable_bytes(may_join=demand.may_join)
     is_too_much = demand.or_best_effort and usable is not None and wanted > usable
     is_best_effort = seen.tier is not Tier.FREE and (demand.is_whole or is_too_much)

@@ -76,7 +76,7 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
     assert "the only one of select.devices; left out: GPU 0 (a small card, taken only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
-    assert "GPU 0: not eligible: a small card, taken only where no larger one may be" in told
+    assert "GPU 0: not eligible: a small card, taken only if no larger one may be" in told
     assert autogpu("wait", "--timeout", "1").returncode == 75
     assert autogpu.hold().gpus()[0] in (1, 2)
 

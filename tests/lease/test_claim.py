@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Lease, acquire_lease
+from autogpu.lease import Lease, acquire_lease, choose_and_lease
 from tests.conftest import each_python
 from tests.lease.choosers import free, promised
 from tests.lease.conftest import TIMEOUT_S, holders, until
@@ -206,3 +206,15 @@ def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
         command = [sys.executable, "-c", STILL, str(folder.path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} True\n", "")
+
+
+def test_preparation_of_a_choice_runs_before_others_have_to_wait(folder):
+    problems = []
+
+    def prepare(holders):
+        # With the mutex in the hands of the caller this would give up after the folder's patience.
+        with folder.locked() as (_, problem):
+            problems.append(problem)
+
+    choose_and_lease(Lease(replace(folder, patience_s=0.05), "a"), lambda *_: (None, None), prepare)
+    assert problems == [None]

@@ -10,7 +10,7 @@ import pytest
 
 from autogpu import process
 from autogpu.frozen import replace
-from autogpu.lease import Processes, processes_of, snapshot
+from autogpu.lease import Processes, ProcessTable, processes_of, snapshot
 from autogpu.process import start_time
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, needs_root
@@ -59,6 +59,16 @@ def test_what_is_below_a_holder_is_of_its_job_and_no_other_process_is(folder, jo
     assert found(folder, shell, program) == (holder.pid, shell, program)
     # As soon as it claims, and before the driver lists any of them.
     assert (found(folder), found(folder, is_complete=True)) == ((holder.pid,), (holder.pid,))
+
+
+def test_table_looks_each_process_up_once_for_all_sets_of_holders(folder, job, monkeypatch):
+    holder, _, program = job()
+    (lease,) = snapshot(folder).holders
+    table = ProcessTable([program])
+    assert table.of([lease]).of(lease) == (holder.pid, program)
+    monkeypatch.setattr(process, "with_ancestors", lambda pid: 1 / 0)
+    other = replace(lease, name="job.0.1.00000000", pid=GONE)
+    assert table.of([lease, other]).of(lease) == (holder.pid, program)
 
 
 def test_a_thousand_holders_that_the_driver_does_not_list_cost_a_few_looks(folder, job, monkeypatch):
