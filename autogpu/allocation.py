@@ -13,6 +13,7 @@ from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
+from autogpu.engines.launchers import library_count, rank_env
 from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
@@ -28,7 +29,6 @@ from autogpu.selection.decision import Decision, Reason, Verdict, left_alone
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import demand_of_script
 from autogpu.selection.model import SelectionRequest, wanted_gpus
-from autogpu.selection.ranks import library_count, rank_env
 from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices
 from autogpu.visibility import GpuList
 

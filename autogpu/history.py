@@ -20,11 +20,11 @@ from autogpu import uncaught
 from autogpu.atomic_file import write_file
 from autogpu.devices.model import Device, Inventory
 from autogpu.errors import ignoring, raise_if_from_script
+from autogpu.frozen import Value
 from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
-from autogpu.text import GIB, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,6 +134,14 @@ def _read(file: Path) -> str:
     return text
 
 
+class KnownNeed(Value):
+    """What the last runs of a script took of a GPU, and the need that would cover it."""
+
+    runs: int
+    took_bytes: int
+    need_bytes: int
+
+
 class ThisRun:
     """The run that this process is; its script, arguments, policy and GPUs say which others were runs of its job."""
 
@@ -161,18 +169,16 @@ class ThisRun:
         self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
         self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
 
-    def line(self, taken: Sequence[Device], *, by_script: bool) -> str:
-        """The end of the line that names the GPUs; ``""`` where the last runs are of no use."""
+    def need_worth_stating(self, taken: Sequence[Device], *, by_script: bool) -> KnownNeed | None:
+        """Return what the last runs needed, if others could share the GPU by it and no size is stated."""
         policy = self._policy
         if by_script or policy.need_bytes is not None or policy.limit is not None or not self._peak_bytes:
-            return ""
-        took_bytes = self._peak_bytes + CONTEXT_BYTES
+            return None
         # A tenth more, because runs differ.
         need_bytes = self._peak_bytes * 11 // 10 + CONTEXT_BYTES
         if need_bytes > _WORTH_SHARING * min((device.memory_total_bytes or 0 for device in taken), default=0):
-            return ""
-        need = f"AUTOGPU_NEED={-(-need_bytes // GIB)}GiB"
-        return f"its last {RUNS} runs took at most {size(took_bytes)}: {need} lets others share this GPU"
+            return None
+        return KnownNeed(RUNS, self._peak_bytes + CONTEXT_BYTES, need_bytes)
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""

@@ -62,7 +62,7 @@ NEXT_START = (
 begun = time.perf_counter()
 begin()
 run.read_last_runs(inventory)
-run.line((), by_script=False)
+run.need_worth_stating((), by_script=False)
 print(1000 * (time.perf_counter() - begun))
 """
 )

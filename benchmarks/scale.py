@@ -56,7 +56,7 @@ from autogpu.lease import Folder, find_folder
 from autogpu.lease.snapshot import FolderReader
 from autogpu import policy
 from autogpu.selection.grants import NO_ENGINE
-from autogpu.selection.members import request_for_new_process
+from autogpu.status.preview import request_for_new_process
 
 inventory = probe.finish(probe.start(os.environ))
 uuids = [device.uuid for device in inventory.devices]

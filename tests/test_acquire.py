@@ -17,9 +17,8 @@ from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause, GaveUp
 from autogpu.policy import Policy
 from autogpu.selection.decision import ParentProcess, Reason, Verdict
-from autogpu.selection.grants import Grant
+from autogpu.selection.grants import Grant, LocalRank
 from autogpu.selection.memory import caps, within_context
-from autogpu.selection.ranks import LocalRank
 from autogpu.text import GIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR

@@ -4,8 +4,7 @@ import pytest
 
 from autogpu.lease import GaveUp
 from autogpu.selection.decision import RankSlice, Verdict
-from autogpu.selection.grants import Grant
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.grants import Grant, LocalRank
 from autogpu.text import GIB
 from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.selections import fields

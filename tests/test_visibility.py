@@ -5,9 +5,8 @@ import pytest
 from autogpu.devices.model import UnreadableDevice
 from autogpu.policy import Policy
 from autogpu.selection.decision import Decision, Reason, Verdict
-from autogpu.selection.grants import NO_ENGINE, Denial, Grant
+from autogpu.selection.grants import LONE_RANK, NO_ENGINE, Denial, Grant, LocalRank
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.ranks import LONE_RANK, LocalRank
 from autogpu.selection.visible_devices import Order, initial_visibility
 from autogpu.variables import CUDA_DEVICE_ORDER as ORDER
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE

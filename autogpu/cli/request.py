@@ -18,8 +18,9 @@ from autogpu.reporting.choice import why
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, no_device
 from autogpu.selection.decision import Decision, Verdict
-from autogpu.selection.members import Family, preview
+from autogpu.selection.members import Family
 from autogpu.selection.model import SelectionRequest
+from autogpu.status.preview import preview
 from autogpu.status.snapshot import read_leases, request_here
 from autogpu.stderr import say
 from autogpu.text import printable

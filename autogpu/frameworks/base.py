@@ -22,6 +22,7 @@ from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Fr
 from autogpu.lease import Cap
 from autogpu.reporting import choice
 from autogpu.reporting import frameworks as framework_messages
+from autogpu.reporting.memory import last_runs
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
@@ -266,19 +267,29 @@ class HookedFramework(Framework):
         return self._selection is not None and self._selection.script_demand is not None
 
     def _lines(self, usage: Usage, inventory: Inventory | None) -> list[str]:
-        allocation, own, name = self.allocation, self._decision, self.NAME
-        visible, decision = allocation.visible, own or allocation.decision
-        lines = choice.outcome(decision, usage, allocation.resolved, inventory, name, allocation.grant.task)
+        allocation = self.allocation
+        own = self._decision
+        decision = own or allocation.decision
+        task = allocation.grant.task
+        lines = choice.outcome(decision, usage, allocation.resolved, inventory, self.NAME, task)
         if allocation.policy.level == "quiet":
             return lines
         if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
-            last = allocation.this_run.line(own.devices, by_script=self._is_limited_by_script)
-            lines[0] += f"; {last}" if last else ""
+            need = allocation.this_run.need_worth_stating(own.devices, by_script=self._is_limited_by_script)
+            if need is not None:
+                lines[0] += f"; {last_runs(need)}"
+        return [*lines, *self._lines_about_variable(decision, inventory)]
+
+    def _lines_about_variable(self, decision: Decision | None, inventory: Inventory | None) -> list[str]:
+        """Return what is wrong with the script's ``CUDA_VISIBLE_DEVICES``."""
+        allocation = self.allocation
+        visible = allocation.visible
+        lines = []
         if decision is None and visible.names_none and inventory is not None and inventory.devices:
-            lines.append(framework_messages.names_no_gpu(visible.spec.value or "", inventory, name))
+            lines.append(framework_messages.names_no_gpu(visible.spec.value or "", inventory, self.NAME))
         if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
             now, _ = visible.found_now(allocation.environ)
-            lines.append(framework_messages.set_too_late(now or "", name))
+            lines.append(framework_messages.set_too_late(now or "", self.NAME))
         return lines
 
     def on_uncaught(self, error: BaseException) -> None:

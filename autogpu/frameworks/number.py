@@ -1,8 +1,8 @@
 """Find the GPU number that a program is about to use. Pure.
 
-The number of a rank comes from its launcher (:mod:`autogpu.selection.ranks`). For other programs, the code that starts
-CUDA is searched first: its variables, then its constants. If it has no number, the command line is read. A framework's
-package adds what the framework's own calls show.
+The number of a rank comes from its launcher (:mod:`autogpu.engines.launchers`). For other programs, the code that
+starts CUDA is searched first: its variables, then its constants. If it has no number, the command line is read. A
+framework's package adds what the framework's own calls show.
 """
 
 from __future__ import annotations

@@ -10,6 +10,10 @@ from autogpu.text import GIB, listed, printable, size
 from autogpu.users import user_name
 from autogpu.variables import PREFIX
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.history import KnownNeed
+
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3
 
@@ -50,6 +54,12 @@ def memory_in_words(
             return f"{limited}, in this order, to {', '.join(each)}{when}"
         return f"{limited} to {each[0]}{' on each' if len(each) > 1 else ''}{when}"
     return when[2:]
+
+
+def last_runs(need: KnownNeed) -> str:
+    """Return the end of a line that tells what the last runs took, and what to state so that others share the GPU."""
+    took = f"its last {need.runs} runs took at most {size(need.took_bytes)}"
+    return f"{took}: AUTOGPU_NEED={whole_gib(need.need_bytes)}GiB lets others share this GPU"
 
 
 def out_of_memory(found: Exhaustion, *, limit_origin: str, idle_remedy: str, locked: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from autogpu.frozen import replace
 from autogpu.lease.model import Cap, Waiter, lower_cap
 from autogpu.selection import memory
 from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
-from autogpu.selection.grants import Denial
+from autogpu.selection.grants import WORKERS, Denial, LocalRank
 from autogpu.selection.jobs import awaited, gpus_of_user, tier
 from autogpu.selection.model import (
     Candidate,
@@ -28,7 +28,6 @@ from autogpu.selection.model import (
     WantedBy,
 )
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
-from autogpu.selection.ranks import WORKERS, LocalRank
 
 # In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
 _ALL_BYTES = 1 << 50

@@ -9,8 +9,8 @@ from typing import Iterable, Mapping, Sequence
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Cap, CapCause
+from autogpu.selection.grants import LocalRank
 from autogpu.selection.model import Candidate, Ranking, SelectionRequest
-from autogpu.selection.ranks import LocalRank
 
 
 class Verdict(enum.Enum):

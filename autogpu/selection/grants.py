@@ -1,51 +1,64 @@
-"""The GPUs that an engine granted to this process, by the variables that it set and by what else it says. Pure."""
+"""The GPUs that an engine granted to a process, and the process's rank among those of its job. Pure values."""
 
 from __future__ import annotations
 
 import enum
-import re
 from typing import Mapping
 
 from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
-from autogpu.selection.ranks import LocalRank, coordinating_task
-from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 RAY_WORKER = "RAY_RAYLET_PID"
 DASK_WORKER = "__DASK_PARENT_PID"
 
-
-class RayTask(Value):
-    """The GPUs that Ray assigned to the running task, or which part of one, by the names of ``CUDA_VISIBLE_DEVICES``.
-
-    Attributes:
-        manages_gpus: Ray's cluster has GPUs to assign.
-        name: Of the actor, or of the task itself.
-    """
-
-    gpus: float
-    ids: tuple[str, ...]
-    manages_gpus: bool
-    name: str = ""
+# Launchers of which a rank is known by fewer variables: by LOCAL_RANK alone, and Python's own processes.
+LONE_RANK = "LOCAL_RANK"
+WORKERS = "multiprocessing"
 
 
-class EngineFacts(Value):
-    """All that is known of an engine beside the variables.
+class LocalRank(Value):
+    """One of ``size`` processes that ``launcher`` started on this host, counted from 0.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration, as far as it can be read.
-        dask: The name of Dask's worker.
-        rank: Of this process, among those that see the same GPUs.
-        is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
+        size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
+        dividers: How many of them divide what this one sees; ``None`` for all. 1 for a process whose GPUs are its own.
+        job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
     """
 
-    slurm_conf: str = ""
-    ray: RayTask | None = None
-    dask: str = ""
-    rank: LocalRank | None = None
-    is_given: bool = False
+    rank: int
+    size: int
+    launcher: str
+    dividers: int | None = None
+    job: str = ""
+
+    def slice(self, gpu_count: int) -> tuple[range, int]:
+        """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
+        dividers = self.at_most(gpu_count)
+        rank, each = self.rank % dividers, gpu_count // dividers
+        if each:
+            return range(rank * each, rank * each + each), 1
+        number = rank * gpu_count // dividers
+        first, after = (-(-each * dividers // gpu_count) for each in (number, number + 1))
+        return range(number, number + 1), after - first
+
+    def firsts(self, gpu_count: int) -> list[int]:
+        """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
+        return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
+
+    def at_most(self, gpu_count: int) -> int:
+        """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
+        if self.dividers is not None:
+            return self.dividers
+        return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
+
+
+def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
+    """``rank`` where its script has listed that many GPUs; with fewer than there are ranks, each has its own."""
+    # A size that counts the ranks of other hosts as well tells less.
+    is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
+    return replace(rank, dividers=1 if is_own else None)
 
 
 class Denial(enum.Enum):
@@ -106,16 +119,6 @@ class Grant(Value):
 NO_ENGINE = Grant()
 
 
-def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> Grant:  # noqa: B008  (a value)
-    task = coordinating_task(environ)
-    if task:
-        return Grant("TF_CONFIG", Denial.COORDINATOR, role=task)
-    rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
-    if rank is not None and _has_own_gpus(environ, facts):
-        rank = replace(rank, dividers=1)
-    return replace(grant, rank=rank)
-
-
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
     """The grant where an engine says how many GPUs and not which: those that the driver shows, or none."""
     if grant.unnamed is None or grant.denial or inventory is None:
@@ -129,105 +132,3 @@ def settled(grant: Grant, inventory: Inventory | None) -> Grant:
 def is_engine_worker(environ: Mapping[str, str]) -> bool:
     """An engine manages this process, and may set its variables after the interpreter's start."""
     return RAY_WORKER in environ or DASK_WORKER in environ
-
-
-def _has_own_gpus(environ: Mapping[str, str], facts: EngineFacts) -> bool:
-    """An engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
-    visible, task = environ.get(CUDA_VISIBLE_DEVICES), facts.ray
-    if task is not None and task.gpus:
-        return visible is None or len(visible.split(",")) <= max(1, task.gpus)
-    return facts.is_given and is_engine_worker(environ)
-
-
-def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
-    task = facts.ray
-    if RAY_WORKER not in environ or task is None:
-        return None
-    if not task.gpus:
-        none = Grant("Ray", Denial.RAY_ASSIGNED_NONE)
-        return replace(none if task.manages_gpus else NO_ENGINE, task=task.name)
-    visible = None if CUDA_VISIBLE_DEVICES in environ or not task.ids else ",".join(task.ids)
-    return Grant("Ray", fraction=task.gpus if task.gpus < 1 else None, visible=visible, task=task.name)
-
-
-def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
-    if "SLURM_JOB_ID" not in environ:
-        return None
-    # Those of the job are inherited by a step that was started with --gres=none.
-    numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
-    visible = environ.get(CUDA_VISIBLE_DEVICES)
-    if visible is None and numbers is None:
-        return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
-    fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=visible is not None and numbers is not None)
-
-
-def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
-    on_node, is_step = environ.get("SLURM_GPUS_ON_NODE", ""), "SLURM_STEP_ID" in environ
-    # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
-    if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
-        return Grant("Slurm", unnamed=int(on_node))
-    return Grant("Slurm", Denial.SLURM_GRANTED_NONE)
-
-
-def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:
-    shards = environ.get("SLURM_SHARDS_ON_NODE", "")
-    if not visible or not re.fullmatch("[0-9]{1,6}", shards):
-        return None
-    on_node = _gres_of_node(conf, environ.get("SLURMD_NODENAME", ""))
-    if not on_node.get("shard"):
-        return None
-    part = int(shards) * on_node.get("gpu", 0) / on_node["shard"] / len(visible.split(","))
-    return part if 0 < part < 1 else None
-
-
-def _manages_gpus(conf: str) -> bool:
-    """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
-    types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
-    return types is not None and "gpu" in types.group(1).strip().lower().split(",")
-
-
-def included_files(conf: str) -> list[str]:
-    """The files that it includes, by names that are relative to its own folder."""
-    return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
-
-
-def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
-    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
-    default: Mapping[str, int] = {}
-    for line in conf.replace("\\\n", " ").splitlines():
-        words = [word.partition("=") for word in line.split("#")[0].split()]
-        fields = {name.lower(): value for name, _, value in words}
-        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
-        if patterns == ["DEFAULT"]:
-            default = gres or default
-        elif node and any(_is_node(node, pattern) for pattern in patterns):
-            return gres or default
-    return {}
-
-
-def _counts(gres: str) -> Mapping[str, int]:
-    counts: dict[str, int] = {}
-    for entry in _entries(gres):
-        # gpu:a100:4(S:0-1)
-        parts = entry.partition("(")[0].split(":")
-        if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
-            counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
-    return counts
-
-
-def _entries(text: str) -> list[str]:
-    # Separated by commas outside of brackets.
-    return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
-
-
-def _is_node(node: str, pattern: str) -> bool:
-    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
-    parts = re.split(r"\[([0-9,-]*)\]", pattern)
-    found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
-    return found is not None and all(map(_is_in, found.groups(), parts[1::2]))
-
-
-def _is_in(number: str, numbers: str) -> bool:
-    spans = (re.fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part) for part in numbers.split(","))
-    return any(int(span.group(1)) <= int(number) <= int(span.group(2) or span.group(1)) for span in spans if span)

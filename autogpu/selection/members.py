@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, Sequence
 
-from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Cap, Holder, Waiter, lower_cap
-from autogpu.policy.model import Resolved
-from autogpu.selection.decide import decide, why_none
+from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
-from autogpu.selection.grants import Grant, settled
+from autogpu.selection.grants import with_scripts_list
 from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
 from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
-from autogpu.selection.model import SelectionRequest, VisibleSpec, Wanted, WantedBy, wanted_gpus
-from autogpu.selection.ranks import with_scripts_list
-from autogpu.selection.visible_devices import device_order
-from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+from autogpu.selection.model import SelectionRequest, Wanted, WantedBy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.lease import LeaseSnapshot, Processes
+    from autogpu.lease import Processes
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
@@ -162,40 +157,6 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
     )
 
 
-def request_for_new_process(
-    resolved: Resolved,
-    environ: Mapping[str, str],
-    inventory: Inventory,
-    grant: Grant,
-    *,
-    own_uid: int,
-    own_pid: int | None = None,
-) -> SelectionRequest:
-    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order.
-
-    Args:
-        environ: As it would be without autogpu.
-    """
-    policy = resolved.policy
-    grant = settled(grant, inventory)
-    spec = VisibleSpec(environ.get(CUDA_VISIBLE_DEVICES, grant.visible))
-    uuids = named_uuids(spec.value, inventory, device_order(environ.get(CUDA_DEVICE_ORDER), spec, grant))
-    return SelectionRequest(
-        policy=policy,
-        visible_spec=spec,
-        inventory=inventory,
-        uuids=uuids,
-        gpu_count=len(uuids or ()),
-        own_uid=own_uid,
-        own_pid=own_pid,
-        wanted=wanted_gpus(policy.count, is_set=resolved.settings["select.count"].is_set),
-        busy=policy.busy,
-        wait_s=policy.wait_s,
-        per_user=policy.per_user,
-        grant=grant,
-    )
-
-
 def decide_beside(
     request: SelectionRequest,
     holders: Sequence[Holder],
@@ -225,23 +186,3 @@ def decide_beside(
     decision = decide(replace(request, promised=promised or None), claims_on, waiters)
     # What the first one takes for itself may be a part of what it holds for those with which it shares a GPU.
     return decision, merged((promised, decision.claims), max)
-
-
-def preview(
-    request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
-) -> Decision:
-    """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
-    inventory, spec = request.inventory, request.visible_spec
-    # The framework takes what CUDA still has of them, or fails.
-    is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
-    none = why_none(request)
-    if none is None and request.uuids == () and not is_lost:
-        none = Reason.NO_DEVICE
-    if none:
-        return Decision(Verdict.CPU, none, request)
-    if is_lost:
-        return Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request)
-    if request.uuids is None and not inventory.failure:
-        return Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request)
-    as_member = decide_as_member(request, family) if family else None
-    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]

@@ -15,10 +15,9 @@ from autogpu.devices.model import Device, Inventory, by_uuid
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.decision import Decision
-from autogpu.selection.grants import NO_ENGINE, Grant
+from autogpu.selection.grants import LONE_RANK, NO_ENGINE, WORKERS, Grant
 from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.selection.ranking import ranking_of
-from autogpu.selection.ranks import LONE_RANK, WORKERS
 from autogpu.variables import (
     CUDA_DEVICE_ORDER,
     CUDA_VISIBLE_DEVICES,
@@ -235,9 +234,8 @@ def list_gpus(
     ranking = ranking_of([known[uuid] for uuid in pool], policy, spec, visible.pid)
     # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
     parents = (named_uuids(parents_list, inventory, order) if parents_list else None) or ()
-    if grant.rank is None and visible.order is not Order.WORKERS:
-        is_all = has_instances(each.device for each in ranking.candidates)
-        devices = pool_in_order(ranking, count=None if is_all else count, kept_order=parents)
+    if _chooses_alone(visible, grant):
+        devices = _in_order_of_process(ranking, count, parents)
     else:
         devices = _in_order_of_job(ranking, grant, parents, before, pool)
     devices, candidates = _as_shown(devices, inventory, count)
@@ -248,6 +246,17 @@ def list_gpus(
         return _none_suitable(visible, pool, ranking)
     visible = replace(visible, candidates=candidates, order=_order_of(visible, grant, parents_list))
     return _with_pool(visible, tuple(device.uuid for device in devices), inventory)
+
+
+def _chooses_alone(visible: VisibleDevices, grant: Grant) -> bool:
+    """True if no other process of a job counts the same GPUs."""
+    return grant.rank is None and visible.order is not Order.WORKERS
+
+
+def _in_order_of_process(ranking: Ranking, count: int | None, parents: Sequence[str]) -> tuple[Device, ...]:
+    """Return at most ``count`` GPUs, the idlest first; all of them if there are MIG instances among them."""
+    has_any_instance = has_instances(each.device for each in ranking.candidates)
+    return pool_in_order(ranking, count=None if has_any_instance else count, kept_order=parents)
 
 
 def _shown_for_spec(visible: VisibleDevices, order: str | None) -> Variables:
@@ -371,18 +380,33 @@ def list_claimed(
     pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
     claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
     first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
-    # The claimed GPU goes to the index that the script uses. Copies of the script with other numbers use other indices.
-    is_index = not is_rank and 0 < len(first) <= len(indices) and max(indices) < len(pool)
-    at = tuple(indices[: len(first)]) if is_index else ()
+    at = () if is_rank else _indices_for(first, indices, len(pool))
     if at and is_parents:
-        there = [pool[index] for index in at]
-        first, at = (there, at) if set(there) == set(first) else (first, ())  # as the parent has put them
+        first, at = _as_parent_put_them(pool, first, at)
     listed = _others_in_order(visible, decision.ranking, [uuid for uuid in pool if uuid not in first])
     for index, uuid in sorted(zip(at or range(len(first)), first)):
         listed.insert(index, uuid)
     if tuple(listed) != visible.pool:
         visible = _with_pool(visible, tuple(listed), inventory)
     return visible, () if at == tuple(range(len(at))) else at
+
+
+def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the script's indices for the claimed GPUs ``first``; ``()`` if it uses fewer, or one that is too large.
+
+    Copies of a script that use other numbers then use other indices.
+    """
+    if not 0 < len(first) <= len(indices) or max(indices) >= count:
+        return ()
+    return tuple(indices[: len(first)])
+
+
+def _as_parent_put_them(
+    pool: Sequence[str], first: list[str], at: tuple[int, ...]
+) -> tuple[list[str], tuple[int, ...]]:
+    """Return the claimed GPUs and their indices as the parent's list has them; no indices if it has others there."""
+    there = [pool[index] for index in at]
+    return (there, at) if set(there) == set(first) else (first, ())
 
 
 def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]) -> list[str]:

@@ -21,10 +21,11 @@ from autogpu.reporting import choice, gpus
 from autogpu.reporting import policy as policy_messages
 from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
-from autogpu.selection.members import Family, family_of, preview, request_for_new_process
+from autogpu.selection.members import Family, family_of
 from autogpu.selection.model import Candidate, Cause, SelectionRequest, Tier
 from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
+from autogpu.status.preview import preview, request_for_new_process
 from autogpu.text import printable
 from autogpu.users import user_name
 

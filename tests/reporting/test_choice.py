@@ -6,9 +6,8 @@ from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
 from autogpu.reporting.choice import busy_remedy, idle_remedy, not_held, why, why_with_cap
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
-from autogpu.selection.grants import Denial, Grant
+from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.model import VisibleSpec
-from autogpu.selection.ranks import LocalRank
 from autogpu.text import GIB
 from tests.support.selections import ME, claim, decided, request
 from tests.support.values import DeviceFields, cut, gpu, inventory, unreadable

@@ -8,10 +8,9 @@ from autogpu.lease import Cap, CapCause
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.selection.decision import RankSlice, Reason, Shortfall, Verdict
-from autogpu.selection.grants import Grant
+from autogpu.selection.grants import WORKERS, Grant, LocalRank
 from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
 from autogpu.selection.model import Obstacle, VisibleSpec
-from autogpu.selection.ranks import WORKERS, LocalRank
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, inventory

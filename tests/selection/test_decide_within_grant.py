@@ -6,10 +6,9 @@ from autogpu.lease import Cap, CapCause
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Verdict
-from autogpu.selection.grants import Denial, Grant
+from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings, within_context
 from autogpu.selection.model import MemoryDemand, VisibleSpec
-from autogpu.selection.ranks import LocalRank
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, case, claim, decided, fields, request
 from tests.support.values import gpu, inventory

@@ -7,11 +7,10 @@ from autogpu.devices.model import Process
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Shortfall, Verdict
-from autogpu.selection.grants import Grant
+from autogpu.selection.grants import Grant, LocalRank
 from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Tier
 from autogpu.selection.ranking import ranking_of
-from autogpu.selection.ranks import LocalRank
 from autogpu.selection.visible_devices import best_kind_first, numbered_list
 from autogpu.text import GIB
 from tests.support.selections import UNSET, case, claim, decided, fields, request

@@ -12,8 +12,7 @@ from autogpu.acquire import acquire
 from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.lease import queue
-from autogpu.selection.grants import Grant
-from autogpu.selection.ranks import LocalRank
+from autogpu.selection.grants import Grant, LocalRank
 from autogpu.text import GIB
 from autogpu.variables import LEASE, LEASE_DIR
 from tests.support.holders import other_job

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from autogpu.engines.grants import EngineFacts, granted
+from autogpu.engines.launchers import local_rank
 from autogpu.lease import Demand, Holder, LeaseSnapshot, Processes, Waiter
 from autogpu.policy import resolve
-from autogpu.selection.grants import EngineFacts, granted
-from autogpu.selection.members import family_of, request_for_new_process
-from autogpu.selection.ranks import local_rank
+from autogpu.selection.members import family_of
+from autogpu.status.preview import request_for_new_process
 from autogpu.status.snapshot import LeasesHere, Names, host_status
 from autogpu.text import GIB
 from tests.support.values import gpu

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Mapping, Sequence
 
 from autogpu import process
+from autogpu.engines.launchers import library_count, worker_marker
 from autogpu.frameworks.base import caller_named, hooked, is_hooked, part_of, put_back
 from autogpu.frameworks.calls import calls
 from autogpu.frameworks.cuda_order import CudaOrderFramework
@@ -25,7 +26,6 @@ from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
 from autogpu.reporting.memory import memory_in_words
-from autogpu.selection.ranks import library_count, worker_marker
 from autogpu.text import MIB
 from autogpu.variables import LIBRARY_COUNT, WORKER
 

@@ -9,12 +9,11 @@ import re
 from typing import Any, Mapping, Sequence
 
 from autogpu.errors import raise_if_from_script
-from autogpu.frozen import Value, replace
+from autogpu.frozen import replace
+from autogpu.selection.grants import LONE_RANK, WORKERS, LocalRank, with_scripts_list
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 
 TF_CONFIG = "TF_CONFIG"
-LONE_RANK = "LOCAL_RANK"
-WORKERS = "multiprocessing"
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
@@ -37,42 +36,6 @@ _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 # Of a cluster with parameter servers, those that compute nothing on a GPU.
 _COORDINATING = ("ps", "chief", "master")
-
-
-class LocalRank(Value):
-    """One of ``size`` processes that ``launcher`` started on this host, counted from 0.
-
-    Attributes:
-        size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
-        dividers: How many of them divide what this one sees; ``None`` for all. 1 for a process whose GPUs are its own.
-        job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
-    """
-
-    rank: int
-    size: int
-    launcher: str
-    dividers: int | None = None
-    job: str = ""
-
-    def slice(self, gpu_count: int) -> tuple[range, int]:
-        """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
-        dividers = self.at_most(gpu_count)
-        rank, each = self.rank % dividers, gpu_count // dividers
-        if each:
-            return range(rank * each, rank * each + each), 1
-        number = rank * gpu_count // dividers
-        first, after = (-(-each * dividers // gpu_count) for each in (number, number + 1))
-        return range(number, number + 1), after - first
-
-    def firsts(self, gpu_count: int) -> list[int]:
-        """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
-        return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
-
-    def at_most(self, gpu_count: int) -> int:
-        """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
-        if self.dividers is not None:
-            return self.dividers
-        return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
@@ -212,13 +175,6 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
     if bound is not None:
         return replace(rank, dividers=bound)
     return rank if visible in (None, of_launcher) else with_scripts_list(rank, len((visible or "").split(",")))
-
-
-def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """``rank`` where its script has listed that many GPUs; with fewer than there are ranks, each has its own."""
-    # A size that counts the ranks of other hosts as well tells less.
-    is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
-    return replace(rank, dividers=1 if is_own else None)
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:

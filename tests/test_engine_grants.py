@@ -2,8 +2,9 @@
 
 import pytest
 
-from autogpu.selection.grants import NO_ENGINE, Denial, EngineFacts, Grant, RayTask, granted, settled
-from autogpu.selection.ranks import TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from autogpu.engines.grants import EngineFacts, RayTask, granted
+from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
+from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, settled
 from tests.support.values import cut, gpu, inventory
 
 CONF = """

@@ -1,4 +1,4 @@
-"""Read what engines and launchers say beside their variables, for :mod:`autogpu.selection.grants`."""
+"""Read what engines and launchers say beside their variables, for :mod:`autogpu.engines.grants`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
+from autogpu.engines.grants import EngineFacts, RayTask, granted, included_files
+from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.lease import is_marked
 from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
-from autogpu.selection.grants import DASK_WORKER, RAY_WORKER, EngineFacts, Grant, RayTask, granted, included_files
-from autogpu.selection.ranks import LONE_RANK, TF_CONFIG, LocalRank, among_same_gpus, local_rank
+from autogpu.selection.grants import DASK_WORKER, LONE_RANK, RAY_WORKER, Grant, LocalRank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES

@@ -4,22 +4,12 @@ import json
 
 import pytest
 
+from autogpu.engines.launchers import among_same_gpus, coordinating_task, library_count, local_rank, worker_marker
 from autogpu.frozen import replace
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Verdict
-from autogpu.selection.grants import Grant
+from autogpu.selection.grants import LONE_RANK, WORKERS, Grant, LocalRank, with_scripts_list
 from autogpu.selection.members import request_of_all
-from autogpu.selection.ranks import (
-    LONE_RANK,
-    WORKERS,
-    LocalRank,
-    among_same_gpus,
-    coordinating_task,
-    library_count,
-    local_rank,
-    with_scripts_list,
-    worker_marker,
-)
 from autogpu.variables import LIBRARY_COUNT, WORKER
 from tests.support.selections import request
 from tests.support.values import gpu

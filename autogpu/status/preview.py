@@ -1,0 +1,71 @@
+"""What a process would get that is started now: its request, and the decision beside the jobs and the queue of now."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from autogpu.devices.enumeration import hides_all, named_uuids
+from autogpu.devices.model import Inventory
+from autogpu.lease import LeaseSnapshot, Processes
+from autogpu.policy.model import Resolved
+from autogpu.selection.decide import why_none
+from autogpu.selection.decision import Decision, Reason, Verdict
+from autogpu.selection.grants import Grant, settled
+from autogpu.selection.members import Family, decide_as_member, decide_beside
+from autogpu.selection.model import SelectionRequest, VisibleSpec, wanted_gpus
+from autogpu.selection.visible_devices import device_order
+from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
+
+
+def request_for_new_process(
+    resolved: Resolved,
+    environ: Mapping[str, str],
+    inventory: Inventory,
+    grant: Grant,
+    *,
+    own_uid: int,
+    own_pid: int | None = None,
+) -> SelectionRequest:
+    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order.
+
+    Args:
+        environ: As it would be without autogpu.
+    """
+    policy = resolved.policy
+    grant = settled(grant, inventory)
+    spec = VisibleSpec(environ.get(CUDA_VISIBLE_DEVICES, grant.visible))
+    uuids = named_uuids(spec.value, inventory, device_order(environ.get(CUDA_DEVICE_ORDER), spec, grant))
+    return SelectionRequest(
+        policy=policy,
+        visible_spec=spec,
+        inventory=inventory,
+        uuids=uuids,
+        gpu_count=len(uuids or ()),
+        own_uid=own_uid,
+        own_pid=own_pid,
+        wanted=wanted_gpus(policy.count, is_set=resolved.settings["select.count"].is_set),
+        busy=policy.busy,
+        wait_s=policy.wait_s,
+        per_user=policy.per_user,
+        grant=grant,
+    )
+
+
+def preview(
+    request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
+) -> Decision:
+    """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
+    inventory, spec = request.inventory, request.visible_spec
+    # The framework takes what CUDA still has of them, or fails.
+    is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
+    none = why_none(request)
+    if none is None and request.uuids == () and not is_lost:
+        none = Reason.NO_DEVICE
+    if none:
+        return Decision(Verdict.CPU, none, request)
+    if is_lost:
+        return Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request)
+    if request.uuids is None and not inventory.failure:
+        return Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request)
+    as_member = decide_as_member(request, family) if family else None
+    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]
