@@ -35,7 +35,7 @@ import os
 from autogpu import activation
 activation.before_import("tensorflow", None)
 activation.after_import("tensorflow", None)
-assert os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+assert os.environ["AUTOGPU_ORIG_WRITTEN"].startswith("GPU-")
 """
 
 NVITOP = """
