@@ -92,8 +92,8 @@ def main() -> None:
 
 
 def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
-    """Whole processes, in seconds, less nothing: a bare interpreter is a row of its own."""
-    programs = {"bare python": "pass", "pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
+    """Return the ratios of whole processes, which take turns."""
+    programs = {"pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
     packages = environments.site_packages(python)
     arguments = [READER, str(packages / "autogpu" / "devices"), str(packages)]
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -109,9 +109,7 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
     return {
         "decision / nvitop": ratio(times["autogpu"], times["nvitop"]),
         "decision / pynvml": ratio(times["autogpu"], times["pynvml"]),
-        "pynvml / nvitop": ratio(times["pynvml"], times["nvitop"]),
         "floor / nvitop": ratio(times["floor"], times["nvitop"]),
-        "decision / bare python": ratio(times["autogpu"], times["bare python"]),
     }
 
 
@@ -142,9 +140,7 @@ def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> di
                 imports[name].append(float(words[1]))
                 contexts[name].append(float(words[2]))
     return {
-        "import tensorflow": ratio(
-            imports["autogpu"] + imports["autogpu with growth"], imports["plain"] + imports["plain with growth"]
-        ),
+        "import tensorflow": ratio(imports["autogpu"], imports["plain"]),
         "first context": ratio(contexts["autogpu"], contexts["plain"]),
         "first context, growth in both": ratio(contexts["autogpu with growth"], contexts["plain with growth"]),
     }

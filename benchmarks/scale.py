@@ -59,13 +59,10 @@ from autogpu.selection.grants import NO_ENGINE
 from autogpu.status.preview import request_for_new_process
 
 inventory = probe.finish(probe.start(os.environ))
-uuids = [device.uuid for device in inventory.devices]
-assert len(uuids) == int(sys.argv[3])
-folder_of_policy = policy.working_directory()
-resolved = policy.resolve({**os.environ, "AUTOGPU_NEED": "1GiB"}, script=None, working_directory=folder_of_policy)
-request = request_for_new_process(
-    resolved, os.environ, inventory, NO_ENGINE, own_uid=os.getuid(), own_pid=os.getpid()
-)
+assert len(inventory.devices) == int(sys.argv[3])
+need = {**os.environ, "AUTOGPU_NEED": "1GiB"}
+resolved = policy.resolve(need, script=None, working_directory=policy.working_directory())
+request = request_for_new_process(resolved, os.environ, inventory, NO_ENGINE, own_uid=os.getuid())
 times = {"mutex": [], "acquire": [], "look": []}
 before = Folder.locked
 

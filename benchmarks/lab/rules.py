@@ -52,11 +52,10 @@ class Autogpu:
         return attempt.job.peak_bytes if self._has_true_needs else attempt.job.need_bytes
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        policy = Policy(need_bytes=self.need_bytes_of(attempt), busy=self.busy, wait_s=self._wait_s)
         inventory = Inventory(tuple(_device(card) for card in server.cards))
         uuids = [device.uuid for device in inventory.devices]
         request = SelectionRequest(
-            policy=policy,
+            policy=Policy(need_bytes=self.need_bytes_of(attempt)),
             visible_spec=VisibleSpec(),
             inventory=inventory,
             uuids=uuids,
@@ -64,8 +63,8 @@ class Autogpu:
             own_uid=FIRST_UID + attempt.job.user,
             own_pid=OWN_PID,
             wanted=ONE_GPU,
-            busy=policy.busy,
-            wait_s=policy.wait_s,
+            busy=self.busy,
+            wait_s=self._wait_s,
             per_user=0,
             waited_s=now_s - attempt.asked_s - IMPORT_S,
         )
