@@ -16,12 +16,12 @@ from autogpu.selection.model import Candidate, Ranking, SelectionRequest
 class Verdict(enum.Enum):
     """The outcome for the process."""
 
-    TAKE = "take these GPUs"
-    CPU = "continue without a GPU"
-    WAIT = "wait for one"
-    REFUSE = "stop"
-    NOT_OUR_CHOICE = "the script has chosen"
-    CANNOT_CHOOSE = "too little is known to choose"
+    TAKE = enum.auto()  # take these GPUs
+    CPU = enum.auto()  # continue without a GPU
+    WAIT = enum.auto()  # wait for one
+    REFUSE = enum.auto()  # stop
+    NOT_OUR_CHOICE = enum.auto()  # the script has chosen
+    CANNOT_CHOOSE = enum.auto()  # too little is known to choose
 
 
 class Reason(enum.Enum):

@@ -31,11 +31,11 @@ class Tier(enum.IntEnum):
 class Cause(enum.Enum):
     """The kind of reason against a GPU."""
 
-    EXCLUDED_BY_POLICY = "the policy excludes it"
-    TOO_SMALL = "frameworks do not take it beside the larger GPUs"
-    UNUSABLE = "it can serve no job"
-    UNSUITABLE = "it can't serve this job, with or without other jobs on it"
-    IN_USE = "other jobs are on it now"
+    EXCLUDED_BY_POLICY = enum.auto()  # the policy excludes it
+    TOO_SMALL = enum.auto()  # frameworks do not take it beside the larger GPUs
+    UNUSABLE = enum.auto()  # it can serve no job
+    UNSUITABLE = enum.auto()  # it can't serve this job, with or without other jobs on it
+    IN_USE = enum.auto()  # other jobs are on it now
 
 
 class Obstacle(enum.Enum):
@@ -151,9 +151,9 @@ class VisibleSpec(Value):
 class WantedBy(enum.Enum):
     """Who determines how many GPUs a process wants."""
 
-    DEFAULT = "nobody: select.count has its default"
-    POLICY = "a user, by select.count"
-    SCRIPT = "the script, by GPU numbers, device names or a count"
+    DEFAULT = enum.auto()  # nobody: select.count has its default
+    POLICY = enum.auto()  # a user, by select.count
+    SCRIPT = enum.auto()  # the script, by GPU numbers, device names or a count
 
 
 class Wanted(Value):

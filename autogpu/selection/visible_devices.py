@@ -131,10 +131,10 @@ def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str |
 class Order(enum.Enum):
     """The order in which CUDA counts the GPUs."""
 
-    OURS = "idlest first"
-    PARENTS = "the parent process's order: the script's number is an index in the parent's list"
-    WORKERS = "one order for all workers of a program, because their GPU numbers are not known"
-    FOREIGN = "not chosen for this process: CUDA's own, that of somebody else's list, or one for all ranks of a job"
+    OURS = enum.auto()  # idlest first
+    PARENTS = enum.auto()  # the parent process's order: the script's number is an index in the parent's list
+    WORKERS = enum.auto()  # one order for all workers of a program, because their GPU numbers are not known
+    FOREIGN = enum.auto()  # CUDA's own, or that of a list that autogpu did not write for this process
 
 
 class VisibleDevices(Value):

@@ -113,3 +113,24 @@ def test_no_framework_is_named_outside_its_package():
     }
     # The one line that says what autogpu is, and the list of them.
     assert {name for name, words in outside.items() if words} == {"", "frameworks"}
+
+
+# Modules that decide or act for a process: they pass on facts, of which `reporting` makes sentences.
+WITHOUT_SENTENCES = ("selection", "acquire", "allocation", "visibility", "engines", "out_of_memory", "history")
+
+
+def texts(file):
+    """The texts in a file's code, apart from docstrings and from what only a log of an exception shows."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    raised = [child for node in ast.walk(tree) if isinstance(node, ast.Raise) for child in ast.walk(node)]
+    told = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in [*raised, *told]:
+            yield node.value
+
+
+def test_modules_that_decide_build_no_sentence():
+    sentence = re.compile(r"[a-z]+ [a-z']+ [a-z]+ ")
+    modules = [name for name in MODULES if name.partition(".")[0] in WITHOUT_SENTENCES]
+    found = [(name, text) for name in modules for text in texts(MODULES[name]) if sentence.search(text)]
+    assert found == []
