@@ -114,7 +114,7 @@ def acquire(
             raise
         what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
         problem = LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
-    # Even without leases: choose one GPU by the readings and keep memory growth.
+    # Even without leases the process takes GPUs by the readings, as its policy says.
     return attempt.go_unclaimed(problem)
 
 
@@ -125,7 +125,7 @@ class WaitReadings:
         self._failing_s: float | None = None
 
     def should_use(self, inventory: Inventory | None, decision: Decision) -> bool:
-        """True if one of the awaited GPUs answered, or none has for 5 s; ``decision`` is the last one."""
+        """True if one of the GPUs that ``decision`` waits for answered, or none of them has for 5 s."""
         awaited = {device.uuid for device in decision.ranking.suitable}
         now_s = monotonic_s()
         is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
@@ -184,7 +184,7 @@ class _Acquisition:
         """Share the claim of the parent's job; without a lease of its own, the parent's claim still stands."""
         own = Lease(folder, self._script, group=family.parent.group)
         try:
-            held = lease.acquire_lease(own, lambda *_: shared.claims or None)
+            held = lease.acquire_lease(own, lambda *_: shared.claims or None, shared.caps)
         except LeaseUnavailable as error:
             return Holding(shared, problem=error, is_parents=True)
         return Holding(shared, held, held.problem if held else None, is_parents=True)

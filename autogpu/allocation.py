@@ -236,7 +236,7 @@ class Allocation:
         decision = holding.decision
         at = self.gpu_list.list_claimed(inventory, decision, places, is_parents=holding.is_parents)
         if not holding.is_parents:
-            decision = replace(decision, indices=at)
+            decision = replace(decision, script_numbers=at)
         self.holding = replace(holding, decision=decision.counted_as(self.visible.pool), is_listed=True)
         self.tell_children()
 
@@ -314,10 +314,14 @@ class Allocation:
         if decision is None:
             decision = self.claim(selection)
             self._list_by_number(decision)
+        self.note_use(framework)
+        return decision
+
+    def note_use(self, framework: str) -> None:
+        """Note that a framework uses GPUs, so that the process can't have others instead."""
         if not self.assigned_to:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
         self.assigned_to.add(framework)
-        return decision
 
     def _decide_by_holding(self, selection: SelectionRequest) -> Decision | None:
         """Return the decision on a request by what the process holds already; ``None`` if it has to claim."""

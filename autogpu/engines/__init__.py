@@ -28,6 +28,9 @@ _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
 _LONGEST_NAME = 64
 
+# Marks our function in the place of Ray's.
+_TELLS = "_autogpu_tells"
+
 
 def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None = None) -> Grant:
     """Find out what an engine granted to this process.
@@ -105,16 +108,17 @@ def _dask_worker(environ: Mapping[str, str]) -> str:
 
 
 def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
-    """Call ``tell`` whenever Ray gives GPUs to another task of this worker process, which asks no framework again."""
+    """Call ``tell`` each time Ray assigns GPUs to another task of this worker process: no framework asks again."""
     utils: Any = sys.modules.get("ray._private.utils") if RAY_WORKER in environ else None
     give = getattr(utils, "set_visible_accelerator_ids", None)
-    if callable(give):
+    if callable(give) and not hasattr(give, _TELLS):
 
         def give_and_tell(*arguments: Any, **options: Any) -> Any:
             given = give(*arguments, **options)
             tell()
             return given
 
+        setattr(give_and_tell, _TELLS, True)
         utils.set_visible_accelerator_ids = give_and_tell
 
 

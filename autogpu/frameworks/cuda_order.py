@@ -36,6 +36,7 @@ class CudaOrderFramework(HookedFramework):
             return left_alone(selection, reason)
         number = _number_of(selection, places)
         decision = allocation.claim(_request_for(selection, number if number < len(uuids) else 0))
+        allocation.note_use(self.NAME)
         if decision.verdict is Verdict.TAKE:
             decision = replace(decision, reason=reason).counted_as(uuids)
         elif decision.verdict is not Verdict.CANNOT_CHOOSE:

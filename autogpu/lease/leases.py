@@ -6,13 +6,14 @@ import errno
 import os
 import time
 import weakref
+from types import MappingProxyType
 from typing import Callable, Mapping, MutableMapping, Sequence, TypeVar
 
 from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.marker import ChildMarker
-from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
+from autogpu.lease.model import Cap, Holder, LeaseUnavailable, Terms, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
 
@@ -119,7 +120,7 @@ class Lease(LockedFile):
     Attributes:
         identity: The fields of this process that every file of it has.
         group: Shared by the members of one job; ``""`` for a job of one process.
-        claims: Bytes by GPU UUID.
+        terms: What it holds.
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
@@ -134,19 +135,23 @@ class Lease(LockedFile):
         self.identity = model.identity(script)
         self.group = group
         self.problem: LeaseUnavailable | None = None
-        self.claims: Mapping[str, int] = {}
+        self.terms = Terms({})
         self._marker: ChildMarker | None = None
 
     def write(self, descriptor: int, terms: Terms) -> None:
         """Hold ``terms``, unless a reader would refuse them; :meth:`release` the lease if this fails."""
         name = model.new_name("job")
         text = model.encode_lease({**self.identity, "group": self.group or name}, terms)
-        self.claims = dict(terms.claims)
+        self.terms = terms
         self.put(descriptor, name, text)
 
     def leave_to_programs(self) -> None:
         """Let every program that this process starts from now on keep the lease, also when this process has ended."""
         self._file.leave_to_programs()
+
+    @property
+    def claims(self) -> Mapping[str, int]:
+        return self.terms.claims
 
     def mark_children(self, environ: MutableMapping[str, str], visible: str | None) -> None:
         """Let the processes that are started with ``environ`` know that they are members, until :meth:`release`.
@@ -167,9 +172,11 @@ class Lease(LockedFile):
 
 
 def acquire_lease(
-    lease: Lease, choose: Callable[[Sequence[Holder], Sequence[Waiter]], Mapping[str, int] | None]
+    lease: Lease,
+    choose: Callable[[Sequence[Holder], Sequence[Waiter]], Mapping[str, int] | None],
+    caps: Mapping[str, Cap] = MappingProxyType({}),
 ) -> Lease | None:
-    """Claim the bytes that ``choose`` returns, keyed by GPU UUID; see :func:`choose_and_lease`.
+    """Claim the bytes that ``choose`` returns, keyed by GPU UUID, under these caps; see :func:`choose_and_lease`.
 
     Returns:
         ``lease``, or ``None`` if nothing is claimed.
@@ -177,7 +184,7 @@ def acquire_lease(
 
     def pair(holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[None, Terms | None]:
         claims = choose(holders, waiters)
-        return None, None if claims is None else Terms(claims)
+        return None, None if claims is None else Terms(claims, caps)
 
     try:
         _, is_held = choose_and_lease(lease, pair)
@@ -266,7 +273,7 @@ def _stands(
         now = reader.read(descriptor)
         others = tuple(holder for holder in now.holders if holder.name != lease.name)
         _, terms = choose(LeaseSnapshot(others, now.waiters))
-        if terms is not None and terms.claims == lease.claims:
+        if terms == lease.terms:
             return True
         # By the kernel's order: whatever a rival writes about its time.
         new = [holder.name for holder in now.holders if holder.name not in regarded]

@@ -68,8 +68,8 @@ def why(decision: Decision) -> str:
     sentence = _RENDERERS.get(decision.reason, _why_best)(decision, request)
     if request.waited_s >= 1 and decision.verdict is not Verdict.WAIT:
         sentence += f", after {span(request.waited_s)} of waiting"
-    if decision.indices:
-        sentence += ", as the script's " + listed([f"cuda:{index}" for index in decision.indices])
+    if decision.script_numbers:
+        sentence += ", as the script's " + listed([f"cuda:{index}" for index in decision.script_numbers])
     return sentence
 
 
@@ -176,7 +176,7 @@ def _why_best(decision: Decision, request: SelectionRequest) -> str:
     if request.wanted.count > 1:
         sentence += _instances_left(decision)
     if decision.is_at_cap:
-        sentence += "; " + _at_cap(request)
+        sentence += "; " + _at_cap(decision, request)
     return sentence
 
 
@@ -264,7 +264,7 @@ def _shortfall(decision: Decision, request: SelectionRequest) -> str:
     taken = len(decision.devices)
     reason = {
         Shortfall.ONE_INSTANCE: "a process can have one MIG instance, and there is no whole GPU for it",
-        Shortfall.PER_USER_CAP: f"limits.per_user allows {request.per_user}",
+        Shortfall.PER_USER_CAP: _cap_and_held(decision, request),
         Shortfall.SELECT_COUNT: f"select.count is {request.policy.count}",
         Shortfall.NO_MORE: "there are no more",
         Shortfall.BUSY: f"{taken} can be had now",
@@ -285,14 +285,23 @@ def _instances_left(decision: Decision) -> str:
     return f"; {names} {are(len(free))} free, but several GPUs are whole cards" if free and is_shared else ""
 
 
-def _at_cap(request: SelectionRequest) -> str:
-    return f"you hold {counted(request.policy.per_user, 'GPU')}, the most that limits.per_user allows"
+def _cap_and_held(decision: Decision, request: SelectionRequest) -> str:
+    allowed = f"limits.per_user allows {request.per_user}"
+    return f"{allowed} and you hold {decision.held} already" if decision.held else allowed
+
+
+def _at_cap(decision: Decision, request: SelectionRequest) -> str:
+    cap = request.policy.per_user
+    held = f"you hold {counted(decision.held, 'GPU')}"
+    if decision.held > cap:
+        return f"{held}, limits.per_user allows {cap}"
+    return f"{held}, the most that limits.per_user allows"
 
 
 def _why_none(decision: Decision, request: SelectionRequest) -> str:
     """Return why the process takes no GPU; if it waits, until when."""
     sentence = {
-        Reason.PER_USER_CAP: _at_cap(request),
+        Reason.PER_USER_CAP: _at_cap(decision, request),
         Reason.TOO_FEW_FREE: _too_few_free(decision),
         Reason.NONE_FREE: _none_free(decision, request),
     }[decision.reason]
@@ -309,7 +318,7 @@ def _why_none(decision: Decision, request: SelectionRequest) -> str:
 def _too_few_free(decision: Decision) -> str:
     free = decision.free
     missing = decision.waits_for - free
-    return f"{decision.waits_for} GPUs wanted, {free} {are(free)} free: waiting for {missing} more"
+    return f"{decision.waits_for} GPUs wanted, {free} can be had now: waiting for {missing} more"
 
 
 def _none_free(decision: Decision, request: SelectionRequest) -> str:
@@ -333,7 +342,7 @@ def _why_fixed_order(decision: Decision, request: SelectionRequest) -> str:
     """Return why the framework takes the GPU that CUDA counts first, even if that one is busy."""
     busy = request.policy.busy
     effect = "" if busy == "share" else f', so that busy = "{busy}" has no effect'
-    cap = f"; {_at_cap(request)}" if decision.is_at_cap else ""
+    cap = f"; {_at_cap(decision, request)}" if decision.is_at_cap else ""
     return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request) + cap
 
 

@@ -30,7 +30,7 @@ def gave_up(error: GaveUp) -> tuple[str, str]:
 
 
 class WaitingReport:
-    """Prints a line about the queue at once, and again when the process has another place in it."""
+    """Prints a line about the queue at once, and again at another place in it, at most every five minutes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

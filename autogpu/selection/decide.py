@@ -65,6 +65,7 @@ def decide(
         ranking=replace(choice.ranking, candidates=tuple(ranked)),
         visible=choice.visible,
         caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, choice.visible)), lower_cap),
+        held=len(choice.held),
     )
 
 
@@ -100,7 +101,7 @@ class _Choice:
         suitable_count: How many GPUs could serve the process if none were in use.
         held: UUIDs of the GPUs that the user's jobs hold already.
         quota: How many more the user may hold.
-        is_at_cap: True if the user holds as many as the policy allows, even if the request has no cap.
+        is_at_cap: True if the user holds as many as the policy allows, even if this request is exempt.
     """
 
     def __init__(
@@ -126,8 +127,8 @@ class _Choice:
         # GPUs that were named are counted, but not refused.
         has_cap = request.per_user and not request.names_cards
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
-        is_not_asked = not request.per_user and 0 < request.policy.per_user <= len(self.held)
-        self.is_at_cap = self.quota <= 0 or is_not_asked
+        is_reached_though_exempt = not request.per_user and 0 < request.policy.per_user <= len(self.held)
+        self.is_at_cap = self.quota <= 0 or is_reached_though_exempt
 
     @property
     def waits_for(self) -> int:
@@ -190,7 +191,7 @@ def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
     # A number that the script names is an index among the GPUs of its job.
     named = [usable[number] if number < len(usable) else mine[0] for number in request.numbers]
     mine = list(dict.fromkeys(named)) or mine
-    # Workers of one program may be very different, and are not held to equal parts without us either.
+    # Workers of one program may need different amounts, so they get no equal caps.
     claims, caps = _memory_of_slice(choice, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,

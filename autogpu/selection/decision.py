@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
 class Reason(enum.Enum):
     """Why a process takes its GPUs, or takes none."""
 
-    # Verdict.TAKE
+    # A choice of GPUs
     ONLY_ONE = enum.auto()
     ALL = enum.auto()
     IDLEST = enum.auto()
@@ -38,7 +38,7 @@ class Reason(enum.Enum):
     PARENT = enum.auto()  # the process shares what its parent process claimed
     COUNTED_BEFORE = enum.auto()  # CUDA had counted the GPUs before autogpu could choose
 
-    # Verdict.CPU, WAIT and REFUSE
+    # No GPU, now or at all
     COUNT_IS_ZERO = enum.auto()
     NOT_GRANTED = enum.auto()
     NO_DEVICE = enum.auto()
@@ -46,11 +46,11 @@ class Reason(enum.Enum):
     TOO_FEW_FREE = enum.auto()
     NONE_FREE = enum.auto()
 
-    # Verdict.NOT_OUR_CHOICE
+    # A choice of somebody else
     CHOSEN_BY_SCRIPT = enum.auto()
     WORKERS_NUMBER = enum.auto()  # a worker process uses a number that is not known
 
-    # Verdict.CANNOT_CHOOSE
+    # Too little is known
     DRIVER_FAILURE = enum.auto()
     COUNTS_DIFFER = enum.auto()
     UNREADABLE = enum.auto()
@@ -96,7 +96,7 @@ class Decision(Value):
         ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named numbers, in their order.
         claims: Bytes that others leave to the process, keyed by GPU UUID; 0 for a best-effort job.
         moved: Ordinals of the GPUs that the script's numbers stand for, keyed by number.
-        indices: The script's numbers for its GPUs, if CUDA counts the GPUs so because of them.
+        script_numbers: The script's numbers for its GPUs, if CUDA counts the GPUs so because of them.
         caps: The most that it may allocate on a GPU that it shares, or of which it was granted a part, keyed by UUID.
         visible: The process's GPUs by ordinal; ``None`` for one that could not be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more; for
@@ -104,7 +104,8 @@ class Decision(Value):
         of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
         waits_for: How many GPUs it waits for, for ``Verdict.WAIT``.
         free: How many GPUs it could take now, for ``Reason.TOO_FEW_FREE``.
-        is_at_cap: The user holds as many GPUs as ``limits.per_user`` allows.
+        is_at_cap: True if the user holds as many GPUs as ``limits.per_user`` allows.
+        held: How many GPUs the user's other jobs hold.
         idle_instead: GPUs of the machine that are free while one of this process's is not.
     """
 
@@ -114,7 +115,7 @@ class Decision(Value):
     ordinals: tuple[int, ...] = ()
     claims: Mapping[str, int] = MappingProxyType({})
     moved: Mapping[int, int] = MappingProxyType({})
-    indices: tuple[int, ...] = ()
+    script_numbers: tuple[int, ...] = ()
     caps: Mapping[str, Cap] = MappingProxyType({})
     ranking: Ranking = Ranking()
     visible: tuple[Device | None, ...] = ()
@@ -124,6 +125,7 @@ class Decision(Value):
     free: int = 0
     shortfall: Shortfall | None = None
     is_at_cap: bool = False
+    held: int = 0
     idle_instead: tuple[Device, ...] = ()
     slice: RankSlice | None = None
     parent: ParentProcess | None = None

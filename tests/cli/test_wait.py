@@ -31,7 +31,7 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
 
 LATER = "\nautogpu: to wait longer: leave --timeout out; `autogpu status` lists the holders\n"
 OUTCOMES = {
-    "count": ("--count 3", 75, f"gave up after 0 s: 3 GPUs wanted, 2 are free: waiting for 1 more{LATER}"),
+    "count": ("--count 3", 75, f"gave up after 0 s: 3 GPUs wanted, 2 can be had now: waiting for 1 more{LATER}"),
     "all": ("--count 9", 75, f"waiting for 1 more; 9 are asked for, there are no more than 3{LATER}"),
     "more-than-the-policy-allows": ("--count 9 --devices 0", 75, f"; 9 are asked for, there are no more than 1{LATER}"),
     "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),

@@ -121,7 +121,7 @@ def sentence(rule, gpus, asked, expected):
             "below-the-cap",
             THREE,
             {**MINE, "per_user": 2, "count": 2},
-            "the idlest of 3; select.count asks for 2, limits.per_user allows 2",
+            "the idlest of 3; select.count asks for 2, limits.per_user allows 2 and you hold 1 already",
         ),
         sentence(
             "one-instance-of-two",
@@ -221,7 +221,7 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "waits-for-one-more",
             ONE_BUSY,
             {"count": 3, "busy": "wait"},
-            "3 GPUs wanted, 2 are free: waiting for 1 more",
+            "3 GPUs wanted, 2 can be had now: waiting for 1 more",
         ),
         sentence(
             "waits-for-fewer-than-asked-for",
@@ -303,7 +303,9 @@ def test_sentence_about_no_gpu(gpus, asked, expected):
             id="parent",
         ),
         pytest.param(
-            replace(decided(*POOL), indices=(2,)), "the idlest of 4, as the script's cuda:2", id="index-of-the-script"
+            replace(decided(*POOL), script_numbers=(2,)),
+            "the idlest of 4, as the script's cuda:2",
+            id="index-of-the-script",
         ),
         pytest.param(
             replace(decided(BUSY, gpu(1, pids=[8], used_gib=20)), reason=Reason.COUNTED_BEFORE),

@@ -28,7 +28,8 @@ class Toyflow(HookedFramework):
             with self.guard():
                 self.prepare()
                 assigned = self.assign(DeviceRequest(toyflow.gpu_count()))
-                ordinals, limits = assigned.ordinals, assigned.caps
+                ordinals = assigned.ordinals
+                limits = {ordinal: cap.bytes for ordinal, cap in assigned.caps.items()}
                 self.on_usage(Usage(ordinals or (), "allocated as needed"))
             return original(size, ordinals, limits, **more)
 
