@@ -64,10 +64,10 @@ class Holding(Value):
 
 
 def is_sufficient(holding: Holding, selection: SelectionRequest, *, is_assigned: bool) -> bool:
-    """True if a framework wants nothing beyond what the process holds.
+    """True if the claim that the process holds covers what a framework requests.
 
     Args:
-        is_assigned: True if a framework has the GPUs already, so that the process can't have others instead.
+        is_assigned: True if another framework uses the GPUs already, so that they can't be exchanged.
     """
     if holding.lease is None:
         return is_assigned and selection.named is None

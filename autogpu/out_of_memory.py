@@ -13,7 +13,6 @@ from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
 from autogpu.lease import Cap, CapCause
 from autogpu.process import unix_s
-from autogpu.selection.decision import Verdict
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, remedy_for
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes
 from autogpu.selection.memory import CONTEXT_BYTES
@@ -46,7 +45,6 @@ def exhaustion(
     peak = framework.peak_bytes()
     had = peak + CONTEXT_BYTES if peak else held
     needed = had + error.asked_bytes if had else 0
-    names_busy = decision.verdict is Verdict.TAKE and request.visible_spec.is_scripts and bool(decision.idle_instead)
     is_child = allocation.holding is not None and allocation.holding.is_parents
     return Exhaustion(
         device=device,
@@ -55,7 +53,7 @@ def exhaustion(
         asked_bytes=error.asked_bytes,
         needed_bytes=needed,
         others=tuple(others or ()),
-        remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=names_busy),
+        remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.has_idle_alternative),
     )
 
 
@@ -115,7 +113,8 @@ def _cap(
         parts = 1
     cap = caps.get(ordinal)
     most = assignment.totals.get(ordinal, 0) if cap is None else cap.bytes * parts
-    # The error's own number is the last that the script has set, or a cap of ours, and rounded.
+    # The error's number is the last limit that was set, by the script or by autogpu, rounded by the framework. Only one
+    # that is clearly lower is the script's.
     allowed = error.allowed_bytes or (demand.on(device) - demand.context_bytes if demand else 0)
     if allowed and (not most or allowed < 0.98 * most):
         return Cap(allowed, CapCause.SCRIPT)

@@ -195,6 +195,14 @@ def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, othe
     assert [cap.cause for cap in caps(Policy(), member.decision).values()] == [CapCause.SHARED]
 
 
+def test_lease_of_a_child_holds_the_caps_of_its_job(acquired, other, tmp_path):
+    cap = Cap(5 * GIB, CapCause.SHARED)
+    other({0: 0}, caps={gpu(0).uuid: cap})
+    member = acquired(asking(gpu(0)), **child_of(tmp_path))
+    (held,) = [holder for holder in leases(tmp_path).holders if holder.name == member.lease.name]
+    assert held.caps == {gpu(0).uuid: cap}
+
+
 @pytest.mark.parametrize(
     ("device", "grant"),
     [

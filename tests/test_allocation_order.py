@@ -115,6 +115,16 @@ def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(name
     assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
 
 
+def test_claim_in_cudas_order_is_kept_beside_another_framework(first):
+    process = first(*TWO, counted=[0, 1])
+    process.cuda.initialise()
+    process.framework.use(1)
+    process.framework.count(1)
+    other = process.imports_another()
+    assert other.take(chosen=(0,)).ordinals is None
+    assert process.claims == {1: ALL}
+
+
 @pytest.mark.parametrize("busy", ["share", "wait"])
 def test_where_cuda_has_an_order_already_nobody_waits(first, other, busy):
     with other({0: 24}):

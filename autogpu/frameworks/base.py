@@ -1,9 +1,8 @@
 """The interface between autogpu and a framework: a class of its package derives from :class:`HookedFramework`.
 
-That class provides what :class:`Framework` leaves open. Before the framework takes GPUs, its hooks call within
-``guard()`` first ``prepare``, then ``assign``, and ``on_usage`` once it is known what it takes. The other methods, in
-their order below, and ``hide_gpus_if_cpu_only`` of its ``allocation`` are for a framework that lists GPUs before, or
-ends up without them.
+That class provides what :class:`Framework` leaves open. Its hooks call, inside ``guard()``: ``prepare``, ``assign`` and
+``on_usage``, in this order; ``on_listing`` and ``listing`` if the framework lists GPUs before it uses one;
+``on_unused`` if it goes without GPUs.
 """
 
 from __future__ import annotations

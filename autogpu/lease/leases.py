@@ -27,7 +27,7 @@ ChooseBySnapshot = Callable[[LeaseSnapshot], "tuple[Decided, Terms | None]"]
 _MODE = 0o644  # all users must be able to open it to see whether it is locked
 _HIDDEN_MODE = 0o600
 
-# Of two that claim the same without the mutex, how long the one that may stay gives the other to withdraw.
+# Without the mutex: how long the earlier of two claimants waits for the later one to remove its lease.
 _WITHDRAWN_S = 0.2
 _LOOK_AGAIN_S = 0.005
 
@@ -113,9 +113,9 @@ class LockedFile:
 class Lease(LockedFile):
     """The GPUs that this process holds. The kernel gives them back when the process and all its forks have ended.
 
-    It is made before it holds anything, by the one who answers for it, and given back when nothing refers to it any
-    more: so it has an owner at each line, also where Ctrl-C strikes. A program started by exec does not inherit it,
-    unless :meth:`leave_to_programs` was called.
+    The caller makes the object first and fills it afterwards, so that Ctrl-C at any line still gives the GPU back: the
+    lease ends when nothing refers to the object any more. A program started by exec does not inherit it, unless
+    :meth:`leave_to_programs` was called.
 
     Attributes:
         identity: The fields of this process that every file of it has.
@@ -195,12 +195,12 @@ def acquire_lease(
 
 
 def choose_and_lease(
-    lease: Lease, choose: Choose[Decided], prepare: Callable[[Sequence[Holder]], object] = len
+    lease: Lease, choose: Choose[Decided], look_up: Callable[[Sequence[Holder]], object] = len
 ) -> tuple[Decided, bool]:
     """Choose and claim in one step that no other process can come between.
 
     Args:
-        prepare: Is given the live holders before the others have to wait, to look up what ``choose`` will need.
+        look_up: Is given the live holders before the others have to wait, to look up what ``choose`` will need.
         choose: All others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
             several times. What it raises comes through.
 
@@ -215,7 +215,7 @@ def choose_and_lease(
     try:
         with lease.folder.open() as descriptor:
             # Before the mutex is taken, under which others would wait for it.
-            prepare(reader.read(descriptor).holders)
+            look_up(reader.read(descriptor).holders)
         return try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
     except BaseException:
         # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
@@ -275,7 +275,7 @@ def _stands(
         _, terms = choose(LeaseSnapshot(others, now.waiters))
         if terms == lease.terms:
             return True
-        # By the kernel's order: whatever a rival writes about its time.
+        # Holders are sorted by the time that the kernel keeps, which nobody can forge.
         new = [holder.name for holder in now.holders if holder.name not in regarded]
         if new[:1] != [lease.name] or monotonic_s() > until_s:
             return False

@@ -24,13 +24,14 @@ class Processes(Value):
     """The processes of the jobs of this host, as this pid namespace counts them.
 
     Attributes:
-        of_lease: By a lease's name; the holder first, or where it has ended the oldest that keeps the lease alive.
+        of_lease: Pids, keyed by the lease's name: the holder first. If it has ended, a complete search puts the oldest
+            process that keeps the lease first.
     """
 
     of_lease: Mapping[str, tuple[int, ...]]
 
     def of(self, holder: Holder) -> tuple[int, ...]:
-        """Those of one holder's job, apart from those that have leases of their own."""
+        """Return the pids of one holder's job, apart from processes that have leases of their own."""
         return self.of_lease.get(holder.name, ())
 
 
@@ -109,7 +110,7 @@ def _listed_pids(
 def _owner(
     above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
-    """Find the nearest holder above the first of these processes, else whose lease one of them keeps alive."""
+    """Return the holder nearest above the first process; else one whose lease file any of the processes keeps open."""
     for pid, start in above:
         named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
         # A lease may name any process, such as root's sshd, which has started most others.
@@ -147,7 +148,10 @@ def _oldest_keepers() -> Mapping[str, int]:
 
 @lru_cache(maxsize=4096)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
-    """The names of the leases that a process keeps for ever; ``()`` for another user's, whose files are hidden."""
+    """Return the names of the leases that a process keeps open; ``()`` for another user's, whose files are hidden.
+
+    The answer is kept for the life of the process: nobody hands it a lease later.
+    """
     folder = Path(f"/proc/{pid}")
     names = []
     try:

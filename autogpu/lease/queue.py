@@ -16,7 +16,7 @@ from autogpu.process import monotonic_s
 # How often a waiter shows that it is running, and looks at the folder.
 LOOK_S = 1.0
 
-# Who was about to claim and came too late has no place yet, and others may come first.
+# After a lost race there is no ticket yet: the next look takes one.
 _NO_PLACE_S = 0.01
 
 # How often it reads the driver, which takes longer than a look.
@@ -45,10 +45,10 @@ def wait_for_lease(
         demand: What the others are told, so that they leave it to this process.
         timeout_s: How long to wait in all; 0 looks once.
         is_over: True for a decision after which there is nothing to wait for.
-        on_wait: Is called after each look without a result: the first time at once, then every second, or every six
-            for those far behind. What it raises ends the wait and comes through.
-        before_look: Is called before a look, every two seconds, and before a claim, while others can choose: the place
-            to read the driver. One that takes more than five seconds gets this process passed over.
+        on_wait: Is called after each look without a result, about once a second, or every six seconds for those far
+            behind. What it raises ends the wait and comes through.
+        before_look: Reads the driver. Is called about every two seconds, and before a claim if the last reading is half
+            a second old, while others can choose. If it takes more than five seconds, others pass this process over.
 
     Returns:
         The last decision, and whether ``lease`` holds what it claims.
@@ -95,8 +95,8 @@ def wait_for_lease(
 class _Place(LockedFile, Generic[Decided]):
     """The place of this process in the queue, from its first look to its lease; vanishes with the process.
 
-    A ticket holds it, and the kernel writes into that when it came: who renames or changes it comes later. There is
-    none before :meth:`look`, and it has to beat as long as this process runs, or it is passed over.
+    A ticket file holds the place. The kernel keeps the time of its last change, so to rename or change the file moves
+    it to the end. There is no ticket before :meth:`look`, and a process whose ticket does not beat is passed over.
 
     Attributes:
         ahead: Those in front at the last look; none before.

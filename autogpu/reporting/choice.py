@@ -83,9 +83,7 @@ def why_with_cap(decision: Decision) -> str:
 
 def idle_remedy(decision: Decision) -> str:
     """Return how to have an idle GPU if the script named a busy one; ``""`` otherwise."""
-    request = decision.request
-    is_named = request is not None and decision.verdict is Verdict.TAKE and request.visible_spec.is_scripts
-    return "to have the idlest instead: AUTOGPU_SCRIPT=override" if is_named and decision.idle_instead else ""
+    return "to have the idlest instead: AUTOGPU_SCRIPT=override" if decision.has_idle_alternative else ""
 
 
 def busy_remedy(decision: Decision) -> str:

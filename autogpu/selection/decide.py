@@ -179,7 +179,7 @@ def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
 
 
 def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
-    """Give rank r slice r of its job's GPUs, in the pool's order: ranks never take one another's GPU."""
+    """Give rank r the first GPUs of slice r of its job's GPUs: ranks never take one another's GPU."""
     request = choice.request
     usable = _gpus_of_ranks(choice, rank)
     if not usable:
@@ -249,7 +249,7 @@ def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
 def _take_best(choice: _Choice) -> Decision:
     request = choice.request
     wanted = request.wanted
-    kept = _kept(choice)
+    kept = _uuids_to_take_first(choice)
     candidates = _in_order(choice, kept)
     allowed = _takeable(candidates, request)
     allowed = best_connected_first(allowed, min(wanted.count, choice.quota), request, kept, choice.is_free)
@@ -263,11 +263,11 @@ def _take_best(choice: _Choice) -> Decision:
     return _take(choice, taken, kept, attainable=0 if request.numbers else len(usable))
 
 
-def _kept(choice: _Choice) -> frozenset[str]:
-    """Return the UUIDs of the GPUs that come first, however idle others are.
+def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
+    """Return the UUIDs of the GPUs to take before all others, however idle those are.
 
-    If another library of the process has begun on a GPU, the process continues there, rather than on two. A number that
-    the script names stands for a further GPU, unless it is the number of that one.
+    Without numbers, these are the GPUs on which another library of this process computes. With numbers, only those of
+    them that the script numbers, and the free GPUs at these numbers if numbers keep their places.
     """
     request = choice.request
     in_use = request.uuids_in_use

@@ -136,6 +136,12 @@ class Decision(Value):
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
 
     @property
+    def has_idle_alternative(self) -> bool:
+        """True if the script listed a GPU that is busy while another is idle."""
+        is_listed = self.request is not None and self.request.visible_spec.is_scripts
+        return is_listed and self.verdict is Verdict.TAKE and bool(self.idle_instead)
+
+    @property
     def is_capped_by_others(self) -> bool:
         """True if the process may only allocate what other jobs leave free on one of its GPUs."""
         caps = [self.caps[device.uuid] for device in self.devices if device.uuid in self.caps]

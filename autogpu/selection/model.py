@@ -57,9 +57,10 @@ class Claim(Value):
     Attributes:
         bytes: 0 for a best-effort job, and on a GPU that the job uses without a claim.
         pids: Empty for a job in another container.
-        age_s: Since the first of its processes claimed there; those that come later are known by what there is of it.
-        newest_s: Since the last of them claimed a GPU, after which alone it can be idle.
-        cap_bytes: The most that one of them may allocate; 0 where nothing caps it.
+        age_s: Seconds since the job's first process claimed this GPU. Later processes do not reset it: the
+            driver shows the use of the first one by then.
+        newest_s: Seconds since the job's last claim of any GPU; an idle lease is counted from here.
+        cap_bytes: The most that one of the job's processes may allocate; 0 if nothing caps it.
     """
 
     bytes: int
@@ -76,15 +77,15 @@ class Claim(Value):
 
     @property
     def held_bytes(self) -> int:
-        """Others leave this to it: until a job that joined has run for a minute, all that it was told it may take."""
+        """What others must leave free: the claim; for a best-effort job in its first minute, its cap."""
         return self.bytes if self.bytes or self.is_settled else self.cap_bytes
 
     def is_stated_of(self, device: Device) -> bool:
-        """It has said what it needs there: who has not claims all of the GPU, or nothing where it is a guest."""
+        """True if the job stated its need. Other jobs claim the whole GPU, or 0 as best-effort jobs."""
         return 0 < self.bytes < (device.memory_total_bytes or 0)
 
     def is_shown_on(self, device: Device) -> bool:
-        """The driver shows its use: it has run for a minute, and has said what it needs or is listed."""
+        """True if the driver shows its use: it has run for a minute, and has stated its need or is listed."""
         listed = device.compute_processes
         # In a container, and under WSL2, the driver may hide processes.
         is_hidden = listed is None or not self.pids or device.unlisted_bytes > 0
@@ -93,14 +94,13 @@ class Claim(Value):
 
 
 class MemoryDemand(Value):
-    """How much of a GPU a job claims, in bytes or in percent of its memory; with neither, all of it.
+    """How much of a GPU a job claims, in bytes or in percent of its memory; without either, all of it.
 
     Attributes:
-        context_bytes: On top of either, for what the CUDA context takes beside a limit that does not cover it.
-        is_limit: The job continues with less, so that a smaller GPU is suitable as well.
-        or_best_effort: Where it does not fit the job is a best-effort one: the number is the script's or an engine's.
-        may_join: On a GPU that can be joined it may have all that is free, also where a job that states no size claims
-            it.
+        context_bytes: For the CUDA context, in addition to a limit that does not cover it.
+        is_limit: True if the job continues with less, so that a smaller GPU is suitable as well.
+        or_best_effort: If it does not fit, place the job as a best-effort job instead of rejecting the GPU.
+        may_join: True if the job may use memory that is claimed but unused on a GPU that can be joined.
     """
 
     bytes: int | None = None
@@ -112,11 +112,11 @@ class MemoryDemand(Value):
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is known about the job, so no other job may count on the rest."""
+        """True if nothing is known about the job, so that no other job may count on the rest."""
         return self.bytes is None and self.percent is None
 
     def on(self, device: Device) -> int:
-        """In bytes, of a limit never more than the GPU has; 1 where its memory is unknown and all of it is meant."""
+        """Return the claim in bytes: at most what the GPU has if it is a limit; 1 for all of an unknown size."""
         total = device.memory_total_bytes
         if self.bytes is not None:
             wanted = self.bytes + self.context_bytes
@@ -126,7 +126,7 @@ class MemoryDemand(Value):
             wanted = total or 1
         if self.is_whole or total is None:
             return wanted
-        # A claim of all of it would be that of a job that has not said what it needs.
+        # A claim of the whole GPU would count as one without a stated need.
         return total - 1 if wanted == total or (self.is_limit and wanted > total) else wanted
 
 
@@ -134,8 +134,8 @@ class VisibleSpec(Value):
     """The value of ``CUDA_VISIBLE_DEVICES``, inherited from a shell, scheduler or engine, or hard-coded in the script.
 
     Attributes:
-        value: ``None`` where it is not set.
-        is_scripts: The script has set it itself.
+        value: ``None`` if it is not set.
+        is_scripts: True if the script has set it itself.
         overridden: The script's own value that ``select.script = "override"`` disregards, else ``None``.
     """
 
@@ -144,7 +144,7 @@ class VisibleSpec(Value):
     overridden: str | None = None
 
     def admits(self, key: str, policy: Policy) -> bool:
-        """The policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
+        """True if the policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
         return self.value is None or key in policy.locked
 
 
@@ -209,8 +209,8 @@ class SelectionRequest(Value):
         chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
         numbers: GPU numbers that the script named instead, in its order: the first stands for the best GPU that the
             process can have, and each further number for a further GPU.
-        keeps_places: True if others count by the same numbers, so that a number stands for the GPU at that place as
-            long as it is free.
+        keeps_places: True if number n keeps GPU n while that GPU is free, because child processes or CUDA count by the
+            same numbers.
         script_demand: What the script itself lets its framework take of each GPU.
         promised: Bytes that the ranks of this job have claimed together, keyed by GPU UUID; ``None`` if each rank
             claims for itself.
@@ -280,13 +280,13 @@ class SelectionRequest(Value):
 
 
 class Candidate(Value):
-    """A GPU that may be taken, and the readings that put it where it stands; ``None`` where the driver tells none.
+    """A GPU that may be taken, and the readings that determine its rank; ``None`` for an unknown one.
 
     Attributes:
-        spare_bytes: What is neither used nor claimed now.
-        free_bytes: What is not used now, and not left to another job for what it has stated, or for its first minute.
-        left_bytes: What would be left after the claim; for a job that claims all or nothing, what is free.
-        is_best_effort: The job would be placed beside others and claims nothing.
+        spare_bytes: Memory that is neither used nor claimed.
+        free_bytes: Memory that is neither used nor reserved by a stated need or a job's first minute.
+        left_bytes: What would be left after the claim; ``free_bytes`` for a job that claims all or nothing.
+        is_best_effort: True if the job would be placed beside others and claim nothing.
     """
 
     device: Device
@@ -300,19 +300,19 @@ class Candidate(Value):
 
     @property
     def is_settled(self) -> bool:
-        """Every job there has run for a minute, or has said what it needs."""
+        """True if every job there has run for a minute or has stated its need."""
         return all(claim.is_settled or claim.is_stated_of(self.device) for claim in self.claims)
 
     @property
     def is_joinable(self) -> bool:
-        """A job that does not say what it needs may join those that are there."""
-        # Where the free memory is unknown, the minute alone decides.
+        """True if a job without a stated need may join the jobs there."""
+        # If the free memory is unknown, the minute alone decides.
         least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
         is_enough = self.free_bytes is None or self.free_bytes >= least
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
     def usable_bytes(self, *, may_join: bool) -> int | None:
-        """Who may join others can have what they do not use, and anybody else what they have not claimed either."""
+        """Return ``free_bytes`` for a job that may join the others, else ``spare_bytes``."""
         return self.free_bytes if may_join and self.is_joinable else self.spare_bytes
 
 

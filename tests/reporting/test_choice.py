@@ -218,6 +218,12 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
         sentence("mig-without-instance", cut(0), {}, f"no GPU is suitable (GPU 0: {LEFT_OUT})"),
         sentence("at-the-cap", [gpu(1)], {**MINE, "busy": "cpu"}, AT_CAP),
         sentence(
+            "above-the-cap",
+            [gpu(2)],
+            {"held": {0: claim(24, uid=ME), 1: claim(24, uid=ME)}, "per_user": 1, "busy": "cpu"},
+            "you hold 2 GPUs, limits.per_user allows 1",
+        ),
+        sentence(
             "waits-for-one-more",
             ONE_BUSY,
             {"count": 3, "busy": "wait"},
