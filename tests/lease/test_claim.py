@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Lease, acquire_lease, choose_and_lease
+from autogpu.lease import Cap, CapCause, Lease, Terms, acquire_lease, choose_and_lease
 from tests.conftest import each_python
 from tests.lease.choosers import free, promised
 from tests.lease.conftest import TIMEOUT_S, holders, until
@@ -218,3 +218,18 @@ def test_preparation_of_a_choice_runs_before_others_have_to_wait(folder):
 
     choose_and_lease(Lease(replace(folder, patience_s=0.05), "a"), lambda *_: (None, None), prepare)
     assert problems == [None]
+
+
+def test_cap_is_chosen_anew_beside_a_rival_that_claims_without_the_mutex(folder, start):
+    rival = start()
+    caps = {0: Cap(8, CapCause.SHARED), 1: Cap(2, CapCause.SHARED)}
+
+    def choose(holders, waiters):
+        if not rivals:
+            rivals.append(rival.ask("acquire", gpus={"GPU-0": 0}, patience_s=0.05))
+        return None, Terms({"GPU-0": 0}, {"GPU-0": caps[len(holders)]})
+
+    rivals: list[dict[str, object]] = []
+    lease = Lease(folder, "a")
+    choose_and_lease(lease, choose)
+    assert lease.terms.caps == {"GPU-0": caps[1]}
