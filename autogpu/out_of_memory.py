@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Sequence
 
 from autogpu import lease
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device, by_uuid
 from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
-from autogpu.lease import Cap, CapCause
 from autogpu.process import unix_s
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, remedy_for
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes

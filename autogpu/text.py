@@ -38,6 +38,11 @@ def size(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB // 10 else f"{size_bytes / MIB:.0f} MiB"
 
 
+def whole_gib(size_bytes: int) -> int:
+    """Return the size in GiB, rounded up."""
+    return -(-size_bytes // GIB)
+
+
 def span(seconds: float) -> str:
     """``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
     if 3600 <= seconds < 7200:

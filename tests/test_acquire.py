@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from autogpu.acquire import is_sufficient, script_name
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, FailureCause, Inventory
 from autogpu.frozen import replace
-from autogpu.lease import Cap, CapCause, GaveUp
+from autogpu.lease import GaveUp
 from autogpu.policy import Policy
 from autogpu.selection.decision import ParentProcess, Reason, Verdict
 from autogpu.selection.grants import Grant, LocalRank

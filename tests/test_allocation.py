@@ -10,10 +10,10 @@ import time
 import pytest
 
 from autogpu import activation, stderr
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import NVLINK, FailureCause, UnreadableDevice
 from autogpu.errors import AutoGpuError, NoEligibleDevice
 from autogpu.frameworks.model import DeviceRequest
-from autogpu.lease import Cap, CapCause
 from autogpu.selection.memory import within_context
 from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR

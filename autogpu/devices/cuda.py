@@ -10,7 +10,6 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import CudaAttributes, CudaProperties
 from autogpu.errors import raise_if_from_script
-from autogpu.snippet import run_snippet
 
 _CUDA_SUCCESS = 0
 
@@ -82,6 +81,8 @@ def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tu
 
     if not is_this_python(sys.executable) or reaps_children():
         return None
+    from autogpu.snippet import run_snippet  # few programs ask before they use a GPU
+
     found, _, _ = run_snippet(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
     if found is None:
         return ()

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, ContextManager, Mapping, Sequence
 
 from autogpu.frozen import Value
-from autogpu.text import counted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,18 +131,13 @@ class Device(Value):
         return unlisted if is_known and unlisted > 1 << 30 else 0
 
     @property
-    def health_problems(self) -> tuple[str, ...]:
-        """The faults of its memory, in words, with which a job may end at any time, until the administrator acts.
+    def is_healthy(self) -> bool:
+        """False if the GPU's memory has a fault by which a job may end at any time, until the administrator acts.
 
         Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
         """
-        faults = (
-            (self.remapping_failed, "row remapping failed"),
-            (self.remapping_pending, "row remapping pending until a reset"),
-            (self.retirement_pending, "page retirement pending until a reset"),
-            (self.uncorrected_errors, f"{counted(self.uncorrected_errors, 'uncorrectable memory error')} since boot"),
-        )
-        return tuple(words for is_there, words in faults if is_there)
+        has_fault = self.remapping_failed or self.remapping_pending or self.retirement_pending
+        return not (has_fault or self.uncorrected_errors)
 
 
 class CudaAttributes(Value):

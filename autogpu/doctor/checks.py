@@ -30,7 +30,7 @@ from autogpu.policy import resolve, working_directory
 from autogpu.reporting import leases as lease_messages
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.engines import denial
-from autogpu.reporting.gpus import gpu_names
+from autogpu.reporting.gpus import gpu_names, health_faults
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.visible_devices import original_environ
@@ -239,8 +239,8 @@ def check_health(facts: Facts) -> Finding:
     devices = cards(facts.inventory.devices)
     if not devices:
         return not_applicable("no GPU to examine")
-    faulty = [device for device in devices if device.health_problems]
-    bad = [f"GPU {device.index}: {listed(device.health_problems)}" for device in faulty]
+    faulty = [device for device in devices if not device.is_healthy]
+    bad = [f"GPU {device.index}: {listed(health_faults(device))}" for device in faulty]
     remedies = []
     if faulty:
         names = gpu_names(device.index for device in faulty)

@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 from autogpu import process, stderr, uncaught
+from autogpu.caps import Cap
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
-from autogpu.lease import Cap
 from autogpu.reporting import choice
 from autogpu.reporting import frameworks as framework_messages
 from autogpu.reporting.memory import last_runs
@@ -297,7 +297,7 @@ class HookedFramework(Framework):
         found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
         if found is not None and self._selection is not None and self.assignment is not None:
             from autogpu.out_of_memory import exhaustion
-            from autogpu.reporting.memory import out_of_memory
+            from autogpu.reporting.out_of_memory import out_of_memory
 
             allocation = self.allocation
             facts = exhaustion(found, self, allocation, self._selection, self.assignment)

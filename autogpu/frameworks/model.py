@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import Mapping
 
+from autogpu.caps import Cap
 from autogpu.devices.model import CudaAttributes
 from autogpu.frozen import Value
-from autogpu.lease import Cap
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE, _NEVER = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b", "(?!)"

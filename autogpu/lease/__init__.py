@@ -8,8 +8,6 @@ from autogpu.lease.folder import Folder, find_folder
 from autogpu.lease.leases import Lease, acquire_lease, choose_and_lease
 from autogpu.lease.marker import ancestor_lease, has_parents_list, is_marked
 from autogpu.lease.model import (
-    Cap,
-    CapCause,
     Demand,
     GaveUp,
     Holder,
@@ -22,7 +20,7 @@ from autogpu.lease.model import (
 from autogpu.lease.processes import Processes, ProcessTable, processes_of
 from autogpu.lease.snapshot import LeaseSnapshot, UnreadableFile, snapshot
 
-__all__ = ["Cap", "CapCause", "Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
+__all__ = ["Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
 __all__ += ["NoFolderYet", "ProcessTable", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter"]
 __all__ += ["acquire_lease", "ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "is_marked"]
 __all__ += ["processes_of", "snapshot"]

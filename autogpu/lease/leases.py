@@ -9,11 +9,12 @@ import weakref
 from types import MappingProxyType
 from typing import Callable, Mapping, MutableMapping, Sequence, TypeVar
 
+from autogpu.caps import Cap
 from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.marker import ChildMarker
-from autogpu.lease.model import Cap, Holder, LeaseUnavailable, Terms, Waiter
+from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
 

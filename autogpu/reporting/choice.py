@@ -15,6 +15,7 @@ from autogpu.reporting.gpus import (
     each_gpu,
     free_memory,
     gpu_names,
+    health_faults,
     labels,
     no_device,
     obstacle,
@@ -224,7 +225,7 @@ def _drawbacks(decision: Decision, request: SelectionRequest) -> str:
     """Return which of the GPUs are shared, with whom, and which are not healthy."""
     taken = decision.taken
     shared = [(each.device, candidate_state(each, request.own_pid)) for each in taken if each.tier is not Tier.FREE]
-    unwell = [(each.device, listed(each.device.health_problems)) for each in taken if each.tier is Tier.FREE]
+    unwell = [(each.device, listed(health_faults(each.device))) for each in taken if each.tier is Tier.FREE]
     text = ""
     for title, found in (("shared", shared), ("not healthy", unwell)):
         reasons = [state if len(taken) == 1 else f"GPU {device.label}: {state}" for device, state in found if state]

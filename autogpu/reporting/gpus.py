@@ -8,7 +8,7 @@ from autogpu.devices.model import Device, Inventory, UnreadableDevice
 from autogpu.selection.decision import Decision
 from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection, Tier
-from autogpu.text import GIB, listed, printable, size
+from autogpu.text import GIB, counted, listed, printable, size
 
 # So many GPUs, jobs or processes are named in one line of a message; ``autogpu status`` shows each.
 MOST = 3
@@ -54,9 +54,20 @@ def free_memory(device: Device) -> str:
     return f"{free / GIB:.1f} of {size(total)} free"
 
 
+def health_faults(device: Device) -> tuple[str, ...]:
+    """Return the faults of a GPU's memory."""
+    faults = (
+        (device.remapping_failed, "row remapping failed"),
+        (device.remapping_pending, "row remapping pending until a reset"),
+        (device.retirement_pending, "page retirement pending until a reset"),
+        (device.uncorrected_errors, f"{counted(device.uncorrected_errors, 'uncorrectable memory error')} since boot"),
+    )
+    return tuple(words for is_there, words in faults if is_there)
+
+
 def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
     """Return what is on a GPU: ``pid 4242 on it without a claim, 93 % busy, 8.5 of 11.0 GiB free``."""
-    parts = [*device.health_problems]
+    parts = [*health_faults(device)]
     if claims:
         parts.append("claimed by " + _and_more(claims, _holder_name))
     unmanaged = [process.pid for process in unmanaged_processes(device, claims, own_pid)]

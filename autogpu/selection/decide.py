@@ -11,10 +11,11 @@ from itertools import chain, cycle
 from types import MappingProxyType
 from typing import Collection, Mapping, Sequence
 
+from autogpu.caps import Cap, lower_cap
 from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import replace
-from autogpu.lease.model import Cap, Waiter, lower_cap
+from autogpu.lease.model import Waiter
 from autogpu.selection import memory
 from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
 from autogpu.selection.grants import WORKERS, Denial, LocalRank

@@ -6,9 +6,9 @@ import enum
 from types import MappingProxyType
 from typing import Iterable, Mapping, Sequence
 
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frozen import Value, replace
-from autogpu.lease.model import Cap, CapCause
 from autogpu.selection.grants import LocalRank
 from autogpu.selection.model import Candidate, Ranking, SelectionRequest
 

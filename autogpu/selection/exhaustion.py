@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import sys
 
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device
 from autogpu.frozen import Value
-from autogpu.lease.model import Cap, CapCause
 from autogpu.selection.memory import demand_told
 from autogpu.selection.model import SelectionRequest
-from autogpu.text import GIB
+from autogpu.text import GIB, whole_gib
 
 
 class Remedy(enum.Enum):
@@ -76,8 +76,3 @@ def remedy_for(
         return Remedy.STATUS
     # No GPU of that kind has so many whole GiB.
     return Remedy.OWN_GPU if whole_gib(needed_bytes) * GIB > total_bytes else Remedy.NEED
-
-
-def whole_gib(size_bytes: int) -> int:
-    """Return the size in GiB, rounded up."""
-    return -(-size_bytes // GIB)

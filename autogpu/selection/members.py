@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, Sequence
 
+from autogpu.caps import Cap, lower_cap
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
-from autogpu.lease.model import Cap, Holder, Waiter, lower_cap
+from autogpu.lease.model import Holder, Waiter
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
 from autogpu.selection.grants import with_scripts_list

@@ -11,9 +11,9 @@ import functools
 from types import MappingProxyType
 from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
+from autogpu.caps import Cap, CapCause, lower_cap
 from autogpu.devices.model import Device
 from autogpu.frozen import replace
-from autogpu.lease.model import Cap, CapCause, lower_cap
 from autogpu.policy.model import Policy
 from autogpu.selection.decision import Decision
 from autogpu.selection.grants import Grant

@@ -101,7 +101,7 @@ def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
     left, utilization = candidate.left_bytes, device.utilization_percent
     return (
         candidate.tier,
-        bool(device.health_problems),
+        not device.is_healthy,
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         left is None or utilization is None,
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.

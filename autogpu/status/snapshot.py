@@ -185,7 +185,7 @@ def _gpus(
             jobs=tuple(_job_status(job, device, device_tier, names) for job in jobs if device.uuid in job.claims),
             unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
             unlisted_bytes=device.unlisted_bytes,
-            health_problems=() if device.parent else device.health_problems,
+            health_problems=() if device.parent else gpus.health_faults(device),
         )
         yield model.GpuStatus(**told)
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Literal, Sequence
 
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
-from autogpu.lease import Cap, CapCause
 from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.processes import Processes
 from autogpu.policy import Policy

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.caps import Cap, CapCause
 from autogpu.frozen import replace
-from autogpu.lease import Cap, CapCause, Lease, Terms, acquire_lease, choose_and_lease
+from autogpu.lease import Lease, Terms, acquire_lease, choose_and_lease
 from tests.conftest import each_python
 from tests.lease.choosers import free, promised
 from tests.lease.conftest import TIMEOUT_S, holders, until

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.lease import Cap, CapCause, model
+from autogpu.caps import Cap, CapCause
+from autogpu.lease import model
 from tests.support.processes import in_a_fork
 
 PROCESS = {"v": 1, "pid": 4711, "start": 99, "pidns": "pid:[4026531836]", "script": "train.py"}

@@ -2,9 +2,9 @@
 
 import pytest
 
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
-from autogpu.lease import Cap, CapCause
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.selection.decision import RankSlice, Reason, Shortfall, Verdict

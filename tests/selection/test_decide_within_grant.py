@@ -2,7 +2,7 @@
 
 import pytest
 
-from autogpu.lease import Cap, CapCause
+from autogpu.caps import Cap, CapCause
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Verdict

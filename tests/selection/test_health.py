@@ -3,6 +3,7 @@
 import pytest
 
 from autogpu.policy import Policy
+from autogpu.reporting.gpus import health_faults
 from autogpu.selection.ranking import ranking_of
 from tests.support.selections import UNSET
 from tests.support.values import DeviceFields, gpu
@@ -34,9 +35,10 @@ def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
     # A job of somebody else's is worse than a fault that may never show.
     assert order(BUSY, gpu(1, **fault)) == [1, 0]
     assert order(BUSY, gpu(1, pids=[7], used_gib=2, **fault)) == [0, 1]
-    assert gpu(0, **fault).health_problems == (words,)
+    assert not gpu(0, **fault).is_healthy
+    assert health_faults(gpu(0, **fault)) == (words,)
 
 
 def test_a_well_one_has_no_problem():
-    assert gpu(0).health_problems == ()
-    assert gpu(0, uncorrected_errors=1).health_problems == ("1 uncorrectable memory error since boot",)
+    assert gpu(0).is_healthy
+    assert health_faults(gpu(0, uncorrected_errors=1)) == ("1 uncorrectable memory error since boot",)

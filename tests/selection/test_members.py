@@ -2,8 +2,9 @@
 
 import pytest
 
+from autogpu.caps import Cap, CapCause
 from autogpu.frozen import replace
-from autogpu.lease import Cap, CapCause, Holder, Processes
+from autogpu.lease import Holder, Processes
 from autogpu.selection.members import family_of, promised_to, rivals
 from autogpu.text import GIB
 from tests.support.selections import request

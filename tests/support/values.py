@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence, TypedDict
 
+from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process, UnreadableDevice
-from autogpu.lease import Cap, CapCause
 from autogpu.policy import KEYS, Policy
 from autogpu.text import GIB
 

@@ -18,45 +18,6 @@ from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.frozen import replace
 
 _CONTEXT = "eager.context"
-_PLAIN = "take what they would without autogpu"
-
-# By function: its hook, which is given the original and the resolver first, and what is not in force where a version
-# lacks it; "" where nothing is, and it is not asked for.
-_HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
-    "eager.context.Context.set_visible_devices": (
-        entry_points.set_visible_devices,
-        "a script that makes every GPU visible gets the policy's choice",
-    ),
-    "eager.context.Context._initialize_physical_devices": (entry_points.initialize_physical_devices, ""),
-    "client.session.BaseSession.__init__": (entry_points.session, f"sessions with a ConfigProto {_PLAIN}"),
-    "client.session.BaseSession.list_devices": (
-        entry_points.list_devices,
-        "multi_gpu_model refuses GPUs that the process does not have",
-    ),
-    "client.device_lib.list_local_devices": (entry_points.list_local_devices, "listing makes a context on each GPU"),
-    "training.server_lib.Server.__init__": (entry_points.server, f"servers {_PLAIN}"),
-    "distribute.mirrored_strategy.MirroredExtended.__init__": (entry_points.mirrored, "its replicas are not counted"),
-    "distribute.one_device_strategy.OneDeviceExtended.__init__": (entry_points.one_device, ""),
-    **{
-        f"distribute.central_storage_strategy.{name}.__init__": (entry_points.central_storage, "")
-        for name in ("CentralStorageStrategy", "CentralStorageStrategyV1")
-    },
-    # The devices of DTensor, over which it lays tensors.
-    "dtensor.python.layout.Mesh.__init__": (entry_points.on_named_device, ""),
-    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
-    "framework.ops._EagerTensorBase._copy_nograd": (entry_points.on_named_device, ""),
-    "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (entry_points.on_named_device, ""),
-    **{
-        f"data.ops.multi_device_iterator_ops.{name}.__init__": (entry_points.device_iterator, "")
-        for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
-    },
-    # Readings of memory by a GPU's name. Each version has some of them.
-    **{
-        f"eager.context.Context.{name}": (entry_points.memory_reading, "")
-        for name in ("get_memory_info", "get_memory_usage", "get_total_memory_usage", "reset_memory_stats")
-    },
-}
-
 # Functions that take a device by name, often many times. They are hooked as long as a name can have an effect: until
 # the first context, or the first name that comes too late.
 _NAMING: Mapping[str, Callable[..., Any]] = {
@@ -85,7 +46,7 @@ class TensorFlow(HookedFramework):
         if _config_property() is None:
             missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
             return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
-        effects = {path: effect for path, (_, effect) in _HOOKS.items() if effect}
+        effects = {path: effect for path, (_, effect) in entry_points.HOOKS.items() if effect}
         found = [_short(path) for path in effects if _find(path)[-1]]
         missing = {_short(path): effect for path, effect in effects.items() if not _find(path)[-1]}
         return Hooks(version, ("Context.config", *found), missing)
@@ -98,7 +59,7 @@ class TensorFlow(HookedFramework):
         has_xla_devices = hooks.version.startswith(("1.", "2.0.", "2.1.", "2.2.", "2.3."))
         resolver = PlacementResolver(self, has_xla_devices=has_xla_devices)
         context.config = property(hooked(config.fget, entry_points.config, resolver), doc=config.__doc__)
-        for path, (hook, _) in _HOOKS.items():
+        for path, (hook, _) in entry_points.HOOKS.items():
             _hook(path, hook, resolver)
         placement = context.__dict__.get("soft_device_placement")
         if isinstance(placement, property) and placement.fset is not None:

@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, Mapping
 
 from autogpu.frameworks.base import caller_named
 from autogpu.frameworks.model import GpuListing
@@ -340,3 +340,43 @@ def _entry(kind: Any, device_type: str, number: int, memory_limit: int, descript
     )
     entry.locality.SetInParent()
     return entry
+
+
+_PLAIN = "take what they would without autogpu"
+
+# By function: its hook, which is given the original and the resolver first, and what is not in force where a version
+# lacks it; "" where nothing is, and it is not asked for.
+HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
+    "eager.context.Context.set_visible_devices": (
+        set_visible_devices,
+        "a script that makes every GPU visible gets the policy's choice",
+    ),
+    "eager.context.Context._initialize_physical_devices": (initialize_physical_devices, ""),
+    "client.session.BaseSession.__init__": (session, f"sessions with a ConfigProto {_PLAIN}"),
+    "client.session.BaseSession.list_devices": (
+        list_devices,
+        "multi_gpu_model refuses GPUs that the process does not have",
+    ),
+    "client.device_lib.list_local_devices": (list_local_devices, "listing makes a context on each GPU"),
+    "training.server_lib.Server.__init__": (server, f"servers {_PLAIN}"),
+    "distribute.mirrored_strategy.MirroredExtended.__init__": (mirrored, "its replicas are not counted"),
+    "distribute.one_device_strategy.OneDeviceExtended.__init__": (one_device, ""),
+    **{
+        f"distribute.central_storage_strategy.{name}.__init__": (central_storage, "")
+        for name in ("CentralStorageStrategy", "CentralStorageStrategyV1")
+    },
+    # The devices of DTensor, over which it lays tensors.
+    "dtensor.python.layout.Mesh.__init__": (on_named_device, ""),
+    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
+    "framework.ops._EagerTensorBase._copy_nograd": (on_named_device, ""),
+    "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (on_named_device, ""),
+    **{
+        f"data.ops.multi_device_iterator_ops.{name}.__init__": (device_iterator, "")
+        for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
+    },
+    # Readings of memory by a GPU's name. Each version has some of them.
+    **{
+        f"eager.context.Context.{name}": (memory_reading, "")
+        for name in ("get_memory_info", "get_memory_usage", "get_total_memory_usage", "reset_memory_stats")
+    },
+}
