@@ -71,7 +71,8 @@ def is_sufficient(holding: Holding, selection: SelectionRequest, *, is_assigned:
     """
     if holding.lease is None:
         return is_assigned and selection.named is None
-    uuids, claimed = selection.uuids or (), frozenset(holding.lease.claims)
+    uuids = selection.uuids or ()
+    claimed = frozenset(holding.lease.claims)
     if uuids and claimed.issuperset(uuids):
         return True
     # The script may name several, of which nothing was known before CUDA's start.

@@ -139,7 +139,8 @@ class Allocation:
     @property
     def counted_uuids(self) -> tuple[str, ...] | None:
         """NVML's UUIDs of the GPUs that CUDA has counted, in CUDA's order; ``None`` before CUDA has started."""
-        uuids, inventory = self.cuda.visible_uuids(), self.readings.newest
+        uuids = self.cuda.visible_uuids()
+        inventory = self.readings.newest
         return named_by_nvml(uuids, inventory.devices) if uuids and inventory else uuids
 
     @property
@@ -218,7 +219,8 @@ class Allocation:
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
         """Claim GPUs of the list that CUDA will read, and write the list again with the claimed GPUs first or alone."""
         visible = self.visible
-        inventory, pool = self.readings.newest, visible.candidates or visible.pool
+        inventory = self.readings.newest
+        pool = visible.candidates or visible.pool
         if inventory is None or not pool or self.cuda.visible_uuids() is not None or self.assigned_to:
             return
         if not visible.candidates:
@@ -247,7 +249,8 @@ class Allocation:
 
     def _as_place(self, said: DeviceRequest) -> DeviceRequest:
         """Treat the GPU number of a child process as an index into its parent's list."""
-        at, listed = said.places, self.visible
+        at = said.places
+        listed = self.visible
         # Several numbers are not treated so: only one GPU would be claimed for them.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
@@ -267,7 +270,8 @@ class Allocation:
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
         """Return everything that a decision depends on, except the leases, for the request of a framework's script."""
         visible = self.visible
-        inventory, uuids = self.inventory or NO_READING, self.uuids
+        inventory = self.inventory or NO_READING
+        uuids = self.uuids
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
@@ -344,7 +348,8 @@ class Allocation:
 
         A worker process that runs the script's module again uses the same number, and so gets the same GPU.
         """
-        numbering, uuids = decision.numbering, self.uuids or ()
+        numbering = decision.numbering
+        uuids = self.uuids or ()
         if numbering and self.lease is not None and not self.wants_order:
             in_order = [*(numbering[number] for number in sorted(numbering)), *range(len(uuids))]
             self.gpu_list.list_for_children([uuids[ordinal] for ordinal in dict.fromkeys(in_order)])
@@ -399,7 +404,8 @@ class Allocation:
     def give_back(self, framework: Framework) -> bool:
         """Release the claim unless another framework uses it too; return True if it was released."""
         with self.lock:
-            decision, wants_order = self.decision, framework.WANTS_ORDER
+            decision = self.decision
+            wants_order = framework.WANTS_ORDER
             is_others = bool(self.assigned_to - {framework.NAME}) or (self.wants_order and not wants_order)
             if decision is None or self.lease is None or is_others or self.cuda.ordinals_in_use():
                 return False

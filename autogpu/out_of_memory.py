@@ -61,7 +61,8 @@ def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest
     # As CUDA counts, and not those alone that it was assigned.
     if framework.TAKES_FIRST_GPUS:
         return error.ordinal
-    place, ordinals = error.ordinal // assignment.logical_gpus, assignment.ordinals or tuple(request.named or ())
+    place = error.ordinal // assignment.logical_gpus
+    ordinals = assignment.ordinals or tuple(request.named or ())
     return ordinals[min(place, len(ordinals) - 1)] if ordinals else place
 
 

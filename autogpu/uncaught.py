@@ -53,7 +53,8 @@ def watch(report: Callable[[BaseException], None]) -> None:
 
     In this process: a forked child watches for itself.
     """
-    pid, told = os.getpid(), 0
+    pid = os.getpid()
+    told = 0
 
     def tell(error: BaseException | None) -> None:
         nonlocal told

@@ -118,7 +118,8 @@ class GpuList:
         self._write(visible)
 
     def _write(self, visible: VisibleDevices) -> None:
-        before, environ = self.visible, self._environ
+        before = self.visible
+        environ = self._environ
         # The order first: the numbers are meant by it.
         for name, found in ((CUDA_DEVICE_ORDER, before.found_order), (CUDA_VISIBLE_DEVICES, before.found)):
             if name in visible.shown:
@@ -229,5 +230,6 @@ class GpuList:
 
     def spec_with(self, grant: Grant) -> VisibleSpec:
         """Return who says which GPUs may be used, with that grant."""
-        found, is_engines = self.visible.found_now(self._environ)[0], is_engine_worker(self._environ)
+        found = self.visible.found_now(self._environ)[0]
+        is_engines = is_engine_worker(self._environ)
         return visible_spec(found, self.initial, self._policy.script, grant, is_engine_worker=is_engines)

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 # The colours must be readable on dark and on light: yellow on white and grey on black are not, whatever the theme.
-GOOD, BAD, STANDS_OUT = "green", "red", "bold reverse"
+GOOD = "green"
+BAD = "red"
+STANDS_OUT = "bold reverse"
 
 _ANY_CONSOLE = Console()
 

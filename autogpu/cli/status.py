@@ -144,7 +144,8 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
         key = ""
         while key != "q":
             keys = f"q: leave, s: order ({view.order}), h: help"
-            width, height = console.width, console.height - 1
+            width = console.width
+            height = console.height - 1
             lines = help_lines(width, height) if is_helping else fitted(answers, replace(view, width=width), height)
             live.update(Group(*lines, Text(keys, style="reverse")), refresh=True)
             key = pressed(max(0.0, until_s - time.monotonic()))

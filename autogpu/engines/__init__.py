@@ -125,7 +125,8 @@ def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
 def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:
     """The local rank, among those that see the same GPUs; its launcher names the job where nothing else does."""
     namespace = (pid_namespace() or "").strip("pid:[]")
-    rank, visible = local_rank(environ, namespace), None
+    rank = local_rank(environ, namespace)
+    visible = None
     if rank is None or (is_below_rank_0 and rank.launcher == LONE_RANK):
         return None
     launcher = None if rank.launcher == TF_CONFIG else _launcher(rank)
@@ -138,7 +139,9 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
 
 def _launcher(rank: LocalRank) -> int | None:
     """The launcher of this rank: the nearest ancestor that is no shell of this rank alone; ``None`` if unknown."""
-    pid, group, found = os.getppid(), os.getpgrp(), None
+    pid = os.getppid()
+    group = os.getpgrp()
+    found = None
     for _ in range(_MOST_PROCESSES):
         environ = {} if pid < 1 else _environ_of(pid)
         # A container's first process may be a launcher; a host's is not, and only root can read it.

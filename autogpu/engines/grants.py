@@ -46,7 +46,8 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
     task = coordinating_task(environ)
     if task:
         return Grant("TF_CONFIG", Denial.COORDINATOR, role=task)
-    rank, grant = facts.rank, _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
+    rank = facts.rank
+    grant = _ray(environ, facts) or _slurm(environ, facts) or Grant(task=facts.dask)
     if rank is not None and _has_own_gpus(environ, facts):
         rank = replace(rank, dividers=1)
     return replace(grant, rank=rank)
@@ -54,7 +55,8 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
 
 def _has_own_gpus(environ: Mapping[str, str], facts: EngineFacts) -> bool:
     """An engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
-    visible, task = environ.get(CUDA_VISIBLE_DEVICES), facts.ray
+    visible = environ.get(CUDA_VISIBLE_DEVICES)
+    task = facts.ray
     if task is not None and task.gpus:
         return visible is None or len(visible.split(",")) <= max(1, task.gpus)
     return facts.is_given and is_engine_worker(environ)
@@ -84,7 +86,8 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 
 
 def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
-    on_node, is_step = environ.get("SLURM_GPUS_ON_NODE", ""), "SLURM_STEP_ID" in environ
+    on_node = environ.get("SLURM_GPUS_ON_NODE", "")
+    is_step = "SLURM_STEP_ID" in environ
     # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
     if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
         return Grant("Slurm", unnamed=int(on_node))
@@ -119,7 +122,8 @@ def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
     for line in conf.replace("\\\n", " ").splitlines():
         words = [word.partition("=") for word in line.split("#")[0].split()]
         fields = {name.lower(): value for name, _, value in words}
-        patterns, gres = _entries(fields.get("nodename", "")), _counts(fields.get("gres", ""))
+        patterns = _entries(fields.get("nodename", ""))
+        gres = _counts(fields.get("gres", ""))
         if patterns == ["DEFAULT"]:
             default = gres or default
         elif node and any(_is_node(node, pattern) for pattern in patterns):

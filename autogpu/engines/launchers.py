@@ -52,7 +52,8 @@ def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | N
 def _by_launcher(
     environ: Mapping[str, str], namespace: str, launcher: str, rank_name: str, size_name: str, meeting: Sequence[str]
 ) -> LocalRank | None:
-    is_slurm, rank = launcher == "Slurm", _integer(environ.get(rank_name))
+    is_slurm = launcher == "Slurm"
+    rank = _integer(environ.get(rank_name))
     size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
     # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
     if rank is None or size is None or rank >= size or (is_slurm and "SLURM_STEP_ID" not in environ):
@@ -85,7 +86,8 @@ def _worker(environ: Mapping[str, str]) -> LocalRank | None:
 
 def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """Of a launcher that does not say how many there are on this host: a loop in a shell, a script, Lightning's own."""
-    rank, size = _integer(environ.get(LONE_RANK)), _integer(environ.get("WORLD_SIZE")) or 0
+    rank = _integer(environ.get(LONE_RANK))
+    size = _integer(environ.get("WORLD_SIZE")) or 0
     has_size = any(_integer(environ.get(name)) is not None for _, each, name, _ in _LAUNCHERS if each == LONE_RANK)
     if rank is None or has_size or size <= max(1, rank):
         return None
@@ -105,7 +107,8 @@ def _integer(text: str | None) -> int | None:
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
     """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
-    text, node = environ.get(name, ""), _integer(environ.get("SLURM_NODEID")) or 0
+    text = environ.get(name, "")
+    node = _integer(environ.get("SLURM_NODEID")) or 0
     for tasks, nodes in re.findall(r"(?<![^,])([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?![^,])", text):
         node -= int(nodes or 1)
         if node < 0:
@@ -143,7 +146,8 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
 
         try:
             config = json.loads(environ[TF_CONFIG])
-            cluster, task = config["cluster"], config["task"]
+            cluster = config["cluster"]
+            task = config["task"]
             if all(isinstance(tasks, list) for tasks in cluster.values()):
                 return cluster, str(task["type"]), int(task["index"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -171,7 +175,8 @@ def _as_known(host: str) -> str:
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
     """``rank`` among those that see the same GPUs: each may have another ``CUDA_VISIBLE_DEVICES`` than its launcher."""
-    visible, bound = environ.get(CUDA_VISIBLE_DEVICES), _ranks_per_bound_gpu(rank, environ)
+    visible = environ.get(CUDA_VISIBLE_DEVICES)
+    bound = _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
         return replace(rank, dividers=bound)
     return rank if visible in (None, of_launcher) else with_scripts_list(rank, len((visible or "").split(",")))

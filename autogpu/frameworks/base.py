@@ -180,7 +180,8 @@ class HookedFramework(Framework):
         if allocation.policy.count == 0:
             return ()
         inventory = allocation.inventory
-        uuids, attributes = allocation.counted_uuids, allocation.cuda.attributes()
+        uuids = allocation.counted_uuids
+        attributes = allocation.cuda.attributes()
         if uuids is None or attributes is None:
             return None
         known = by_uuid(inventory.devices if inventory else ())
@@ -225,7 +226,9 @@ class HookedFramework(Framework):
         )
 
     def _caps(self, decision: Decision, ordinals: Sequence[int], parts: int) -> Mapping[int, Cap]:
-        allocation, policy, reserves = self.allocation, self.allocation.policy, {}
+        allocation = self.allocation
+        policy = self.allocation.policy
+        reserves = {}
         if policy.limit is not None and policy.limit_includes == "process" and ordinals:
             with allocation.cuda.primary_contexts(ordinals):
                 devices = (allocation.readings.take() or NO_READING).devices
@@ -240,7 +243,8 @@ class HookedFramework(Framework):
 
         The framework has settled what it takes.
         """
-        allocation, takes_some = self.allocation, bool(usage.ordinals)
+        allocation = self.allocation
+        takes_some = bool(usage.ordinals)
         if takes_some:
             self._watch(usage)
         if not allocation.begin_report(takes_some=takes_some):
@@ -254,7 +258,8 @@ class HookedFramework(Framework):
 
     def _watch(self, usage: Usage) -> None:
         """Record the framework's peak at the end, and watch for an out-of-memory error until then."""
-        allocation, caps_of_ours = self.allocation, self.assignment.caps if self.assignment else {}
+        allocation = self.allocation
+        caps_of_ours = self.assignment.caps if self.assignment else {}
         is_limited = self._is_limited_by_script or not caps_of_ours.keys().isdisjoint(usage.ordinals)
         allocation.this_run.uses(self, is_limited=is_limited)
         if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
@@ -328,7 +333,8 @@ class HookedFramework(Framework):
         Report how to get more, where the policy is why there are so few.
         """
         allocation = self.allocation
-        policy, decision = allocation.policy, allocation.decision
+        policy = allocation.policy
+        decision = allocation.decision
         if decision and decision.verdict is Verdict.TAKE and policy.level != "quiet":
             allocation.say(framework_messages.few_replicas(strategy, replicas, decision, policy.per_user))
 

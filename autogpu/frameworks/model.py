@@ -12,7 +12,8 @@ from autogpu.devices.model import CudaAttributes
 from autogpu.frozen import Value
 
 _UNITS = {"bytes": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE, _NEVER = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b", "(?!)"
+_SIZE = r"([\d.]+) ?(bytes|[KMGT]iB|B)\b"
+_NEVER = "(?!)"
 
 
 class DeviceRequest(Value):
@@ -81,7 +82,8 @@ class Assignment(Value):
 
     def part(self, ordinal: int, *, by_script: bool) -> float | None:
         """Of a GPU's memory, what a framework without logical GPUs may take, or a script's own limit may come to."""
-        cap, total = (self.ceilings if by_script else self.caps).get(ordinal), self.totals.get(ordinal)
+        cap = (self.ceilings if by_script else self.caps).get(ordinal)
+        total = self.totals.get(ordinal)
         return cap.bytes / total if total and cap is not None else None
 
 

@@ -241,7 +241,8 @@ def _texts(values: object) -> dict[str, str]:
 def ticket_fields(raw: bytes) -> dict[str, Any]:
     """Likewise the fields of a :class:`Waiter` that a ticket has."""
     fields, of_process = _decoded(raw)
-    count, uuids = whole(fields.get("count")), fields.get("uuids")
+    count = whole(fields.get("count"))
+    uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= count <= _MAX_GPUS:
         raise MalformedRecord("no demand")
     return {

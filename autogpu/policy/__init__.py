@@ -61,7 +61,8 @@ def resolve(
         working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is relative to.
         flags: The command line of ``autogpu run``: key to text, as in the environment.
     """
-    homes, user_file = sources.homes_of(environ), sources.user_file_of(environ)
+    homes = sources.homes_of(environ)
+    user_file = sources.user_file_of(environ)
     # Who can write there owns the host, or the home.
     system = sources.source_of(homes, LayerName.SYSTEM, system_file)
     user = sources.source_of(homes, LayerName.USER, user_file) if user_file else sources.Source(LayerName.USER)

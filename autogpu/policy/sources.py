@@ -124,7 +124,9 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
 
     A file that is ignored leaves its place to another.
     """
-    place, none, is_shared = short_path(file, homes), Source(layer), file.name == PYPROJECT
+    place = short_path(file, homes)
+    none = Source(layer)
+    is_shared = file.name == PYPROJECT
     # A pyproject.toml that is found and has no table of ours is no concern of anybody.
     is_ours = not (judge and is_shared)
     try:
@@ -199,7 +201,8 @@ def _refuse_excess(text: str) -> None:
 def line_of(text: str, name: str) -> int | None:
     """The line of the key or table of a TOML file that has this name; ``None`` where several could be it, or none."""
     key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
-    at_the_start, in_a_table = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]", rf"[^#\n]*[{{,.][ \t]*{key}="
+    at_the_start = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]"
+    in_a_table = rf"[^#\n]*[{{,.][ \t]*{key}="
     found = [*re.finditer(f"^(?:{at_the_start}|{in_a_table})", text, re.MULTILINE)]
     return text.count("\n", 0, found[0].start()) + 1 if len(found) == 1 else None
 
@@ -284,7 +287,8 @@ def _is_private_group(found: os.stat_result) -> bool:
     import pwd
 
     try:
-        owner, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+        owner = pwd.getpwuid(found.st_uid)
+        group = grp.getgrgid(found.st_gid)
     except KeyError as error:
         raise_if_from_script(error)
         return False

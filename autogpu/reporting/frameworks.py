@@ -51,7 +51,8 @@ def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
 
 def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
     """A strategy that wants all GPUs has a part of the pool, and how to get more; no line if it has all."""
-    taken, pool = len(decision.ordinals), len(decision.ranking.pool)
+    taken = len(decision.ordinals)
+    pool = len(decision.ranking.pool)
     if not taken or taken >= pool:
         return []
     free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)

@@ -157,7 +157,8 @@ class Decision(Value):
         """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
         known = by_uuid([device for device in self.visible if device])
         taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
-        ordinals, visible = taken if chosen is None else chosen, tuple(known.get(uuid) for uuid in uuids)
+        ordinals = taken if chosen is None else chosen
+        visible = tuple(known.get(uuid) for uuid in uuids)
         return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
 
     def has_named(self, numbers: Sequence[int]) -> bool:
@@ -170,7 +171,8 @@ class Decision(Value):
 
         The numbers that the script has not named stand for the other GPUs, in their order.
         """
-        moved, count = self.moved, range(len(self.visible))
+        moved = self.moved
+        count = range(len(self.visible))
         if all(number == ordinal for number, ordinal in moved.items()):
             return {}
         numbers = [number for number in count if number not in moved]

@@ -36,7 +36,8 @@ class LocalRank(Value):
     def slice(self, gpu_count: int) -> tuple[range, int]:
         """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
         dividers = self.at_most(gpu_count)
-        rank, each = self.rank % dividers, gpu_count // dividers
+        rank = self.rank % dividers
+        each = gpu_count // dividers
         if each:
             return range(rank * each, rank * each + each), 1
         number = rank * gpu_count // dividers

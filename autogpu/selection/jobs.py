@@ -94,7 +94,8 @@ class _Gpus:
 def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
     # Once each: a host may have a thousand jobs, and others wait for the mutex meanwhile.
     ages = [_age_s(member, now_s) for member in members]
-    first, newest_s = members[ages.index(max(ages))], min(ages)
+    first = members[ages.index(max(ages))]
+    newest_s = min(ages)
     pids = tuple(dict.fromkeys(pid for member in members for pid in processes.of(member)))
     caps = {uuid: cap.bytes for member in members for uuid, cap in member.caps.items()}
     sizes: dict[str, int] = {}
@@ -149,7 +150,8 @@ def awaited(
 
 
 def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> bool:
-    uuid, joins = candidate.device.uuid, demand.joins and candidate.is_joinable
+    uuid = candidate.device.uuid
+    joins = demand.joins and candidate.is_joinable
     is_open = joins or candidate.tier <= Tier.IDLE_LEASE or demand.bytes_per_gpu is not None
     is_at_cap = 0 < demand.per_user <= len(held) and uuid not in held
     return is_open and not is_at_cap and demand.could_use(uuid, candidate.usable_bytes(may_join=joins))
@@ -170,7 +172,8 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
 
 def _foreign_bytes(device: Device, own_pid: int | None) -> int:
     """The memory that neither this process nor bare contexts take; 0 where the driver does not tell."""
-    used_by, total = dict(bytes_by_pid(device)), device.memory_total_bytes or 0
+    used_by = dict(bytes_by_pid(device))
+    total = device.memory_total_bytes or 0
     used = (device.memory_used_bytes or 0) - used_by.pop(own_pid, 0)
     # Of so many contexts that nobody could join what is there, each counts.
     is_joinable = used <= total * (1 - LEAST_FREE_PART)
@@ -196,11 +199,13 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
 
     A holder counts with its claim or with what it uses, whichever is more; with both where its use can't be told apart.
     """
-    total, used = device.memory_total_bytes, device.memory_used_bytes
+    total = device.memory_total_bytes
+    used = device.memory_used_bytes
     if total is None or used is None:
         return None
     # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
-    used_by, claimed = bytes_by_pid(device), 0
+    used_by = bytes_by_pid(device)
+    claimed = 0
     used -= used_by.get(own_pid, 0)
     if claims and tier(device, own_pid, claims) is Tier.IDLE_LEASE:
         return total - used

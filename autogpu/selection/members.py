@@ -94,7 +94,8 @@ def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_l
     if parent is None:
         return None
     # A group is its user's word: it can't join the job of another user.
-    job, others = (parent.uid, parent.group or None), [h for h in holders if h.name != parent.name]
+    job = (parent.uid, parent.group or None)
+    others = [h for h in holders if h.name != parent.name]
     members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
     return Family(parent, members, has_parents_list)
 
@@ -106,7 +107,8 @@ def rivals(
 
     A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
     """
-    members, listed = {member.name for member in family.members} if family else (), compute_pids(inventory.devices)
+    members = {member.name for member in family.members} if family else ()
+    listed = compute_pids(inventory.devices)
     return [each for each in holders if each.name not in members or not listed.isdisjoint(processes.of(each))]
 
 
@@ -136,7 +138,9 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
 
 
 def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
-    alone, uuids, held = decide(request), request.uuids or (), family.held
+    alone = decide(request)
+    uuids = request.uuids or ()
+    held = family.held
     claims = {uuid: held[uuid] for uuid in uuids if uuid in held}
     ordinals = request.numbers or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:

@@ -39,7 +39,9 @@ def memory_demand(policy: Policy) -> MemoryDemand:
         return MemoryDemand(bytes=policy.need_bytes)
     if policy.limit is None:
         return MemoryDemand()
-    size, percent, parts = policy.limit.bytes, policy.limit.percent, policy.virtual_gpus
+    size = policy.limit.bytes
+    percent = policy.limit.percent
+    parts = policy.virtual_gpus
     return MemoryDemand(
         bytes=None if size is None else size * parts,
         percent=None if percent is None else percent * parts,
@@ -78,7 +80,8 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
-    demand, part = demand_told(request), (request.grant.fraction or 1) / sharers
+    demand = demand_told(request)
+    part = (request.grant.fraction or 1) / sharers
     if part == 1 or not demand.is_whole:
         or_best_effort = demand.or_best_effort or request.joins_at_once or request.has_waited
         return replace(demand, or_best_effort=or_best_effort, may_join=request.busy == "share")

@@ -98,7 +98,8 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
 def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
-    left, utilization = candidate.left_bytes, device.utilization_percent
+    left = candidate.left_bytes
+    utilization = device.utilization_percent
     return (
         candidate.tier,
         not device.is_healthy,
@@ -122,12 +123,14 @@ def best_connected_first(
     Args:
         kept: UUIDs of GPUs that come before all others.
     """
-    inventory, in_use = request.inventory, request.uuids_in_use
+    inventory = request.inventory
+    in_use = request.uuids_in_use
     if not inventory.topology:
         return list(candidates)
     ordered: list[Candidate] = []
     for _, equals in groupby(candidates, lambda c: (c.device.uuid in kept, c.device.uuid in in_use, standing(c))):
-        group, missing = list(equals), count - len(ordered)
+        group = list(equals)
+        missing = count - len(ordered)
         if 0 < missing < len(group):
             free = {device.uuid for device in inventory.devices if is_free(device)}
             best = _best_connected(group, missing, ordered, inventory.topology, free)
@@ -143,7 +146,8 @@ def _best_connected(
 
     From each on the nearest are added. Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
     """
-    uuids, before = [c.device.uuid for c in group], [c.device.uuid for c in taken]
+    uuids = [c.device.uuid for c in group]
+    before = [c.device.uuid for c in taken]
 
     def near(uuid: str, others: Iterable[str]) -> list[int]:
         return [topology.get(frozenset((uuid, other)), 0) for other in others]

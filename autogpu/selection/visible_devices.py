@@ -59,7 +59,8 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
         environ: Of this process.
         started_with: The variable's value when the process started.
     """
-    written, original = environ.get(WRITTEN_VISIBLE_DEVICES), environ.get(ORIGINAL_VISIBLE_DEVICES)
+    written = environ.get(WRITTEN_VISIBLE_DEVICES)
+    original = environ.get(ORIGINAL_VISIBLE_DEVICES)
     shown = environ.get(SHOWN_VISIBLE_DEVICES, original)
     order = environ.get(CUDA_DEVICE_ORDER)
     if written is None or started_with not in (written or shown, shown):
@@ -171,7 +172,8 @@ class VisibleDevices(Value):
 
     def found_now(self, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
         """Return both variables as they would be without autogpu, if ``environ`` is that of the process now."""
-        now, order = environ.get(CUDA_VISIBLE_DEVICES), environ.get(CUDA_DEVICE_ORDER)
+        now = environ.get(CUDA_VISIBLE_DEVICES)
+        order = environ.get(CUDA_DEVICE_ORDER)
         is_left = now == self.shown.get(CUDA_VISIBLE_DEVICES, self.found)
         # `os.reload_environ` shows a script what CUDA reads.
         is_left |= now is not None and now == self.written
@@ -222,7 +224,8 @@ def list_gpus(
         before: The pool as it is listed now.
         count: How many GPUs are listed at most; ``None`` for all of the pool.
     """
-    spec, order = visible.spec, device_order(visible.found_order, visible.spec, grant)
+    spec = visible.spec
+    order = device_order(visible.found_order, visible.spec, grant)
     pool = named_uuids(spec.value, inventory, order)
     visible = replace(visible, shown=_shown_for_spec(visible, order))
     if not pool:
@@ -298,7 +301,8 @@ def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Invent
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
         return replace(visible, pool=pool, written=None)
-    written, shown = ",".join(pool), visible.shown
+    written = ",".join(pool)
+    shown = visible.shown
     if counted is None or not set(counted) <= set(pool):
         is_by_uuid = (visible.found or "")[:4].upper() in ("GPU-", "MIG-")
         numbers = {} if is_by_uuid else numbered_list(pool, inventory, order)

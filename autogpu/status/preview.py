@@ -55,7 +55,8 @@ def preview(
     request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
     """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
-    inventory, spec = request.inventory, request.visible_spec
+    inventory = request.inventory
+    spec = request.visible_spec
     # The framework takes what CUDA still has of them, or fails.
     is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
     none = why_none(request)

@@ -25,7 +25,8 @@ from autogpu.reporting import frameworks as framework_messages
 from autogpu.reporting.memory import memory_in_words
 from autogpu.text import MIB
 
-_BRIDGE, _CLIENT = "jax._src.xla_bridge", "jaxlib.xla_client"
+_BRIDGE = "jax._src.xla_bridge"
+_CLIENT = "jaxlib.xla_client"
 
 # The function of the client's module that makes a client. JAX has merged all options when it calls it.
 _MAKE_CLIENT = "make_c_api_client"
@@ -178,7 +179,8 @@ class JAX(HookedFramework):
 
     def _set_default_device(self, started: Mapping[str, Any]) -> None:
         """Make the claimed GPU JAX's default device, unless it is device 0 or the script has set another default."""
-        config, first = sys.modules["jax"].config, self._first_claimed
+        config = sys.modules["jax"].config
+        first = self._first_claimed
         is_default = _PLATFORM in started and self._bridge.get_backend() is started[_PLATFORM]
         if first and is_default and config.jax_default_device is None:
             devices = {device.local_hardware_id: device for device in started[_PLATFORM].local_devices()}
@@ -221,7 +223,8 @@ class JAX(HookedFramework):
         others = [ordinal for ordinal in shown if ordinal not in ordinals]
         if assignment.growth or others:  # JAX must not preallocate memory of a GPU that is not claimed
             options.setdefault("preallocate", False)
-        self._shown_count, self._first_claimed = len(shown), min(ordinals) if others else 0
+        self._shown_count = len(shown)
+        self._first_claimed = min(ordinals) if others else 0
         if others:
             # Make the context on the claimed GPU first. Otherwise other jobs would first see this process only on a GPU
             # that it has not claimed.
@@ -255,7 +258,8 @@ class JAX(HookedFramework):
         from autogpu.frameworks.jax.index_error import devices_needed
 
         jax: Any = sys.modules["jax"]
-        shown, allocation = self._shown_count, self.allocation
+        shown = self._shown_count
+        allocation = self.allocation
         needed = devices_needed(error, shown, (jax.devices, jax.local_devices))
         total = len(self._decision.ranking.pool) if self._decision else 0
         if shown < needed <= total:

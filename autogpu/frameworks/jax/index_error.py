@@ -30,7 +30,8 @@ def devices_needed(error: BaseException, shown: int, listing: Sequence[Callable[
         return 0
     while trace.tb_next is not None:
         trace = trace.tb_next
-    file, variables = trace.tb_frame.f_code.co_filename, {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
+    file = trace.tb_frame.f_code.co_filename
+    variables = {**trace.tb_frame.f_globals, **trace.tb_frame.f_locals}
     linecache.checkcache(file)
     try:
         tree = ast.parse("".join(linecache.getlines(file, trace.tb_frame.f_globals)))
@@ -85,7 +86,8 @@ def _value_of(node: ast.AST, variables: Mapping[str, object]) -> object:
         own = owner.__dict__ if type(owner) is ModuleType else attributes_of(owner)
         return own.get(node.attr, _UNKNOWN)
     if isinstance(node, ast.Subscript):
-        owner, key = _value_of(node.value, variables), _value_of(_index_of(node), variables)
+        owner = _value_of(node.value, variables)
+        key = _value_of(_index_of(node), variables)
         return owner.get(key, _UNKNOWN) if type(owner) is dict and type(key) is str else _UNKNOWN
     try:
         return ast.literal_eval(node)

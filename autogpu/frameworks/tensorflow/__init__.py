@@ -93,7 +93,8 @@ class TensorFlow(HookedFramework):
 
     @staticmethod
     def out_of_memory(error: BaseException) -> OutOfMemory | None:
-        name, text = type(error).__name__, str(error)
+        name = type(error).__name__
+        text = str(error)
         if not type(error).__module__.startswith("tensorflow"):
             return None
         # A copy to a GPU that is full fails in other words.

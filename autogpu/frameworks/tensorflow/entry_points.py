@@ -101,7 +101,8 @@ def _completed(context: Any, gpus: list[Any], placement: DevicePlacement) -> Ite
 
     Limits are none of them: growth and a limit at once can't be expressed in the settings, only in the ConfigProto.
     """
-    visible, growths = context._visible_device_list, context._memory_growth_map
+    visible = context._visible_device_list
+    growths = context._memory_growth_map
     placed = [gpus[ordinal] for ordinal in placement.ordinals]
     unset = [gpu for gpu in placed if growths[gpu] is None and placement.growth is not None]
     growths.update(dict.fromkeys(unset, placement.growth))
@@ -153,7 +154,8 @@ def server(
     own = getattr(given, "default_session_config", None)
     if own is not None:
         # The script's two protos, as TensorFlow merges them: what is completed must not be merged once more.
-        given, merged = deepcopy(given), deepcopy(own)
+        given = deepcopy(given)
+        merged = deepcopy(own)
         given.ClearField("default_session_config")
         if config is not None:
             merged.MergeFrom(config)
@@ -263,7 +265,8 @@ def list_devices(original: Any, resolver: PlacementResolver, self: Any) -> list[
     devices = list(original(self))
     gpus = [device for device in devices if device.device_type == "GPU"]
     if gpus and caller_named("multi_gpu_model"):
-        last, stem = gpus[-1], gpus[-1].name.rsplit(":", 1)[0]
+        last = gpus[-1]
+        stem = gpus[-1].name.rsplit(":", 1)[0]
         for number in range(len(gpus), resolver.gpu_count):
             devices.append(type(last)(f"{stem}:{number}", "GPU", last.memory_limit_bytes, last.incarnation))
     return devices

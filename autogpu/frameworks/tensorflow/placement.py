@@ -59,7 +59,8 @@ def named_gpu(name: Any) -> int | None:
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
     text = name if isinstance(name, str) else ""
-    found, job = _NAME.search(text), _JOB.search(text)
+    found = _NAME.search(text)
+    job = _JOB.search(text)
     return int(found.group(2)) if found and (job is None or job.group(1) == "localhost") else None
 
 
@@ -325,7 +326,8 @@ class PlacementResolver:
         if not self._first.ordinals:
             yield
             return
-        original, gpus = context.list_physical_devices, self.gpus_of(context)
+        original = context.list_physical_devices
+        gpus = self.gpus_of(context)
         unused = [gpu for ordinal, gpu in enumerate(gpus) if ordinal not in self._first.ordinals]
 
         def list_physical_devices(device_type: Any = None) -> list[Any]:

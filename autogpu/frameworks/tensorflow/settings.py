@@ -254,7 +254,8 @@ def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> l
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
     """MiB of each logical GPU on a GPU: those that are used divide a limit, and all of them what has none."""
-    given, count = placement.limits.get(ordinal, ()), len(used)
+    given = placement.limits.get(ordinal, ())
+    count = len(used)
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
@@ -352,7 +353,8 @@ def write_placement(proto: Any, placement: DevicePlacement) -> None:
     if placement.growth is not None:
         options.allow_growth = placement.growth
     for ordinal in placement.ordinals if placement.limits else ():
-        entry, limits = old.add(), placement.limits.get(ordinal, ())
+        entry = old.add()
+        limits = placement.limits.get(ordinal, ())
         if ordinal in entries and tuple(entries[ordinal].memory_limit_mb) == limits:
             entry.CopyFrom(entries[ordinal])
         else:
