@@ -41,7 +41,7 @@ def set_too_late(value: str, framework: str) -> str:
 
 
 def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
-    """This version of a framework differs from those that autogpu knows; what is set and not in force is named."""
+    """Return the line for a version that lacks hooks, with the policy keys that are set and have no effect."""
     set_here = [resolved.settings[name] for name in _NEEDS_HOOKS if not hooks.found]
     not_in_force = [f"{each.key} ({each.origin})" for each in set_here if each.value != BY_DOTTED[each.key].default]
     lacks = ", ".join(f"{name} ({effect})" for name, effect in hooks.missing.items())
@@ -50,7 +50,7 @@ def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
 
 
 def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
-    """A strategy that wants all GPUs has a part of the pool, and how to get more; no line if it has all."""
+    """Return a line for a strategy that has only a part of the pool: how to get more; nothing if it has all."""
     taken = len(decision.ordinals)
     pool = len(decision.ranking.pool)
     if not taken or taken >= pool:
@@ -78,13 +78,13 @@ def spreading(library: str, decision: Decision) -> list[str]:
 
 
 def late_name(number: int, taken: int, framework: str) -> str:
-    """The script names a GPU that does not exist, because the framework has started without it."""
+    """Return the line for a script that names a GPU after the framework has started without it."""
     what = f"the script names '/gpu:{number}' after {framework} has started with {counted(taken, 'GPU')}"
     return f"{what}; to start with {number + 1}: AUTOGPU_COUNT={number + 1}"
 
 
 def late_replicas(strategy: str, replicas: int, wanted: int, taken: int, framework: str) -> str:
-    """A strategy leaves out devices that do not exist, because the framework has started without them."""
+    """Return the line for a strategy without the devices that the script named after the framework's start."""
     what = f"{strategy} has {counted(replicas, 'replica')} instead of {wanted}"
     why = f"{framework} had started with {counted(taken, 'GPU')} before"
     return f"{what}: {why}; for {wanted}: AUTOGPU_COUNT={wanted}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def lease_problem(error: LeaseUnavailable, *, is_unclaimed: bool) -> str:
-    """The lock of the host's leases could not be had, or nothing could be claimed at all."""
+    """Return the line for a claim without the host's lock, or for a process that could claim nothing."""
     what = "claiming without the host's lock"
     if is_unclaimed:
         what = "nothing is claimed, so that other jobs don't see this one"

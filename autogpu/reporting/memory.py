@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def memory_in_words(
     limits_mib: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
 ) -> str:
-    """How a framework allocates, under the limits of the logical GPUs of each GPU, or a script's fraction of each.
+    """Return how a framework allocates, under the limits of each GPU's logical GPUs or a script's fraction of each GPU.
 
-    Where it does not grow, it allocates as much as it may have, at once.
+    If its memory does not grow, it allocates as much as it may have at once.
     """
     when = ", allocated as needed" if grows else ", allocated at once"
     if fraction:
