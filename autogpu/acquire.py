@@ -177,7 +177,7 @@ class _Acquisition:
                 timeout_s=self._timeout_s,
                 is_over=lambda last: last.verdict is not Verdict.WAIT,
                 on_wait=self._report,
-                before_look=lambda: self._read_again(decision),
+                before_look=self._read_again,
             )
         return Holding(decision, wanted if is_held else None, wanted.problem if is_held else None)
 

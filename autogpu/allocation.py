@@ -339,8 +339,8 @@ class Allocation:
             return self.set_decision(holding.decision.counted_as(uuids, selection.named))
         if holding.lease is not None and self.assigned_to:
             # Another framework has the claim, and this one's script has named other GPUs.
-            others = holding.decision.counted_as(uuids, ())
-            return replace(others, verdict=Verdict.NOT_OUR_CHOICE, reason=Reason.CHOSEN_BY_SCRIPT)
+            claimed = left_alone(selection, Reason.CHOSEN_BY_SCRIPT)
+            return replace(claimed, claims=holding.decision.claims, visible=holding.decision.counted_as(uuids).visible)
         return None
 
     def _list_by_number(self, decision: Decision) -> None:

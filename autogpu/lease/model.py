@@ -195,7 +195,9 @@ def encode_lease(fields: Mapping[str, Any], terms: Terms) -> bytes:
     if caps:
         record["caps"] = {uuid: cap.bytes for uuid, cap in caps.items()}
         record["why"] = {uuid: cap.cause.value for uuid, cap in caps.items()}
-        record["whose"] = {uuid: cap.whose for uuid, cap in caps.items() if cap.whose}
+        whose = {uuid: cap.whose for uuid, cap in caps.items() if cap.whose}
+        if whose:
+            record["whose"] = whose
     return _encoded(record, lease_fields)
 
 

@@ -35,7 +35,7 @@ def wait_for_lease(
     timeout_s: float,
     is_over: Callable[[Decided], bool] = lambda decided: False,
     on_wait: Callable[[QueueState, Decided], None] = lambda state, decided: None,
-    before_look: Callable[[], None] = lambda: None,
+    before_look: Callable[[Decided], None] = lambda decided: None,
 ) -> tuple[Decided, bool]:
     """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
 
@@ -47,8 +47,9 @@ def wait_for_lease(
         is_over: True for a decision after which there is nothing to wait for.
         on_wait: Is called after each look without a result, about once a second, or every six seconds for those far
             behind. What it raises ends the wait and comes through.
-        before_look: Reads the driver. Is called about every two seconds, and before a claim if the last reading is half
-            a second old, while others can choose. If it takes more than five seconds, others pass this process over.
+        before_look: Reads the driver, given the last decision. Is called about every two seconds, and before a claim
+            if the last reading is half a second old, while others can choose. If it takes more than five seconds,
+            others pass this process over.
 
     Returns:
         The last decision, and whether ``lease`` holds what it claims.
@@ -64,7 +65,7 @@ def wait_for_lease(
             decided, wants = place.look()
             # By an older reading it would join others where they have filled the GPU since.
             if wants and monotonic_s() >= read_s + LOOK_S / 2:
-                before_look()
+                before_look(decided)
                 read_s = monotonic_s()
             is_held = False
             if wants:
@@ -83,7 +84,7 @@ def wait_for_lease(
             pause_s = pause_s if place.is_taken else _NO_PLACE_S
             place.rest(min(begun_s + timeout_s, monotonic_s() + pause_s))
             if monotonic_s() >= read_s + READ_S:
-                before_look()
+                before_look(decided)
                 read_s = monotonic_s()
                 place.beat()
     except BaseException:  # as in acquire_lease

@@ -224,8 +224,13 @@ def _left_out(ranking: Ranking, lost: Sequence[UnreadableDevice]) -> str:
 def _drawbacks(decision: Decision, request: SelectionRequest) -> str:
     """Return which of the GPUs are shared, with whom, and which are not healthy."""
     taken = decision.taken
-    shared = [(each.device, candidate_state(each, request.own_pid)) for each in taken if each.tier is not Tier.FREE]
-    unwell = [(each.device, listed(health_faults(each.device))) for each in taken if each.tier is Tier.FREE]
+    shared = []
+    unwell = []
+    for each in taken:
+        if each.tier is Tier.FREE and not each.is_awaited:
+            unwell.append((each.device, listed(health_faults(each.device))))
+        else:
+            shared.append((each.device, candidate_state(each, request.own_pid)))
     text = ""
     for title, found in (("shared", shared), ("not healthy", unwell)):
         reasons = [state if len(taken) == 1 else f"GPU {device.label}: {state}" for device, state in found if state]

@@ -7,7 +7,7 @@ from typing import Any, Callable, Iterable, Sequence
 from autogpu.devices.model import Device, Inventory, UnreadableDevice
 from autogpu.selection.decision import Decision
 from autogpu.selection.jobs import unmanaged_processes
-from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection, Tier
+from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection
 from autogpu.text import GIB, counted, listed, printable, size
 
 # So many GPUs, jobs or processes are named in one line of a message; ``autogpu status`` shows each.
@@ -80,7 +80,7 @@ def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None 
 
 def candidate_state(candidate: Candidate, own_pid: int | None) -> str:
     """Return what is on a GPU that may be taken, or that others wait for it."""
-    if candidate.tier is Tier.AWAITED:
+    if candidate.is_awaited:
         return _AWAITED
     return occupancy(candidate.device, candidate.claims, own_pid)
 
@@ -116,8 +116,11 @@ def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken")
     own_pid = request.own_pid if request else None
     found = []
     for number, candidate in enumerate(decision.ranking.candidates, start=1):
-        state = candidate.tier.name.lower().replace("_", " ")
-        found.append((candidate.device, f"place {number}", f"{state}, {candidate_state(candidate, own_pid)}"))
+        tier = candidate.tier.name.lower().replace("_", " ")
+        state = f"{tier}, {occupancy(candidate.device, candidate.claims, own_pid)}"
+        if candidate.is_awaited:
+            state += f", {_AWAITED}"
+        found.append((candidate.device, f"place {number}", state))
     for rejection in decision.ranking.rejected:
         found.append((rejection.device, "not eligible", obstacle(rejection)))
     lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]

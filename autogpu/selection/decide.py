@@ -117,9 +117,8 @@ class _Choice:
         ranking = ranking_of(
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
-        # A GPU that a waiter could have now is as good as taken.
         theirs = awaited(ranking.candidates, waiters, claims_on)
-        candidates = (_as_awaited(each) if each.device.uuid in theirs else each for each in ranking.candidates)
+        candidates = (replace(each, is_awaited=each.device.uuid in theirs) for each in ranking.candidates)
         self.ranking = replace(ranking, candidates=tuple(candidates))
         suitable = ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
@@ -163,7 +162,10 @@ class _Choice:
         return tuple(filter(self.is_free, others))
 
 
-def _as_awaited(candidate: Candidate) -> Candidate:
+def _as_taken(candidate: Candidate) -> Candidate:
+    """Return a candidate as it counts in a choice: a GPU that a waiter could have now is as good as taken."""
+    if not candidate.is_awaited:
+        return candidate
     return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)
 
 
@@ -275,7 +277,8 @@ def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
     if not request.numbers:
         return in_use
     if request.keeps_places:
-        in_use |= {each.device.uuid for each in choice.ranking.candidates if each.tier is Tier.FREE}
+        free = [each for each in choice.ranking.candidates if each.tier is Tier.FREE and not each.is_awaited]
+        in_use |= {each.device.uuid for each in free}
     return in_use & frozenset(request.named_uuids)
 
 
@@ -287,7 +290,7 @@ def _in_order(choice: _Choice, kept: Collection[str]) -> list[Candidate]:
         uuid = candidate.device.uuid
         return uuid not in kept, candidate.tier, uuid in in_use
 
-    return sorted(choice.ranking.candidates, key=order)
+    return sorted(map(_as_taken, choice.ranking.candidates), key=order)
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:

@@ -143,9 +143,12 @@ class Decision(Value):
 
     @property
     def is_capped_by_others(self) -> bool:
-        """True if the process may only allocate what other jobs leave free on one of its GPUs."""
-        caps = [self.caps[device.uuid] for device in self.devices if device.uuid in self.caps]
-        return any(cap.cause is CapCause.SHARED for cap in caps)
+        """True if the process is a best-effort job on one of its GPUs: it may allocate what other jobs leave free."""
+        uuids = [device.uuid for device in self.devices]
+        if any(self.caps[uuid].cause is CapCause.SHARED for uuid in uuids if uuid in self.caps):
+            return True
+        # Without a cap, because the GPU's memory is unknown.
+        return any(self.claims.get(uuid) == 0 for uuid in uuids if uuid not in self.caps)
 
     @property
     def taken(self) -> tuple[Candidate, ...]:

@@ -287,6 +287,7 @@ class Candidate(Value):
         free_bytes: Memory that is neither used nor reserved by a stated need or a job's first minute.
         left_bytes: What would be left after the claim; ``free_bytes`` for a job that claims all or nothing.
         is_best_effort: True if the job would be placed beside others and claim nothing.
+        is_awaited: True if a job in the queue could use the GPU now.
     """
 
     device: Device
@@ -297,6 +298,7 @@ class Candidate(Value):
     free_bytes: int | None = None
     left_bytes: int | None = None
     is_best_effort: bool = False
+    is_awaited: bool = False
 
     @property
     def is_settled(self) -> bool:

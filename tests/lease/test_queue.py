@@ -134,7 +134,7 @@ def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeyp
         return {"GPU-0": 1} if order.count("read") == 2 else None
 
     lease = wait_for_claims(
-        Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda: order.append("read")
+        Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda _: order.append("read")
     )
 
     # The place comes first. Not again under the mutex.

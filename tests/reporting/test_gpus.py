@@ -45,6 +45,12 @@ def test_each_gpu_has_a_line_with_its_place_or_obstacle():
     ]
 
 
+def test_awaited_gpu_has_its_readings_and_that_others_wait():
+    decision = decided(gpu(0), gpu(1), awaited=[gpu(0).uuid])
+    readings = "free, 0 % busy, 24.0 of 24.0 GiB free"
+    assert each_gpu(decision, decision.devices)[1] == f"  GPU 0: place 2: {readings}, a job in the queue waits for it"
+
+
 def test_gpus_are_named_in_a_list():
     assert [gpu_names(labels) for labels in ("2", "23", ["2", "3", "0:1"])] == [
         "GPU 2",

@@ -22,6 +22,7 @@ ONE = [gpu(0)]
 TWO = [gpu(0), gpu(1)]
 THREE = [gpu(0), gpu(1), gpu(2)]
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
+BUSY_1 = gpu(1, pids=[8], used_gib=9, busy=90)
 ONE_BUSY = [BUSY, *THREE[1:]]
 SMALL = gpu(0, total_gib=8)
 EXCLUSIVE = gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7])
@@ -203,6 +204,12 @@ def test_process_that_waits_for_more_gpus_counts_the_free_ones():
     assert (decision.waits_for, decision.free) == (3, 2)
 
 
+def test_awaited_gpu_that_is_taken_keeps_its_rank():
+    decision = decided(gpu(0), BUSY_1, count=2, wait_s=0.0, **AWAITED)
+    assert [device.index for device in decision.devices] == [0, 1]
+    assert [candidate.is_awaited for candidate in decision.taken] == [True, False]
+
+
 def test_rejected_gpus_of_a_waiting_process_keep_their_obstacles():
     decision = decided(SMALL, gpu(1), need_bytes=12 * GIB, held={1: claim(24)})
     found = {each.device.index: each.obstacle for each in decision.ranking.rejected}
@@ -299,6 +306,13 @@ def held(*claims, on=0):
             verdict=TAKE,
         ),
         case("shells-list-with-a-choice", [FULL, LESS_FREE], {**BY_SHELL, "held": {0: YOUNG, 1: YOUNG}}, verdict=WAIT),
+        case(
+            "shells-list-with-a-number-and-a-larger-count",
+            [FULL, LESS_FREE],
+            {**BY_SHELL, "held": {0: YOUNG, 1: YOUNG}, "numbers": (1,), "count": 2, "count_is_set": True},
+            verdict=WAIT,
+        ),
+        case("unknown-memory-is-best-effort", [NO_USE_READ], held(OLD), cap_bytes={}, is_capped_by_others=True),
         case("script-numbers-all", [FULL, LESS_FREE], {"numbers": (0, 1), **held(YOUNG)}, verdict=TAKE),
         case("need-larger-than-card", ONE, {"need_bytes": 30 * GIB, **WITHOUT_WAIT}, verdict=CPU),
         case("idle-lease-is-shared-at-once", [gpu(0, pids=[7], used_gib=20)], IDLE_LEASE, verdict=TAKE),
