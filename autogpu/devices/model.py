@@ -37,6 +37,7 @@ class FailureCause(enum.Enum):
 
     NO_DRIVER = "no-driver"  # the ordinary state of a machine without an NVIDIA GPU: not a fault
     DRIVER = "driver"
+    TIMEOUT = "timeout"  # the driver has not answered in time
     PYNVML = "pynvml"  # missing or unusable
 
 
@@ -207,7 +208,7 @@ class Inventory(Value):
         from autogpu.devices.nvml import NO_ANSWER
 
         is_silent = [lost.reason == NO_ANSWER for lost in self.unreadable]
-        return "timed out" in (self.failure or "") or (bool(is_silent) and all(is_silent))
+        return self.failure_cause is FailureCause.TIMEOUT or (bool(is_silent) and all(is_silent))
 
     @property
     def remedy(self) -> str:
@@ -220,7 +221,7 @@ class Inventory(Value):
 
 
 # Stands for a reading that has not come in time.
-NO_READING = Inventory(failure="NVML timed out", failure_cause=FailureCause.DRIVER)
+NO_READING = Inventory(failure="NVML timed out", failure_cause=FailureCause.TIMEOUT)
 
 
 # A newer driver may report a mode that is not known here.

@@ -72,7 +72,7 @@ def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     inventory = reading.result(deadline_s)
     if inventory is None:
         reading.close()
-        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause=FailureCause.DRIVER)
+        inventory = Inventory(failure=f"NVML timed out after {deadline_s:.0f} s", failure_cause=FailureCause.TIMEOUT)
     return inventory
 
 

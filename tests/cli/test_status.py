@@ -128,7 +128,7 @@ def claimed():
     return host(machine, [holder("a", (0, 12)), holder("b", (0, 6), pid=8)])
 
 
-NO_DRIVER, DRIVER, PYNVML = FailureCause
+NO_DRIVER, DRIVER, _, PYNVML = FailureCause
 
 
 def unread(cause, said):
