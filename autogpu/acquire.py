@@ -13,7 +13,7 @@ from autogpu import lease
 from autogpu.devices.model import Inventory
 from autogpu.errors import raise_if_from_script, where_raised
 from autogpu.frozen import Value, replace
-from autogpu.lease import GaveUp, Holder, Lease, LeaseUnavailable, QueueState, Terms, Waiter
+from autogpu.lease import Fault, GaveUp, Holder, Lease, LeaseProblem, LeaseUnavailable, QueueState, Terms, Waiter
 from autogpu.lease.queue import wait_for_lease
 from autogpu.process import monotonic_s, unix_s, with_ancestors
 from autogpu.selection.decide import decide, why_none
@@ -53,7 +53,7 @@ class Holding(Value):
 
     decision: Decision
     lease: Lease | None = None
-    problem: LeaseUnavailable | None = None
+    problem: LeaseProblem | None = None
     is_parents: bool = False
     is_listed: bool = False
 
@@ -108,13 +108,12 @@ def acquire(
     try:
         return attempt.acquire(environ)
     except LeaseUnavailable as error:
-        problem = error
+        problem = error.problem
     except Exception as error:
         raise_if_from_script(error)
         if isinstance(error, GaveUp):
             raise
-        what = f"internal error ({type(error).__name__} at {where_raised(error)}: {error})"
-        problem = LeaseUnavailable(what, remedy="AUTOGPU=0 turns autogpu off")
+        problem = LeaseProblem(Fault.INTERNAL, error=f"{type(error).__name__} at {where_raised(error)}: {error}")
     # Even without leases the process takes GPUs by the readings, as its policy says.
     return attempt.go_unclaimed(problem)
 
@@ -187,10 +186,10 @@ class _Acquisition:
         try:
             held = lease.acquire_lease(own, lambda *_: shared.claims or None, shared.caps)
         except LeaseUnavailable as error:
-            return Holding(shared, problem=error, is_parents=True)
+            return Holding(shared, problem=error.problem, is_parents=True)
         return Holding(shared, held, held.problem if held else None, is_parents=True)
 
-    def go_unclaimed(self, problem: LeaseUnavailable) -> Holding:
+    def go_unclaimed(self, problem: LeaseProblem) -> Holding:
         """If no lease can be written: decide by the leases that can be read, and wait without a place in the queue."""
         self._job = ""
         while True:

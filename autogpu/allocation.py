@@ -385,7 +385,7 @@ class Allocation:
         self.holding = holding
         self.tell_children()
         if self.holding.problem:
-            self.say([leases.lease_problem(self.holding.problem, is_unclaimed=self.holding.is_unclaimed)])
+            self.say([leases.claim_problem(self.holding.problem, is_unclaimed=self.holding.is_unclaimed)])
         elif self.lease is not None and self.lease.folder.is_on_fuse():
             self.say(["; ".join(leases.folder_on_fuse(str(self.lease.folder.path)))])
         return self.holding.decision

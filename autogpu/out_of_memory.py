@@ -9,7 +9,6 @@ from typing import Sequence
 from autogpu import lease
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device, by_uuid
-from autogpu.errors import AutoGpuError
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
 from autogpu.process import unix_s
@@ -71,7 +70,7 @@ def _now(allocation: Allocation, known: Device, *, has_context: bool) -> tuple[D
     devices = allocation.readings.take_outside(_DEADLINE_S).devices
     device = by_uuid(devices).get(known.uuid, replace(known, compute_processes=None))
     claims: Sequence[Claim] = ()
-    with suppress(AutoGpuError):
+    with suppress(lease.LeaseUnavailable):
         holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
         processes = lease.processes_of(holders, compute_pids(devices) - {os.getpid()})
         claims = claims_by_gpu(jobs_of(holders, processes, devices, unix_s())).get(device.uuid, ())

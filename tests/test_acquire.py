@@ -1,6 +1,7 @@
 """How a process acquires GPUs, and what it tells the others then."""
 
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -15,7 +16,7 @@ from autogpu.acquire import is_sufficient, script_name
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, FailureCause, Inventory
 from autogpu.frozen import replace
-from autogpu.lease import GaveUp
+from autogpu.lease import Fault, GaveUp
 from autogpu.policy import Policy
 from autogpu.selection.decision import ParentProcess, Reason, Verdict
 from autogpu.selection.grants import Grant, LocalRank
@@ -309,7 +310,7 @@ def test_where_nothing_can_be_claimed_what_others_claim_counts(acquired, other):
     assert (refused.decision.verdict, refused.lease) == (Verdict.REFUSE, None)
     assert [device.index for device in result.decision.devices] == [1]
     assert (result.lease, result.is_unclaimed) == (None, True)
-    assert "File too large" in result.problem.what
+    assert result.problem.number == errno.EFBIG
 
 
 def test_leases_that_fail_in_a_way_that_nobody_thought_of_cost_the_claim_alone(acquired, other, monkeypatch):
@@ -321,7 +322,8 @@ def test_leases_that_fail_in_a_way_that_nobody_thought_of_cost_the_claim_alone(a
     got = acquired(asking(gpu(0), gpu(1)))
     assert (got.decision.verdict, got.decision.ordinals) == (Verdict.TAKE, (1,))
     assert (got.lease, got.is_unclaimed) == (None, True)
-    assert re.fullmatch(r"internal error \(RuntimeError at \S+:\d+: no entropy\)", got.problem.what)
+    assert got.problem.fault is Fault.INTERNAL
+    assert re.fullmatch(r"RuntimeError at \S+:\d+: no entropy", got.problem.error)
 
 
 def test_where_nothing_can_be_claimed_a_child_does_not_wait_for_its_parent(acquired, other, tmp_path):
@@ -357,4 +359,4 @@ def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, othe
     # Where nothing is to be claimed nothing stands in the way.
     assert acquired(asking(gpu(0), busy="cpu")).problem is None
     assert list(result.lease.claims) == [gpu(1).uuid]
-    assert ("No locks available" in result.problem.what, result.is_unclaimed) == (True, False)
+    assert (result.problem.number, result.is_unclaimed) == (errno.ENOLCK, False)

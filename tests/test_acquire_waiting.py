@@ -137,7 +137,7 @@ def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
 
     def fails_late(*arguments, **options):
         clock[0] += 5.0
-        raise lease.LeaseUnavailable("a slow file server", remedy="none")
+        raise lease.LeaseUnavailable(lease.LeaseProblem(lease.Fault.UNUSABLE))
 
     monkeypatch.setattr(lease, "choose_and_lease", fails_late)
     taken = acquired(asking(gpu(0)))

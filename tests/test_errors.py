@@ -28,7 +28,6 @@ from autogpu.errors import (
     raise_if_from_script,
     script_error_in,
 )
-from autogpu.lease import LeaseUnavailable
 from tests.conftest import each_python
 from tests.support import environments
 
@@ -332,7 +331,7 @@ def test_pool_of_processes_gets_the_error_of_its_worker(method, tmp_path):
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-@pytest.mark.parametrize("kind", [NoEligibleDevice, WaitTimeout, DriverUnavailable, InstallError, LeaseUnavailable])
+@pytest.mark.parametrize("kind", [NoEligibleDevice, WaitTimeout, DriverUnavailable, InstallError])
 def test_errors_can_be_copied(kind):
     error = kind("gave up", remedy="free a GPU")
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):

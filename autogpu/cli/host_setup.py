@@ -17,9 +17,10 @@ import click
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
-from autogpu.lease import find_folder
+from autogpu.lease import LeaseUnavailable, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
+from autogpu.reporting.leases import lease_problem
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
@@ -156,7 +157,11 @@ def _make_folder(host: Host) -> str:
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
     # As for a user who names a folder: complete before it is seen.
-    find_folder({LEASE_DIR: str(host.folder)})
+    try:
+        find_folder({LEASE_DIR: str(host.folder)})
+    except LeaseUnavailable as error:
+        what, remedy = lease_problem(error.problem)
+        raise InstallError(what, remedy=remedy) from error
     return why
 
 

@@ -107,7 +107,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         what, remedy = waiting.gave_up(error)
         raise WaitTimeout(what, remedy=remedy) from None
     if acquired.problem:
-        tell(leases.lease_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
+        tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     # The list is this command's now, and not that of an autogpu above it.
     environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))

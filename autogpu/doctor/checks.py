@@ -74,7 +74,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     cuda, cuda_error, _ = run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S)
-    folder, folder_error = try_folder(environ)
+    folder, lease_problem = try_folder(environ)
     return Facts(
         environ=original_environ(environ),
         executable=sys.executable,
@@ -85,7 +85,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         cuda_error=cuda_error,
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
-        folder_error=folder_error,
+        lease_problem=lease_problem,
         is_folder_on_fuse=folder is not None and folder.is_on_fuse(),
         unreadable_files=unreadable_files(folder),
         is_in_container=_is_in_container(environ),
@@ -125,7 +125,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUnavailable | None]:
+def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseProblem | None]:
     """Return the folder of this user's jobs, and what keeps them from claiming there; makes no folder."""
     folder = None
     try:
@@ -141,7 +141,7 @@ def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseUn
     except lease.NoFolderYet:
         return None, None
     except lease.LeaseUnavailable as error:
-        return folder, error
+        return folder, error.problem
 
 
 def unreadable_files(folder: Folder | None) -> list[str]:
@@ -284,8 +284,8 @@ def check_visible(facts: Facts) -> Finding:
 def check_leases(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
         return not_applicable("no GPU to claim")
-    if facts.folder_error:
-        return failed(printable(facts.folder_error.what), printable(facts.folder_error.remedy))
+    if facts.lease_problem:
+        return failed(*lease_messages.lease_problem(facts.lease_problem))
     named = facts.environ.get(LEASE_DIR)
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
     if facts.unreadable_files:

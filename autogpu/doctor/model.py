@@ -12,7 +12,7 @@ from autogpu.devices.model import Inventory
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.frozen import Value
 from autogpu.install import FreshStart
-from autogpu.lease import Folder, LeaseUnavailable
+from autogpu.lease import Folder, LeaseProblem
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.snippet import TIMED_OUT
@@ -55,7 +55,7 @@ class Facts(Value):
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
         cuda_count: How many GPUs CUDA has in a fresh process that sees all; ``None`` where it does not start.
         frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
-        folder_error: Why this user's jobs can't coordinate.
+        lease_problem: Why this user's jobs can't coordinate.
         is_folder_on_fuse: They may not see each other in it.
         unreadable_files: Sentences about files in the folder that can't be read.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
@@ -70,7 +70,7 @@ class Facts(Value):
     cuda_error: str
     frameworks: Mapping[str, Any]
     folder: Folder | None
-    folder_error: LeaseUnavailable | None
+    lease_problem: LeaseProblem | None
     is_in_container: bool
     resolved: Resolved
     is_folder_on_fuse: bool = False

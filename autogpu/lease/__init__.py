@@ -9,8 +9,10 @@ from autogpu.lease.leases import Lease, acquire_lease, choose_and_lease
 from autogpu.lease.marker import ancestor_lease, has_parents_list, is_marked
 from autogpu.lease.model import (
     Demand,
+    Fault,
     GaveUp,
     Holder,
+    LeaseProblem,
     LeaseUnavailable,
     NoFolderYet,
     QueueState,
@@ -20,7 +22,17 @@ from autogpu.lease.model import (
 from autogpu.lease.processes import Processes, ProcessTable, processes_of
 from autogpu.lease.snapshot import LeaseSnapshot, UnreadableFile, snapshot
 
-__all__ = ["Demand", "Folder", "GaveUp", "Holder", "Lease", "LeaseSnapshot", "LeaseUnavailable"]
+__all__ = [
+    "Demand",
+    "Fault",
+    "Folder",
+    "GaveUp",
+    "Holder",
+    "Lease",
+    "LeaseProblem",
+    "LeaseSnapshot",
+    "LeaseUnavailable",
+]
 __all__ += ["NoFolderYet", "ProcessTable", "Processes", "QueueState", "Terms", "UnreadableFile", "Waiter"]
 __all__ += ["acquire_lease", "ancestor_lease", "choose_and_lease", "find_folder", "has_parents_list", "is_marked"]
 __all__ += ["processes_of", "snapshot"]

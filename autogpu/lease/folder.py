@@ -14,7 +14,7 @@ from typing import Iterator, Mapping
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.lease import locks
-from autogpu.lease.model import LeaseUnavailable, NoFolderYet
+from autogpu.lease.model import Fault, LeaseProblem, LeaseUnavailable, NoFolderYet
 from autogpu.lease.mounts import mounts_of
 from autogpu.process import monotonic_s
 from autogpu.users import UNKNOWN_UID
@@ -38,8 +38,6 @@ _stuck_since_s: dict[Path, float] = {}
 # A holder needs about a ms.
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.004
-
-_HOST_SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
 
 
 class FolderOrigin(enum.Enum):
@@ -76,7 +74,7 @@ class Folder(Value):
                 yield opened.number
         except OSError as error:
             raise_if_from_script(error)
-            raise self.unusable(error) from error
+            raise LeaseUnavailable(self._unusable(error)) from error
 
     def is_on_fuse(self) -> bool:
         """True if locks in it may be visible only to processes that use it through the same FUSE mount."""
@@ -87,12 +85,12 @@ class Folder(Value):
             return False
 
     @contextmanager
-    def locked(self) -> Iterator[tuple[int, LeaseUnavailable | None]]:
+    def locked(self) -> Iterator[tuple[int, LeaseProblem | None]]:
         """Hold the mutex: between choosing a GPU and claiming it no other process may choose.
 
-        Gives the folder's descriptor, also where the mutex can't be had within ``patience_s``, and why that is so: the
-        reason names who has it. A process waits so long once; until it has had it, it tries for 50 ms from then on.
-        Threads of one process exclude each other like processes.
+        Gives the folder's descriptor, also if the mutex can't be had within ``patience_s``, and why that is so. A
+        process waits so long once; until it has had it, it tries for 50 ms from then on. Threads of one process exclude
+        each other like processes.
 
         Raises:
             LeaseUnavailable: The folder can't be opened.
@@ -108,11 +106,10 @@ class Folder(Value):
                     _lock(self, mutex.number)
                     _stuck_since_s.pop(self.path, None)
                 except LeaseUnavailable as error:
-                    # Without what it passed through, which is this as well: it would keep all of that alive.
-                    problem = error.with_traceback(None)
+                    problem = error.problem
                 except OSError as error:
                     raise_if_from_script(error)
-                    problem = self.unusable(error)
+                    problem = self._unusable(error)
                 yield descriptor, problem
             finally:
                 try:
@@ -121,18 +118,8 @@ class Folder(Value):
                     mutex.unlock_and_close()
                     raise
 
-    def unusable(self, error: OSError) -> LeaseUnavailable:
-        remedies = {
-            errno.ENOSPC: "free some space or inodes on its file system",
-            errno.EDQUOT: "stay below your quota on its file system",
-            errno.EROFS: f"name a folder on a writable file system by {LEASE_DIR}",
-            errno.EACCES: _HOST_SETUP,
-            errno.EPERM: _HOST_SETUP,
-            errno.ENOENT: "start again: it has been removed, and will be made again",
-            errno.EMFILE: "let this process open more files (ulimit -n)",
-        }
-        remedy = remedies.get(error.errno or 0, f"name another folder by {LEASE_DIR}, on a local file system")
-        return LeaseUnavailable(f"the lease folder {self.path} can't be used: {error.strerror or error}", remedy=remedy)
+    def _unusable(self, error: OSError) -> LeaseProblem:
+        return LeaseProblem(Fault.UNUSABLE, str(self.path), error.strerror or str(error), error.errno)
 
 
 def find_folder(
@@ -150,13 +137,13 @@ def find_folder(
         LeaseUnavailable: There is none to trust; :class:`NoFolderYet` if it would have to be made.
     """
     if not locks.IS_AVAILABLE:
-        raise LeaseUnavailable("this system has no flock, so GPUs can't be claimed", remedy="use Linux or WSL2")
+        raise LeaseUnavailable(LeaseProblem(Fault.NO_FLOCK))
     named = environ.get(LEASE_DIR)
     if named:
         path = Path(named)
         origin = FolderOrigin.ENVIRONMENT
         if not path.is_absolute():
-            raise LeaseUnavailable(f"{LEASE_DIR} is not an absolute path: {named!r}", remedy="write it out in full")
+            raise LeaseUnavailable(LeaseProblem(Fault.RELATIVE_PATH, named))
     elif os.path.lexists(str(host)):
         path = host
         origin = FolderOrigin.HOST
@@ -166,18 +153,15 @@ def find_folder(
     try:
         if origin is not FolderOrigin.HOST and not os.path.lexists(str(path)):
             if not make and os.path.isdir(str(path.parent)):  # noqa: PTH112  (raises nothing)
-                raise NoFolderYet(f"there is no lease folder {path} yet", remedy="the first claim makes it")
+                raise NoFolderYet(LeaseProblem(Fault.NO_FOLDER_YET, str(path)))
             if make:
                 _make(path)
         status = path.lstat()
     except OSError as error:
         raise_if_from_script(error)
-        what = f"the lease folder {path} can't be used: {error.strerror}"
-        remedy = _HOST_SETUP
-        if not os.path.isdir(str(path.parent)):  # noqa: PTH112
-            what = f"the lease folder {path} can't be made: there is no folder {path.parent}"
-            remedy = f"make that, or name another folder by {LEASE_DIR}"
-        raise LeaseUnavailable(what, remedy=remedy) from error
+        has_parent = os.path.isdir(str(path.parent))  # noqa: PTH112
+        fault = Fault.NOT_REACHED if has_parent else Fault.NO_PARENT
+        raise LeaseUnavailable(LeaseProblem(fault, str(path), str(error.strerror), error.errno)) from error
     _refuse_untrusted(path, status)
     return Folder(path, origin, status.st_uid)
 
@@ -189,10 +173,9 @@ def _lock(folder: Folder, mutex: int) -> None:
     while not locks.try_exclusive(mutex):
         now_s = monotonic_s()
         if now_s > begun_s + patience_s:
-            who = locks.flock_holder(mutex) or "a process that can't be seen from here"
             stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
-            what = f"the lock of {folder.path} could not be had for {stuck_s:.0f} s: it is held by {who}"
-            raise LeaseUnavailable(what, remedy="if it is stuck, end that process")
+            holder = locks.flock_holder(mutex)
+            raise LeaseUnavailable(LeaseProblem(Fault.MUTEX_HELD, str(folder.path), holder=holder, stuck_s=stuck_s))
         # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
         time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -219,17 +202,15 @@ def _make(path: Path) -> None:
 
 
 def _refuse_untrusted(path: Path, status: os.stat_result) -> None:
-    reason = ""
-    remedy = f"remove it or repair it; {_HOST_SETUP}"
+    fault = None
     if stat.S_ISLNK(status.st_mode):
-        reason = "is a symbolic link"
+        fault = Fault.SYMLINK
     elif not stat.S_ISDIR(status.st_mode):
-        reason = "is not a folder"
+        fault = Fault.NO_DIRECTORY
     elif not status.st_mode & stat.S_ISVTX:
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            reason = "is not sticky, so users could remove each other's leases"
-            remedy = f"`chmod +t {path}`"
+            fault = Fault.NOT_STICKY
         elif status.st_uid == UNKNOWN_UID or status.st_uid not in (0, os.geteuid()):
-            reason = f"belongs to uid {status.st_uid} alone"
-    if reason:
-        raise LeaseUnavailable(f"the lease folder {path} {reason}", remedy=remedy)
+            fault = Fault.OTHERS
+    if fault:
+        raise LeaseUnavailable(LeaseProblem(fault, str(path), uid=status.st_uid))

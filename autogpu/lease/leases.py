@@ -14,7 +14,7 @@ from autogpu.errors import ignoring
 from autogpu.lease import locks, model
 from autogpu.lease.folder import Folder
 from autogpu.lease.marker import ChildMarker
-from autogpu.lease.model import Holder, LeaseUnavailable, Terms, Waiter
+from autogpu.lease.model import Fault, Holder, LeaseProblem, LeaseUnavailable, Terms, Waiter
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
 
@@ -135,7 +135,7 @@ class Lease(LockedFile):
         # Looks into /proc; others don't have to wait for that.
         self.identity = model.identity(script)
         self.group = group
-        self.problem: LeaseUnavailable | None = None
+        self.problem: LeaseProblem | None = None
         self.terms = Terms({})
         self._marker: ChildMarker | None = None
 
@@ -259,7 +259,7 @@ def try_to_acquire(
             if lease.problem:
                 # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
                 time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
-    raise LeaseUnavailable("other processes keep claiming the same GPUs", remedy="start again")
+    raise LeaseUnavailable(LeaseProblem(Fault.COLLISIONS))
 
 
 def _stands(

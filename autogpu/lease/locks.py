@@ -205,11 +205,12 @@ def refuse_special(status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "it is not a regular file")
 
 
-def flock_holder(descriptor: int) -> str | None:
-    """Who took the ``flock``, shared or not, in words (``pid 4242 (uid 1001)``); ``None`` where that can't be seen.
+def flock_holder(descriptor: int) -> tuple[int, int | None] | None:
+    """Return the pid that took the ``flock``, shared or not, and its uid; ``None`` if that can't be seen.
 
-    Right in the host's own pid namespace only: elsewhere the kernel translates the pid when it is asked. Only the first
-    thousands of the host's locks are looked through, since anyone may hold any number. Source: ``/proc/locks``.
+    Without a uid the process has ended, and a fork of it may keep the lock. Right in the host's own pid namespace only:
+    elsewhere the kernel translates the pid when it is asked. Only the first thousands of the host's locks are looked
+    through, since anyone may hold any number. Source: ``/proc/locks``.
     """
     try:
         status = os.fstat(descriptor)
@@ -224,9 +225,7 @@ def flock_holder(descriptor: int) -> str | None:
     if found is None or found.group(1) == "0":
         return None
     pid = int(found.group(1))
-    uid = users.owner(pid)
-    # The process that took it, also after its end: a fork may keep it.
-    return f"pid {pid}, which has ended, or a process that it forked" if uid is None else f"pid {pid} (uid {uid})"
+    return pid, users.owner(pid)
 
 
 def _first_pieces(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from typing import Any, Callable, Mapping
 
 from autogpu import process, users
 from autogpu.caps import Cap, CapCause
-from autogpu.errors import AutoGpuError, raise_if_from_script
+from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.text import printable
 
@@ -28,8 +29,51 @@ _MAX_NUMBER = 2**63 - 1  # more than any GPU has, and what every reader of JSON 
 _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
-class LeaseUnavailable(AutoGpuError):
-    """Fix the host's lease folder: there is none that can be trusted, or this claim could not be made in it in time."""
+class Fault(enum.Enum):
+    """What keeps a process from a lease, or from the mutex under which it should claim."""
+
+    NO_FLOCK = enum.auto()  # this system has no such locks
+    RELATIVE_PATH = enum.auto()
+    NO_FOLDER_YET = enum.auto()  # the first claim makes it
+    NO_PARENT = enum.auto()  # it can't be made
+    NOT_REACHED = enum.auto()  # the system refuses to look at it or to make it
+    UNUSABLE = enum.auto()  # the system refuses what has to be done in it
+    SYMLINK = enum.auto()
+    NO_DIRECTORY = enum.auto()
+    NOT_STICKY = enum.auto()  # users could remove each other's leases
+    OTHERS = enum.auto()  # another user's alone
+    MUTEX_HELD = enum.auto()
+    COLLISIONS = enum.auto()  # others keep claiming the same GPUs
+    INTERNAL = enum.auto()  # a bug
+
+
+class LeaseProblem(Value):
+    """What stands in the way of a lease.
+
+    Attributes:
+        path: The folder's.
+        error: The text of the system's error, or of the bug.
+        number: The system's ``errno``.
+        uid: Who owns the folder.
+        holder: Who holds the mutex: a pid, and the uid of that process if it is running. ``None`` if it can't be seen.
+        stuck_s: How long the mutex could not be had.
+    """
+
+    fault: Fault
+    path: str = ""
+    error: str = ""
+    number: int | None = None
+    uid: int | None = None
+    holder: tuple[int, int | None] | None = None
+    stuck_s: float = 0.0
+
+
+class LeaseUnavailable(Exception):
+    """The host has no folder of leases that can be trusted, or this claim could not be made in it in time."""
+
+    def __init__(self, problem: LeaseProblem) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class GaveUp(Exception):

@@ -19,6 +19,7 @@ from autogpu.policy import Resolved
 from autogpu.process import with_ancestors
 from autogpu.reporting import choice, gpus
 from autogpu.reporting import policy as policy_messages
+from autogpu.reporting.leases import lease_problem
 from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of
@@ -100,7 +101,7 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
     except lease.NoFolderYet:
         return LeasesHere()
     except lease.LeaseUnavailable as error:
-        return LeasesHere(problem=f"{printable(error.what)}; {printable(error.remedy)}")
+        return LeasesHere(problem="; ".join(lease_problem(error.problem)))
     processes = lease.processes_of(leases.holders, compute_pids(devices), is_complete=True)
     parent = lease.ancestor_lease(environ, leases.holders, with_ancestors())
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(original_environ(environ)))

@@ -10,7 +10,7 @@ from autogpu.doctor.checks import examine
 from autogpu.doctor.model import Facts, State
 from autogpu.frozen import replace
 from autogpu.install import FreshStart
-from autogpu.lease import Folder, LeaseUnavailable
+from autogpu.lease import Fault, Folder, LeaseProblem
 from autogpu.lease.folder import FolderOrigin
 from autogpu.policy import resolve
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -48,7 +48,7 @@ def healthy(tmp_path):
         cuda_error="",
         **tensorflow(),
         folder=Folder(Path("/run/autogpu"), FolderOrigin.HOST, 0),
-        folder_error=None,
+        lease_problem=None,
         is_in_container=False,
         resolved=resolve({}, script=None, working_directory=tmp_path, system_file=tmp_path / "none"),
     )
@@ -88,7 +88,7 @@ def answer(said, error=""):
 
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
 SETUP = "sudo $(command -v autogpu) host-setup"
-LINK = LeaseUnavailable("the lease folder /x is a link", remedy="remove it")
+LINK = LeaseProblem(Fault.SYMLINK, "/x")
 FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), FolderOrigin.FALLBACK, 0)
 LOST, SILENT = UnreadableDevice(1, "GPU is lost"), UnreadableDevice(2, NO_ANSWER)
 NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", FailureCause.PYNVML)
@@ -152,7 +152,7 @@ WRONG = {
     ],
     "jax-hooks": [(jax(missing={"xla_bridge.backends": "x"}), "lacks xla_bridge.backends: x", "upgrade")],
     "leases": [
-        ({"folder": None, "folder_error": LINK}, "/x is a link", "remove it"),
+        ({"folder": None, "lease_problem": LINK}, "/x is a symbolic link", "remove it"),
         ({"folder": FALLBACK, "is_in_container": True}, "of this container only", f"on the host: {SETUP}; then start"),
     ],
 }

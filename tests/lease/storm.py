@@ -17,7 +17,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autogpu import lease as leases
-from autogpu.errors import AutoGpuError
 from autogpu.lease.folder import FolderOrigin
 from tests.lease.choosers import room, wait_for_claims
 
@@ -57,9 +56,9 @@ def wrong_after(folder, pid):
         lease = leases.acquire_lease(leases.Lease(folder, "check.py"), lambda *_: {"GPU-x": 1})
         found = leases.snapshot(folder)
         lease.release()
-    except AutoGpuError as error:
-        return [f"the next one can't choose: {error.what}"]
-    wrong = [f"the mutex can't be had: {lease.problem.what}"] if lease.problem else []
+    except leases.LeaseUnavailable as error:
+        return [f"the next one can't choose: {error}"]
+    wrong = [f"the mutex can't be had: {lease.problem}"] if lease.problem else []
     wrong += [f"its lease is alive: {one.name}" for one in found.holders if one.pid == pid]
     return wrong + [f"it stands in the queue: {one.name}" for one in found.waiters if one.pid == pid]
 

@@ -1,6 +1,7 @@
 """Broken and hostile folders: at worst one claims alone, never does one hang or crash."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.lease import Folder, Lease, LeaseUnavailable, acquire_lease, locks
+from autogpu.lease import Fault, Folder, Lease, LeaseProblem, LeaseUnavailable, acquire_lease, locks
 from autogpu.lease.folder import FolderOrigin
 from tests.lease.conftest import ALICE, holders, lease_text, needs_root, until, waiters
 from tests.lease.test_record import GOOD
@@ -38,7 +39,7 @@ def locked(path):
 
 
 @pytest.mark.slow
-def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, start):
+def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, path, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     other = start()
     other.ask("hold_mutex")
@@ -46,8 +47,9 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     lease = acquire_lease(Lease(folder, "a"), take)
     lease.release()
     assert 1.9 < time.monotonic() - begin < 10
-    by = f"pid {other.pid} (uid {os.geteuid()})"
-    assert lease.problem.what == f"the lock of {folder.path} could not be had for 2 s: it is held by {by}"
+    by = (other.pid, os.geteuid())
+    assert lease.problem == LeaseProblem(Fault.MUTEX_HELD, str(path), holder=by, stuck_s=lease.problem.stuck_s)
+    assert lease.problem.stuck_s >= 2.0
     other.kill()
     assert acquire_lease(Lease(folder, "a"), take).problem is None
 
@@ -57,7 +59,7 @@ def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_par
         held.enter_context(folder.locked())
         assert in_a_fork(held.close) is None
         with replace(folder, patience_s=0.1).locked() as (_, problem):
-            assert problem.what.endswith(f"by pid {os.getpid()} (uid {os.geteuid()})")
+            assert problem.holder == (os.getpid(), os.geteuid())
 
 
 def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothing_of_it(folder, monkeypatch):
@@ -83,7 +85,7 @@ def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_take
     # As with thousands of locks before that one.
     monkeypatch.setattr(locks, "_MOST_PIECES", 0)
     with folder.locked(), replace(folder, patience_s=0.1).locked() as (_, problem):
-        assert problem.what.endswith("by a process that can't be seen from here")
+        assert (problem.fault, problem.holder) == (Fault.MUTEX_HELD, None)
     assert len(holders(folder)) == 1
 
 
@@ -198,8 +200,8 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
 
         with pytest.raises(LeaseUnavailable) as caught:
             acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-1": 1})
-        assert "No space left on device" in caught.value.what
-        assert "free some space" in caught.value.remedy
+        problem = LeaseProblem(Fault.UNUSABLE, str(small), os.strerror(errno.ENOSPC), errno.ENOSPC)
+        assert caught.value.problem == problem
         assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
         assert held.claims == {"GPU-0": 1}
         assert sorted(found.name for found in small.iterdir()) == ["filler", held.name]
@@ -217,5 +219,4 @@ def test_a_read_only_file_system_is_named(folder, path, start):
     finally:
         subprocess.run(["umount", "--lazy", str(path)], timeout=10, check=True)
     assert told["error"] == "LeaseUnavailable"
-    assert "Read-only file system" in told["what"]
-    assert "writable" in told["remedy"]
+    assert (told["fault"], told["number"]) == ("UNUSABLE", errno.EROFS)

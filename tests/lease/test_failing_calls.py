@@ -11,7 +11,18 @@ from contextlib import suppress
 
 import pytest
 
-from autogpu.lease import Demand, Lease, LeaseUnavailable, acquire_lease, find_folder, locks, queue, snapshot
+from autogpu.lease import (
+    Demand,
+    Fault,
+    Lease,
+    LeaseProblem,
+    LeaseUnavailable,
+    acquire_lease,
+    find_folder,
+    locks,
+    queue,
+    snapshot,
+)
 from autogpu.variables import LEASE_DIR
 from tests.lease.choosers import wait_for_claims
 from tests.lease.conftest import holders, waiters
@@ -105,8 +116,7 @@ def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
         Refusing(patched, number, refused=("flock", "fcntl"))
         with pytest.raises(LeaseUnavailable) as caught:
             acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
-    assert caught.value.what == f"the lease folder {folder.path} can't be used: {os.strerror(number)}"
-    assert caught.value.remedy == "name another folder by AUTOGPU_LEASE_DIR, on a local file system"
+    assert caught.value.problem == LeaseProblem(Fault.UNUSABLE, str(folder.path), os.strerror(number), number)
     assert list(folder.path.iterdir()) == []
 
 
@@ -123,6 +133,7 @@ def test_a_file_system_on_which_others_see_no_lock_of_a_lease_is_one_that_can_no
     fcntl_itself = fcntl.fcntl
     with monkeypatch.context() as patched:
         patched.setattr(fcntl, "fcntl", on_such)
-        with pytest.raises(LeaseUnavailable, match=r"can't be used: (No locks available|Invalid argument)"):
+        with pytest.raises(LeaseUnavailable) as caught:
             acquire_lease(Lease(folder, "a.py"), lambda *_: {"GPU-0": 1})
+    assert (caught.value.problem.fault, caught.value.problem.number) == (Fault.UNUSABLE, number or errno.ENOLCK)
     assert list(folder.path.iterdir()) == []

@@ -1,10 +1,12 @@
 """Two real users, who may not touch each other's files, in one sticky folder."""
 
+import errno
 import os
 
 import pytest
 
 from autogpu.doctor.checks import try_folder
+from autogpu.lease import Fault
 from autogpu.status.snapshot import read_leases
 from tests.lease.conftest import ALICE, BOB, needs_root
 
@@ -27,8 +29,7 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
     alice = start("--uid", str(ALICE))
     told = alice.ask("acquire", gpus={"GPU-0": 1})
     assert told["error"] == "LeaseUnavailable"
-    assert "can't be used: Permission denied" in told["what"]
-    assert "host-setup" in told["remedy"]
+    assert (told["fault"], told["number"]) == ("UNUSABLE", errno.EACCES)
     assert alice.ask("holders")["holders"] == []
 
 
@@ -38,11 +39,11 @@ def test_nor_does_the_doctor_or_status_pass_it(path):
     path.chmod(0o755)
     os.seteuid(ALICE)
     try:
-        _, error = try_folder(environ)
+        _, problem = try_folder(environ)
         read = read_leases(environ)
     finally:
         os.seteuid(0)
-    assert ("can't be used: Permission denied" in error.what, "host-setup" in error.remedy) == (True, True)
+    assert (problem.fault, problem.number) == (Fault.UNUSABLE, errno.EACCES)
     assert (read.problem, "can't be written" in read.obstacle) == (None, True)
     assert list(path.iterdir()) == []
 
@@ -54,4 +55,5 @@ def test_the_holder_of_the_mutex_is_named_to_other_users(start, is_shared):
     alice.ask("hold_mutex", is_shared=is_shared)
     told = bob.ask("acquire", gpus={"GPU-0": 1}, patience_s=0.1)
     # The uid is the one that /proc shows for a process that changed its user.
-    assert f"by pid {alice.pid} (uid " in told["problem"]
+    assert (told["problem"], told["holder"][0]) == ("MUTEX_HELD", alice.pid)
+    assert told["holder"][1] is not None

@@ -21,7 +21,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autogpu import lease as leases
-from autogpu.errors import AutoGpuError
 from autogpu.frozen import replace
 from autogpu.lease import GaveUp, queue
 from autogpu.lease.folder import FolderOrigin
@@ -63,7 +62,9 @@ class Worker:
         )
         if self.lease is None:
             return {"claims": None, "problem": None}
-        return {"claims": dict(self.lease.claims), "problem": self.lease.problem and self.lease.problem.what}
+        problem = self.lease.problem
+        told = {"claims": dict(self.lease.claims), "problem": problem and problem.fault.name}
+        return {**told, "holder": problem.holder} if problem else told
 
     def _folder_of(self, command):
         return replace(self.folder, patience_s=command.get("patience_s", 2.0))
@@ -96,7 +97,7 @@ class Worker:
                     timeout_s=command["timeout_s"],
                 ).release()
                 told = b"."
-            except (AutoGpuError, GaveUp) as error:
+            except (leases.LeaseUnavailable, GaveUp) as error:
                 sys.stderr.write(f"{error}\n")
             finally:
                 os.write(writing, told)
@@ -226,8 +227,8 @@ class Worker:
                 os.read(start_reading, 1)
                 try:
                     told = self.acquire(command)
-                except AutoGpuError as error:
-                    told = {"error": error.what}
+                except leases.LeaseUnavailable as error:
+                    told = {"error": str(error)}
                 os.write(writing, (json.dumps(told) + "\n").encode())
                 signal.pause()
             children.append(child)
@@ -346,7 +347,7 @@ class Worker:
         names = [each.name for each in (*found.holders, *found.waiters)]
         with replace(self.folder, patience_s=0.5).locked() as (descriptor, problem):
             FolderReader().read(descriptor, remove_stale=True)
-        problems = [problem.what] if problem else []
+        problems = [str(problem)] if problem else []
         return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
 
     def _traced(self, what, stop_at, act):
@@ -428,8 +429,8 @@ def main():
                 return
             command = json.loads(line)
             told = getattr(worker, command.pop("do"))(command)
-        except AutoGpuError as error:
-            told = {"error": type(error).__name__, "what": error.what, "remedy": error.remedy}
+        except leases.LeaseUnavailable as error:
+            told = {"error": "LeaseUnavailable", "fault": error.problem.fault.name, "number": error.problem.number}
         except GaveUp:
             told = {"error": "GaveUp"}
         except KeyboardInterrupt:
