@@ -16,7 +16,7 @@ from autogpu.process import unix_s
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.choice import why
 from autogpu.reporting.engines import denial
-from autogpu.reporting.gpus import gpu_names, no_device
+from autogpu.reporting.gpus import driver_remedy, gpu_names, no_device
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.members import Family
 from autogpu.selection.model import SelectionRequest
@@ -95,13 +95,13 @@ def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | 
     if inventory.has_no_driver:
         raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
     if inventory.failure:
-        raise DriverUnavailable(printable(inventory.failure), remedy=inventory.remedy)
+        raise DriverUnavailable(printable(inventory.failure), remedy=driver_remedy(inventory))
     request = request_here(resolved, inventory, environ, own_pid)
     if request.grant.is_none:
         what, remedy = denial(request.grant)
         raise AutoGpuError(what, remedy=remedy)
     if not inventory.devices:
-        raise DriverUnavailable(no_device(inventory), remedy=inventory.remedy)
+        raise DriverUnavailable(no_device(inventory), remedy=driver_remedy(inventory))
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
         what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"

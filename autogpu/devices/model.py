@@ -210,15 +210,6 @@ class Inventory(Value):
         is_silent = [lost.reason == NO_ANSWER for lost in self.unreadable]
         return self.failure_cause is FailureCause.TIMEOUT or (bool(is_silent) and all(is_silent))
 
-    @property
-    def remedy(self) -> str:
-        """The user's way out where no GPU can be read; ``""`` where there is none."""
-        if self.failure_cause is FailureCause.PYNVML:
-            return "`pip install nvidia-ml-py`"
-        if self.may_be_busy:
-            return "the driver may only be busy: try again when `nvidia-smi` answers"
-        return "" if self.devices or self.has_no_driver else "`nvidia-smi` should report the same"
-
 
 # Stands for a reading that has not come in time.
 NO_READING = Inventory(failure="NVML timed out", failure_cause=FailureCause.TIMEOUT)

@@ -12,6 +12,7 @@ from autogpu.reporting.gpus import (
     MOST,
     are,
     candidate_state,
+    driver_remedy,
     each_gpu,
     free_memory,
     gpu_names,
@@ -150,7 +151,7 @@ def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
     if inventory is None:
         return [f"{framework} sees no GPU, and NVML timed out; does `nvidia-smi` answer?"]
     if inventory.failure and not inventory.has_no_driver:
-        return [f"{framework} sees no GPU; {printable(inventory.failure)}; {inventory.remedy}"]
+        return [f"{framework} sees no GPU; {printable(inventory.failure)}; {driver_remedy(inventory)}"]
     return []
 
 

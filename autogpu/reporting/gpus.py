@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Sequence
 
-from autogpu.devices.model import Device, Inventory, UnreadableDevice
+from autogpu.devices.model import Device, FailureCause, Inventory, UnreadableDevice
 from autogpu.selection.decision import Decision
 from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection
@@ -108,6 +108,15 @@ def no_device(inventory: Inventory) -> str:
     if inventory.unreadable:
         return f"no GPU can be read ({unreadable(inventory.unreadable)})"
     return "no GPU here"
+
+
+def driver_remedy(inventory: Inventory) -> str:
+    """Return what the user can do if no GPU can be read; ``""`` if there is nothing to do."""
+    if inventory.failure_cause is FailureCause.PYNVML:
+        return "`pip install nvidia-ml-py`"
+    if inventory.may_be_busy:
+        return "the driver may only be busy: try again when `nvidia-smi` answers"
+    return "" if inventory.devices or inventory.has_no_driver else "`nvidia-smi` should report the same"
 
 
 def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken") -> list[str]:

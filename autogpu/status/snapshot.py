@@ -137,7 +137,7 @@ def host_status(
     return model.HostStatus(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
-        failure=inventory.failure and "; ".join(filter(None, (inventory.failure, inventory.remedy))),
+        failure=inventory.failure and "; ".join(filter(None, (inventory.failure, gpus.driver_remedy(inventory)))),
         gpus=tuple(_gpus(inventory, jobs, leases.queue, decision, names)),
         unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),

@@ -2,7 +2,9 @@
 
 import pytest
 
-from autogpu.reporting.gpus import each_gpu, gpu_names, occupancy
+from autogpu.devices.model import NO_READING, FailureCause, Inventory, UnreadableDevice
+from autogpu.devices.nvml import NO_ANSWER
+from autogpu.reporting.gpus import driver_remedy, each_gpu, gpu_names, occupancy
 from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory, unreadable
 
@@ -57,3 +59,23 @@ def test_gpus_are_named_in_a_list():
         "GPU 2 and GPU 3",
         "GPU 2, GPU 3 and GPU 0:1",
     ]
+
+
+BUSY_DRIVER = "the driver may only be busy: try again when `nvidia-smi` answers"
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
+    [
+        (Inventory(failure="no pynvml", failure_cause=FailureCause.PYNVML), "`pip install nvidia-ml-py`"),
+        (NO_READING, BUSY_DRIVER),
+        (inventory(unreadable=(UnreadableDevice(0, NO_ANSWER),)), BUSY_DRIVER),
+        (Inventory(failure="no", failure_cause=FailureCause.DRIVER), "`nvidia-smi` should report the same"),
+        (inventory(unreadable=unreadable(0)), "`nvidia-smi` should report the same"),
+        (Inventory(failure="none", failure_cause=FailureCause.NO_DRIVER), ""),
+        (inventory(gpu(0)), ""),
+    ],
+    ids=["no-pynvml", "late", "no-gpu-answers", "refused", "lost-gpu", "no-driver", "gpu"],
+)
+def test_driver_that_can_not_be_read_has_a_remedy(machine, expected):
+    assert driver_remedy(machine) == expected
