@@ -40,6 +40,10 @@ SCRIPT_CHOSE = "_autogpu_script_chose"
 _NAME = re.compile(r"((?:^|[/:])gpu:)([0-9]{1,4})(?![0-9])", re.IGNORECASE)
 _JOB = re.compile(r"/job:(\w+)")
 
+# The classes by which TensorFlow describes a device. No attribute of another object is read: that may be made in C++,
+# and an object that is not complete yet, as a ``Mesh`` in its own ``__init__``, ends the process with a crash.
+_DESCRIPTIONS = {"DeviceSpecV2", "LogicalDevice"}
+
 # Operations that take no memory of a GPU: groups, such as an initializer, and what is fed.
 _WITHOUT_MEMORY = {"NoOp", "Placeholder"}
 
@@ -55,7 +59,7 @@ def module_of(path: str) -> Any:
 
 def named_gpu(name: Any) -> int | None:
     """The number of the logical GPU of this process that a name, ``DeviceSpec`` or ``LogicalDevice`` means, if any."""
-    if not isinstance(name, str) and type(name).__module__.startswith("tensorflow"):
+    if not _DESCRIPTIONS.isdisjoint(kind.__name__ for kind in type(name).__mro__):
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
     text = name if isinstance(name, str) else ""

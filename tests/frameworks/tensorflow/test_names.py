@@ -40,6 +40,25 @@ def test_what_a_name_means(name, number):
     assert named_gpu(name) == number
 
 
+def kind_of_tensorflow(name, attribute):
+    """An object of a class that looks like TensorFlow's, and the list of what is read of it."""
+    read = []
+    found = property(lambda self: read.append(attribute) or "/gpu:1")
+    return type(name, (), {"__module__": "tensorflow.python.eager.context", attribute: found})(), read
+
+
+@pytest.mark.parametrize("attribute", ["name", "to_string"])
+def test_only_descriptions_of_devices_are_read(attribute):
+    """A ``Mesh`` that C++ has not completed yet crashes if its name is read."""
+    mesh, read = kind_of_tensorflow("Mesh", attribute)
+    assert (named_gpu(mesh), read) == (None, [])
+
+
+def test_logical_device_is_read_by_its_name():
+    device, read = kind_of_tensorflow("LogicalDevice", "name")
+    assert (named_gpu(device), read) == (1, ["name"])
+
+
 def test_a_graph_is_looked_at_once_and_then_where_it_has_grown():
     named, graph = NamedGpus(), Graph("/gpu:1", "", "/cpu:0")
     named.note_graph(graph)
