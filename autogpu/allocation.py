@@ -1,4 +1,4 @@
-"""The GPUs of one process, shared by all frameworks that it imports: the list of GPUs, the decision, the claim."""
+"""The GPUs of one process, which all its frameworks share: the list of GPUs, the decision and the claim."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class Allocation:
         gpu_list: The list of GPUs in the environment.
         cuda: The CUDA driver that the frameworks load.
         this_run: The record of this run of the script, with what earlier runs needed.
-        holding: The last decision with its lease; ``None`` before the first decision and after a release.
+        holding: The last decision with its lease; ``None`` before the first decision and after :meth:`release`.
         wants_order: True if one of the frameworks uses the GPUs that CUDA counts first.
         frameworks: Names of the imported frameworks.
-        assigned_to: Names of the frameworks that have their GPUs.
-        reported: True if the line about the process's GPUs was printed, False if the line that it uses none, ``None``
-            before either.
-        rank_env: The variables that describe the ranks of a job, as they were when last read.
-        lock: Protects all of this, because two threads may use two frameworks.
-        say_in_each_rank: Prints a line in this process, also if it is not the first rank of its job.
+        assigned_to: Names of the frameworks that use GPUs already, and can't exchange them.
+        reported: True if autogpu has printed which GPUs the process uses, False if it has printed that the process uses
+            none, ``None`` if it has printed neither.
+        rank_env: The values of the variables that describe the ranks of a job, when they were last read.
+        lock: Protects all attributes, because two threads may use two frameworks.
+        say_in_each_rank: Prints a line in every rank of a job; :meth:`say` prints only in the first.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Allocation:
 
     @property
     def is_rank(self) -> bool:
-        """True if a launcher has started this process as one of several, by its present environment."""
+        """True if the environment shows that a launcher has started this process as one of several ranks."""
         return self.granted_by_now().rank is not None
 
     @property
@@ -123,22 +123,22 @@ class Allocation:
 
     @property
     def claims_before_cuda(self) -> bool:
-        """True if the process claims before CUDA starts: the list of GPUs that CUDA reads then depends on the claim.
+        """True if the process must claim before CUDA starts, because CUDA's list of GPUs depends on the claim.
 
-        That is so if unclaimed GPUs are to be hidden, if CUDA does not show all MIG instances among the candidates, and
-        if a framework takes the GPUs that CUDA counts first. Otherwise the process claims at its first context.
+        It does if the policy hides unclaimed GPUs, if CUDA does not show all MIG instances among the candidates, or if
+        a framework takes the GPUs that CUDA counts first. Otherwise the process claims at its first context.
         """
         has_candidates = bool(self.visible.candidates) and not self.gpu_list.lists_chosen
         return self.gpu_list.hides_others or has_candidates or self.wants_order
 
     @property
     def inventory(self) -> Inventory | None:
-        """The result of the reading that was begun last; ``None`` if the driver does not answer in time."""
+        """The last reading of the driver; ``None`` if the driver has not answered in time."""
         return self.readings.wait(CONTEXT_DEADLINE_S)
 
     @property
     def counted_uuids(self) -> tuple[str, ...] | None:
-        """NVML's UUIDs of the GPUs that CUDA has counted, in CUDA's order; ``None`` before CUDA has started."""
+        """UUIDs of the GPUs that CUDA has counted, in CUDA's order; ``None`` before CUDA has started."""
         uuids = self.cuda.visible_uuids()
         inventory = self.readings.newest
         return named_by_nvml(uuids, inventory.devices) if uuids and inventory else uuids
@@ -167,10 +167,10 @@ class Allocation:
                 self._list(is_choice=False)
 
     def list_choice(self, variables: Mapping[str, str]) -> None:
-        """List only the idlest GPUs, because a framework without hooks takes all that it finds. Claim nothing.
+        """List only the idlest GPUs, because a framework that autogpu can't hook takes all GPUs. Claim nothing.
 
         Args:
-            variables: Those by which the framework allocates memory as needed.
+            variables: Environment variables that make the framework allocate memory as needed.
         """
         with self.lock:
             if self.policy.growth:
@@ -189,7 +189,7 @@ class Allocation:
     # CUDA's start
 
     def prepare(self, said: DeviceRequest) -> None:
-        """Prepare for CUDA's start: follow the environment, then claim, or begin to read the driver for the claim."""
+        """Prepare for CUDA's start: follow the environment, then claim, or start the reading for a later claim."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -207,7 +207,7 @@ class Allocation:
         grant = self.grant
         inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
         now = rank_env(self.environ)
-        # If this process has its GPUs, it has set these variables for ranks that it starts, as Lightning does.
+        # A process that uses its GPUs already sets these variables only for ranks that it starts, as Lightning does.
         if is_engine_worker(self.environ) or (now != self.rank_env and self.lease is None):
             self.rank_env = now
             grant = self.granted_by_now()
@@ -217,7 +217,7 @@ class Allocation:
         return is_listed_anew
 
     def _claim_before_cuda(self, said: DeviceRequest) -> None:
-        """Claim GPUs of the list that CUDA will read, and write the list again with the claimed GPUs first or alone."""
+        """Claim GPUs of the list, then list the claimed GPUs first or alone, before CUDA reads the list."""
         visible = self.visible
         inventory = self.readings.newest
         pool = visible.candidates or visible.pool
@@ -232,7 +232,7 @@ class Allocation:
             self._show_claimed(inventory, said.places)
 
     def _show_claimed(self, inventory: Inventory, places: Sequence[int]) -> None:
-        """Let CUDA count the claimed GPUs first, or under the numbers that the script is about to use."""
+        """List the claimed GPUs first, or at the indices that the script is about to use."""
         holding = self.holding
         assert holding is not None
         decision = holding.decision
@@ -243,7 +243,7 @@ class Allocation:
         self.tell_children()
 
     def _keeps_order(self, said: DeviceRequest) -> bool:
-        """True if the list must not be reordered, because ranks or the script's numbers index it as it is."""
+        """True if the list must keep its order, because ranks or the script use numbers that are indices into it."""
         is_ranks_list = self.visible.spec.is_scripts and self.grant.rank is not None
         return said.visible is not None or is_ranks_list or self.visible.order is Order.WORKERS
 
@@ -251,7 +251,7 @@ class Allocation:
         """Treat the GPU number of a child process as an index into its parent's list."""
         at = said.places
         listed = self.visible
-        # Several numbers are not treated so: only one GPU would be claimed for them.
+        # Not if there are several numbers: autogpu would claim only one GPU for them.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
 
@@ -268,7 +268,7 @@ class Allocation:
     # The decision
 
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """Return everything that a decision depends on, except the leases, for the request of a framework's script."""
+        """Return what the choice of GPUs for a framework's request depends on, except the leases of other jobs."""
         visible = self.visible
         inventory = self.inventory or NO_READING
         uuids = self.uuids
@@ -276,9 +276,9 @@ class Allocation:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
         self.this_run.read_last_runs(self.readings.newest)
-        # The framework reports a number that does not exist.
+        # A number that no GPU has is left to the framework, which reports it.
         is_number = visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count
-        # Lightning starts one rank for each GPU that it was given, so each rank claims one.
+        # Lightning starts one rank for each of its GPUs, so each rank claims one GPU.
         is_library_rank = library_count(self.grant.rank, self.environ) > 0
         wanted = wanted_gpus(
             1 if is_library_rank else self.policy.count,
@@ -310,9 +310,9 @@ class Allocation:
         )
 
     def decide_and_claim(self, selection: SelectionRequest, framework: str) -> Decision:
-        """Choose and claim on fresh readings. A claim of another framework of this process is used again if it fits."""
+        """Choose and claim on a fresh reading, or reuse the claim of another framework if it is enough."""
         if selection.chosen == ():
-            # The script hides all GPUs from this framework; others may still use some.
+            # The script hides all GPUs from this framework; its other frameworks may still use GPUs.
             return left_alone(selection, Reason.CHOSEN_BY_SCRIPT)
         decision = self._decide_by_holding(selection)
         if decision is None:
@@ -322,13 +322,13 @@ class Allocation:
         return decision
 
     def note_use(self, framework: str) -> None:
-        """Note that a framework uses GPUs, so that the process can't have others instead."""
+        """Note that a framework uses the claimed GPUs, so that the process can't exchange them."""
         if not self.assigned_to:
             engines.on_next_task(self.environ, self._tell_what_is_kept)
         self.assigned_to.add(framework)
 
     def _decide_by_holding(self, selection: SelectionRequest) -> Decision | None:
-        """Return the decision on a request by what the process holds already; ``None`` if it has to claim."""
+        """Return the decision if the GPUs that the process holds are sufficient; ``None`` if it has to claim."""
         holding = self.holding
         if holding is None:
             return None
@@ -338,15 +338,15 @@ class Allocation:
         if is_sufficient(holding, selection, is_assigned=bool(self.assigned_to)):
             return self.set_decision(holding.decision.counted_as(uuids, selection.named))
         if holding.lease is not None and self.assigned_to:
-            # Another framework has the claim, and this one's script has named other GPUs.
+            # Another framework uses the claimed GPUs, and the script has named other GPUs for this framework.
             claimed = left_alone(selection, Reason.CHOSEN_BY_SCRIPT)
             return replace(claimed, claims=holding.decision.claims, visible=holding.decision.counted_as(uuids).visible)
         return None
 
     def _list_by_number(self, decision: Decision) -> None:
-        """List the GPUs for child processes in the order of this script's numbers.
+        """List the GPUs for child processes so that a number means the same GPU in them as in this process.
 
-        A worker process that runs the script's module again uses the same number, and so gets the same GPU.
+        A worker process that runs the script's module again uses the same number.
         """
         numbering = decision.numbering
         uuids = self.uuids or ()
@@ -359,7 +359,7 @@ class Allocation:
         """Decide for a process that sees no GPU because the policy, an engine or a cgroup denies all of them."""
         with self.lock:
             pool = self.visible.hidden
-            # If a cgroup denies every GPU, none is hidden.
+            # If a cgroup denies every GPU, autogpu has hidden none of them.
             is_denied = self.grant.is_none and inventory is not None and not inventory.failure
             if self.holding is None and (pool or is_denied):
                 selection = replace(self.selection_request(DeviceRequest(len(pool))), uuids=pool)
@@ -368,7 +368,7 @@ class Allocation:
     # The claim
 
     def claim(self, request: SelectionRequest) -> Decision:
-        """Decide and claim. An earlier claim is released, because the script may have listed other GPUs since."""
+        """Release an earlier claim, then decide and claim: the script may have listed other GPUs since."""
         self.release()
         report = waiting.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
         environ = self.gpu_list.environ_without_autogpu()
@@ -391,12 +391,12 @@ class Allocation:
         return self.holding.decision
 
     def set_decision(self, decision: Decision) -> Decision:
-        """Replace the last decision; keep the claim."""
+        """Replace the last decision and keep the claim."""
         self.holding = replace(self.holding or Holding(decision), decision=decision)
         return decision
 
     def release(self) -> None:
-        """Release the claim and forget the decision."""
+        """Release the GPUs that the process has claimed, and forget how they were chosen."""
         if self.lease is not None:
             self.lease.release()
         self.holding = None
@@ -416,20 +416,20 @@ class Allocation:
                 self.set_decision(decision)
             return True
 
-    # What it tells its children, and people
+    # The values for child processes, and the lines for people
 
     def tell_children(self) -> None:
-        """Name the claim for child processes, and show the script its GPUs. Call it again when the list has changed."""
+        """Pass the claim to child processes and show the script its GPUs. Call this again when the list has changed."""
         if self.lease is not None:
             self.lease.mark_children(self.environ, self.visible.spec.value)
             self.gpu_list.show_claimed(self.readings.newest)
 
     def granted_by_now(self) -> Grant:
-        """Return what an engine or a launcher grants this process by its present environment."""
+        """Return what an engine or a launcher grants this process, read from the environment as it is now."""
         return engines.granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
 
     def _tell_what_is_kept(self) -> None:
-        """Print one line if Ray assigns other GPUs to a later task of this process, whose framework keeps its GPUs."""
+        """Print a line if Ray assigns other GPUs to a task than its worker process keeps from an earlier task."""
         with self.guard():
             grant = self.granted_by_now()
             now = engine_messages.granted_gpus(grant, self.gpu_list.spec_with(grant).value)
@@ -438,20 +438,20 @@ class Allocation:
                 self.say_in_each_rank(engine_messages.kept_gpus(grant, now, before))
 
     def begin_report(self, *, takes_some: bool) -> bool:
-        """True if a line about the process's GPUs is still to be printed: that it takes some, or so far none."""
+        """Return True if autogpu has yet to print which GPUs the process uses, or that it uses none so far."""
         if self.reported in (True, takes_some):
             return False
         self.reported = takes_some
         return True
 
     def say(self, lines: Iterable[str]) -> None:
-        """Print lines, but only in the first rank of a job."""
+        """Print lines if this process is the first rank of its job."""
         if self.grant.is_first:
             for line in lines:
                 self.say_in_each_rank(line)
 
 
 def _raise_if_refused(decision: Decision) -> None:
-    """Raise :class:`NoEligibleDevice` if the decision is to stop."""
+    """Raise :class:`NoEligibleDevice` if the decision refuses to start the script."""
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(choice.why(decision), remedy=choice.busy_remedy(decision))

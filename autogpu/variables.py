@@ -1,21 +1,21 @@
-"""The environment variables that autogpu knows, apart from those of the policy's keys. The one place for each name.
+"""Names of the environment variables that autogpu reads or writes, except those of the policy's keys.
 
-The start-up hook imports nothing of the package and repeats some of them.
+The start-up hook imports nothing of the package and repeats some of these names.
 """
 
 from __future__ import annotations
 
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CUDA_DEVICE_ORDER = "CUDA_DEVICE_ORDER"
-PCI_ORDER = "PCI_BUS_ID"  # its value by which numbers are those of `nvidia-smi`, instead of fastest first
+PCI_ORDER = "PCI_BUS_ID"  # with this CUDA_DEVICE_ORDER, CUDA numbers GPUs as `nvidia-smi` does, not fastest first
 
 PREFIX = "AUTOGPU_"
 SWITCH = "AUTOGPU"  # "0" switches autogpu off for one process
-POLICY_FILE = PREFIX + "POLICY"  # the project's policy file, named outright
+POLICY_FILE = PREFIX + "POLICY"  # the path of the project's policy file
 LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
-WORKER = PREFIX + "WORKER"  # which of several workers this process is, that a program started by one call
-LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the number of GPUs that a library was given, for ranks that it starts
+WORKER = PREFIX + "WORKER"  # number/count/job of a worker that a program started together with others
+LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # how many GPUs a library such as Lightning got, for its ranks
 
 # A process passes these to autogpu in its children: the value of CUDA_VISIBLE_DEVICES that CUDA reads, the value
 # without autogpu, and the value that the script finds, if it differs from the one without autogpu.
@@ -23,13 +23,13 @@ ORIGINAL_PREFIX = PREFIX + "ORIG_"
 WRITTEN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = ORIGINAL_PREFIX + "CUDA_VISIBLE_DEVICES"
 SHOWN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "SHOWN"
-# CUDA_DEVICE_ORDER without autogpu ("" if it was not set), if the script finds another value; and the host.
+# Likewise: CUDA_DEVICE_ORDER as it would be without autogpu, "" if it would not be set. Set only if autogpu changed it.
 ORIGINAL_DEVICE_ORDER = ORIGINAL_PREFIX + "CUDA_DEVICE_ORDER"
-ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"
+ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes these; they don't apply on another
 
-# With a key's name in capitals: the value that an option of `autogpu run` has, beside the key's own variable.
+# Prefix of the variables by which `autogpu run` passes its options; a key's name in capitals follows.
 TYPED = PREFIX + "RUN_"
 
-# These are not keys of the policy, and no mistakes.
+# Variables with the prefix AUTOGPU_ that are neither keys of the policy nor mistakes.
 INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT)
 INTERNAL_PREFIXES = (ORIGINAL_PREFIX, PREFIX + "TEST_", TYPED)

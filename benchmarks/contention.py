@@ -1,17 +1,17 @@
-"""Jobs that start in the same instant: how many share a GPU meant for one, and how long until all have one.
+"""Jobs that start at the same instant: how many share a GPU that one of them needs, and the time until all have one.
 
     python benchmarks/contention.py [--runs N]
 
-On simulated GPUs, each job is started by ``autogpu run --hold``, and in the same run it asks nvitop's
+The jobs run on simulated GPUs: once each gets its GPU from ``autogpu run --hold``, and once from nvitop's
 ``select_devices``. A job makes a CUDA context on its GPU and keeps it until all jobs have one. The driver's log
-shows who is on which GPU:
+shows the GPU of each job:
 
-* **shared**: jobs on the same GPU as another one although each needs all of it;
-* **over**: the largest excess of the needs of a GPU's jobs over its memory;
+* **shared**: jobs that need a whole GPU and got one together with another job;
+* **over**: the memory that the jobs on one GPU need beyond what it has, for the GPU with the largest excess;
 * **seconds**: from the first start until the last job has its context; the median of the runs.
 
-The hand-over is the time from the end of a job by SIGKILL until the job that waits for its GPU has a context. Its
-floor is the time in which the same job gets a GPU on an idle server.
+The hand-over is the time from the SIGKILL of a job until the job that waits for its GPU has a context. Its floor is
+the time until the same job has a context on an idle server.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Scenario(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one tool made of one start."""
+    """How the jobs of one start were placed by one tool; see this module for ``shared``, ``over`` and ``seconds``."""
 
     shared: int
     over_bytes: int
@@ -127,7 +127,7 @@ def start_together(python: Path, scenario: Scenario, tool: str) -> Outcome:
 
 
 def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
-    """Time the start on an idle GPU, then let each job wait for the one before it, which is killed."""
+    """Time a start on an idle GPU, then hand-overs: kill a job and time the start of the job that waits for its GPU."""
     one_job = Scenario(1, 1)
     with simulated(1) as (server, environ):
         environ["AUTOGPU_BUSY"] = "wait"
@@ -140,7 +140,7 @@ def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
             waiter = start(server, python, environ, one_job, "autogpu")
             while not list(Path(environ["AUTOGPU_LEASE_DIR"]).glob("wait.*")):
                 time.sleep(0.05)
-            time.sleep(random.uniform(0, 3))  # a job that waits looks every few seconds
+            time.sleep(random.uniform(0, 3))  # a waiting job looks for a free GPU every few seconds
             begun_s = time.monotonic()
             os.killpg(holder.pid, signal.SIGKILL)
             wait_until_on(waiter)
@@ -152,7 +152,7 @@ def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
 
 @contextmanager
 def simulated(gpus: int) -> Iterator[tuple[Server, dict[str, str]]]:
-    """A server of idle GPUs, and what a job on it has in its environment."""
+    """Yield a server of idle GPUs, and the environment of a job on it."""
     with tempfile.TemporaryDirectory() as folder:
         leases = Path(folder, "leases")
         leases.mkdir()
@@ -172,7 +172,7 @@ def start(
         need = ["--need", f"{scenario.need_bytes >> 20}MiB"] if scenario.jobs_per_gpu > 1 else []
         command = [str(python), "-m", "autogpu", "run", *need, "--hold", "--", str(python), "-c", JOB]
     pipe = subprocess.PIPE
-    # In a folder without a pyproject.toml; in a group of its own, so that a kill ends the job's processes together.
+    # The folder has no pyproject.toml with a policy. Killing the group of a job ends all its processes.
     return server.popen(
         command, environ=environ, cwd="/", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 1.0
 
 
 def _name_of(job: Job) -> str:
-    """``train.py (pid 4121)``."""
+    """Return the name of a job for people: ``train.py (pid 4121)``."""
     return f"{job.script or '?'} (pid {job.pid or '?'})"
 
 
@@ -40,13 +40,13 @@ def _is_own(job: Job) -> bool:
 
 
 def _read_jobs(names: Iterable[str] = ()) -> Sequence[Job]:
-    """Return the jobs of all users, in the order of their claims, waiting jobs last.
+    """Return all users' jobs: first the jobs that hold GPUs, by the time of their claim, then the waiting jobs.
 
     Args:
-        names: Pids and scripts that the caller looks for among the jobs.
+        names: Pids and scripts for which the caller searches.
 
     Raises:
-        AutoGpuError: The folder can't be trusted or read.
+        AutoGpuError: The lease folder can't be trusted or read.
     """
     read = read_leases(os.environ)
     if read.problem:
@@ -62,20 +62,20 @@ def _pid_of(text: str) -> int | None:
 
 
 def _find_jobs(jobs: Sequence[Job], name: str) -> tuple[str, Sequence[Job]]:
-    """Return what ``name`` says of a job, in words, and the jobs with that pid or script."""
+    """Return how a message describes the job (``pid 7``, ``called train.py``), and the jobs with that pid or script."""
     pid = _pid_of(name)
     if pid is None:
         script = name.rpartition("/")[2]
         return f"called {printable(name, 80)}", [job for job in jobs if job.script == script]
     here = [job for job in jobs if pid in job.pids_here]
-    # A container's processes count themselves; `status` shows these numbers.
+    # A job in a container has pids of its own, which `status` shows.
     return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
 def _watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
-    """Return a function that finds what is left of ``jobs``, also of one that waited and holds now, or lost a member.
+    """Return a function that finds which of ``jobs`` have not ended, even if one got its GPUs or lost a process since.
 
-    It may miss one at a look: who is served leaves the queue before its lease is seen.
+    It may miss a job once: a waiting job leaves the queue a moment before its lease can be seen.
     """
     keys = {key for job in jobs for key in _keys(job)}
 
@@ -95,10 +95,10 @@ def _keys(job: Job) -> Iterator[tuple[object, ...]]:
 
 
 def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
-    """Wait for the end of the named jobs, or of all of one's own; the locks of their leases tell it."""
+    """Wait until the named jobs have ended, or all jobs of this user. A job has ended if its lease is unlocked."""
     until_s = monotonic_s() + within_s
     jobs = left = _jobs_to_wait_for(names)
-    # Others of this user may come meanwhile.
+    # Without names, jobs that this user starts in the meantime count as well.
     look = _watch(jobs) if names else partial(_jobs_to_wait_for, ())
     if jobs and is_terminal():
         say(f"waiting for the end of {_names_of(jobs)}; Ctrl-C stops")
@@ -124,13 +124,13 @@ def _jobs_to_wait_for(names: Sequence[str]) -> Sequence[Job]:
 
 
 def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
-    """Return the one job with that name, other than this command's own.
+    """Return the job with that name, except the job of this command.
 
     Raises:
-        AutoGpuError: There is none, or there are several.
+        AutoGpuError: No job has the name, or several jobs have it.
     """
     what, found = _find_jobs(jobs, name)
-    # Several users may run a train.py.
+    # Several users may run a train.py: prefer the job of this user.
     mine = [job for job in found if job.uid == os.getuid()]
     candidates = [job for job in mine or found if not _is_own(job)]
     if not candidates:

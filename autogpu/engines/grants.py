@@ -1,4 +1,4 @@
-"""The GPUs that an engine granted to this process, by the variables that it set and by what else it says. Pure."""
+"""The GPUs that an engine granted to this process, read from its variables and from :class:`EngineFacts`. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 
 class RayTask(Value):
-    """The GPUs that Ray assigned to the running task, or which part of one, by the names of ``CUDA_VISIBLE_DEVICES``.
+    """The GPUs that Ray assigned to the running task.
 
     Attributes:
-        manages_gpus: Ray's cluster has GPUs to assign.
-        name: Of the actor, or of the task itself.
+        gpus: How many GPUs; less than 1 for a part of one GPU.
+        ids: Names of the GPUs, as in ``CUDA_VISIBLE_DEVICES``.
+        manages_gpus: True if Ray's cluster has GPUs to assign.
+        name: The name of the actor; of the task if there is no actor.
     """
 
     gpus: float
@@ -26,13 +28,13 @@ class RayTask(Value):
 
 
 class EngineFacts(Value):
-    """All that is known of an engine beside the variables.
+    """Facts about an engine that the environment variables don't contain.
 
     Attributes:
-        slurm_conf: The text of Slurm's configuration, as far as it can be read.
+        slurm_conf: The text of Slurm's configuration; ``""`` if it can't be read.
         dask: The name of Dask's worker.
-        rank: Of this process, among those that see the same GPUs.
-        is_given: This process was given ``CUDA_VISIBLE_DEVICES`` after its interpreter had started.
+        rank: The rank of this process among the processes that see the same GPUs.
+        is_given: True if an engine set ``CUDA_VISIBLE_DEVICES`` after the interpreter of this process had started.
     """
 
     slurm_conf: str = ""
@@ -54,7 +56,7 @@ def granted(environ: Mapping[str, str], facts: EngineFacts = EngineFacts()) -> G
 
 
 def _has_own_gpus(environ: Mapping[str, str], facts: EngineFacts) -> bool:
-    """An engine's worker was given its GPUs for itself; its engine may also list all of a job for each."""
+    """True if the engine lists only this worker's own GPUs. Otherwise it lists all GPUs of the job for each worker."""
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     task = facts.ray
     if task is not None and task.gpus:
@@ -76,7 +78,7 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    # Those of the job are inherited by a step that was started with --gres=none.
+    # A step that was started with --gres=none inherits SLURM_JOB_GPUS from its job, but may use no GPU.
     numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     if visible is None and numbers is None:
@@ -88,7 +90,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     is_step = "SLURM_STEP_ID" in environ
-    # With --gpu-bind=none. A step with --gres=none has only what it inherits from its job.
+    # --gpu-bind=none: Slurm granted so many GPUs and names none. A step with --gres=none has the job's SLURM_JOB_GPUS.
     if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
         return Grant("Slurm", unnamed=int(on_node))
     return Grant("Slurm", Denial.SLURM_GRANTED_NONE)
@@ -106,18 +108,18 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | No
 
 
 def _manages_gpus(conf: str) -> bool:
-    """GPUs are among the generic resources that the cluster grants. Source of this and the rest: slurm.conf(5)."""
+    """True if Slurm grants GPUs to jobs: ``GresTypes`` in its configuration lists ``gpu``. Source: slurm.conf(5)."""
     types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
     return types is not None and "gpu" in types.group(1).strip().lower().split(",")
 
 
 def included_files(conf: str) -> list[str]:
-    """The files that it includes, by names that are relative to its own folder."""
+    """Return the names of the files that the configuration includes, relative to its own folder."""
     return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
 
 
 def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
-    """By type, how many generic resources Slurm's configuration gives a node: ``Gres=gpu:a100:4,shard:8``."""
+    """Return how many generic resources a node has, keyed by their type. Read from ``Gres=gpu:a100:4,shard:8``."""
     default: Mapping[str, int] = {}
     for line in conf.replace("\\\n", " ").splitlines():
         words = [word.partition("=") for word in line.split("#")[0].split()]
@@ -134,7 +136,7 @@ def _gres_of_node(conf: str, node: str) -> Mapping[str, int]:
 def _counts(gres: str) -> Mapping[str, int]:
     counts: dict[str, int] = {}
     for entry in _entries(gres):
-        # gpu:a100:4(S:0-1)
+        # An entry is type:model:count(sockets), as gpu:a100:4(S:0-1).
         parts = entry.partition("(")[0].split(":")
         if len(parts) > 1 and re.fullmatch("[0-9]{1,6}", parts[-1]):
             counts[parts[0]] = counts.get(parts[0], 0) + int(parts[-1])
@@ -142,12 +144,12 @@ def _counts(gres: str) -> Mapping[str, int]:
 
 
 def _entries(text: str) -> list[str]:
-    # Separated by commas outside of brackets.
+    # Commas separate the entries, except inside brackets.
     return re.findall(r"(?:[^,\[(]|\[[^\]]*\]?|\([^)]*\)?)+", text)
 
 
 def _is_node(node: str, pattern: str) -> bool:
-    """One of Slurm's host lists means a node: ``gpu[01-08,12]``, ``rack[1-2]n[1-4]``."""
+    """True if Slurm's pattern matches the node. Patterns look like ``gpu[01-08,12]`` and ``rack[1-2]n[1-4]``."""
     parts = re.split(r"\[([0-9,-]*)\]", pattern)
     found = re.fullmatch("([0-9]{1,9})".join(map(re.escape, parts[::2])), node)
     return found is not None and all(map(_is_in, found.groups(), parts[1::2]))

@@ -1,4 +1,4 @@
-"""The calls that lead to a framework's start of CUDA, with the variables of each."""
+"""The calls on the stack when a framework starts CUDA, with their variables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Iterator
 import autogpu
 from autogpu.frameworks.number import Call
 
-# CO_OPTIMIZED of CPython: the code of a function, and not of a module or a class.
+# CPython's flag CO_OPTIMIZED: the code belongs to a function, and not to a module or a class.
 _IS_FUNCTION = 1
 
 
 def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
-    """Yield the calls of the stack, innermost first, without those of autogpu.
+    """Yield the calls on the stack, innermost first, except calls of autogpu's functions.
 
     Args:
-        framework: The name of its module.
-        with_globals: Add the global variables whose names are in the code of the call.
+        framework: The name of the framework's module.
+        with_globals: Add the global variables that the code of each call uses.
     """
     files = (autogpu.__file__, sys.modules[framework].__file__)
     own, its = (str(file).rpartition(os.sep)[0] + os.sep for file in files)
@@ -39,9 +39,9 @@ def variables_of(frame: FrameType) -> dict[str, object]:
     found = frame.f_locals
     variables = dict(found)
     # Up to Python 3.12, reading ``f_locals`` of a function makes a dictionary that the frame keeps until the function
-    # ends: the data that a script deletes in its main() would stay in memory. No other way of Python's reads the
-    # variables. A dictionary that the script has, by locals(), has more than three references: the frame's, this
-    # name's and the call's.
+    # ends, and Python has no other way to read the variables. So clear the dictionary: otherwise data that the script
+    # deletes in its main() stays in memory. If the script got this dictionary from locals(), leave it as it is: it then
+    # has more than three references, which are those of the frame, of ``found`` and of the call of getrefcount.
     if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
         found.clear()
     return variables

@@ -1,4 +1,4 @@
-"""Sentences about memory: how a framework allocates it, and what the last runs took."""
+"""Sentences about how a framework allocates memory, and about the memory that recent runs of a script used."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 def memory_in_words(
     limits_mib: Sequence[tuple[float, ...]], fraction: float, *, grows: bool, by_script: bool = False
 ) -> str:
-    """Return how a framework allocates, under the limits of each GPU's logical GPUs or a script's fraction of each GPU.
+    """Return how a framework allocates memory, for example ``limited to 4096 MiB, allocated as needed``.
 
-    If its memory does not grow, it allocates as much as it may have at once.
+    Args:
+        limits_mib: For each GPU, the limits of its logical GPUs; ``()`` if the GPU has no limit.
+        fraction: The part of each GPU to which the script limits the framework; 0 for no such limit.
+        grows: True if the framework allocates as needed; False if it allocates all that it may have at its start.
+        by_script: True if the script set the limits, and not the policy.
     """
     when = ", allocated as needed" if grows else ", allocated at once"
     if fraction:
@@ -31,6 +35,6 @@ def memory_in_words(
 
 
 def last_runs(need: KnownNeed) -> str:
-    """Return the end of a line that tells what the last runs took, and what to state so that others share the GPU."""
+    """Return how much the last runs used, and the setting by which other jobs may share the GPU with this one."""
     took = f"its last {need.runs} runs took at most {size(need.took_bytes)}"
     return f"{took}: AUTOGPU_NEED={whole_gib(need.need_bytes)}GiB lets others share this GPU"

@@ -1,7 +1,7 @@
-"""From a request, the readings and the claims of other jobs to the GPUs that a process takes. Pure.
+"""Choose the GPUs that a process takes, from its request, the readings and other jobs' claims. Pure.
 
-A request passes these steps: it wants no GPU, or something stands in the way; the script has chosen; a local rank takes
-its slice of the pool; else the best of the candidates that the process may take.
+:func:`decide` ends at the first of these steps that applies: the request wants no GPU; something prevents a choice; the
+script has chosen; a local rank takes its slice of the pool; the process takes the best candidates that it may take.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autogpu.selection.model import (
 )
 from autogpu.selection.ranking import best_connected_first, ranking_of, standing
 
-# In a lease all of a GPU, where it is unknown how much that is; readers cut it to what it has.
+# Claims a whole GPU of unknown size: readers of a lease take no more than the GPU has.
 _ALL_BYTES = 1 << 50
 
 
@@ -39,13 +39,13 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     waiters: Sequence[Waiter] = (),
 ) -> Decision:
-    """Choose among the GPUs that a process has, beside the live claims of other jobs, keyed by GPU UUID."""
+    """Choose among the GPUs of a process. ``claims_on`` holds the live claims of other jobs, keyed by GPU UUID."""
     reason = why_none(request)
     if reason:
         return Decision(Verdict.CPU, reason, request)
     obstacle = _obstacle(request)
     if obstacle:
-        # Let others see what a framework takes by itself.
+        # The framework takes these GPUs without a choice of autogpu, so other jobs should see them as claimed.
         claims = dict.fromkeys(request.named_uuids, _ALL_BYTES)
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, request, claims=claims)
     choice = _Choice(request, claims_on, waiters)
@@ -56,7 +56,7 @@ def decide(
         decision = _take_slice(choice, rank)
     else:
         decision = _take_best(choice)
-    # GPUs that are taken come before others of their standing.
+    # Among GPUs of equal standing, list the taken GPUs first.
     ranked = sorted(
         choice.ranking.candidates, key=lambda each: (standing(each), each.device.uuid not in decision.claims)
     )
@@ -71,7 +71,7 @@ def decide(
 
 
 def why_none(request: SelectionRequest) -> Reason | None:
-    """Return why the process takes no GPU, whatever there is; ``None`` if it may take some."""
+    """Return why the process takes no GPU even if all are free; ``None`` if it may take GPUs."""
     grant = request.grant
     if grant.is_none and not request.visible_spec.is_scripts:
         return Reason.NOT_GRANTED
@@ -95,7 +95,7 @@ def _obstacle(request: SelectionRequest) -> Reason | None:
 
 
 class _Choice:
-    """What a choice is made from: the request, the ranked GPUs, the claims on them, and what the user may still hold.
+    """The values that a choice depends on: the request, the ranked GPUs, the claims on them and the user's quota.
 
     Attributes:
         visible: The process's GPUs by CUDA ordinal.
@@ -124,7 +124,7 @@ class _Choice:
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
         self.held = gpus_of_user(claims_on, request.own_uid)
-        # GPUs that were named are counted, but not refused.
+        # GPUs that the request names count for the quota, but the quota does not refuse them.
         has_cap = request.per_user and not request.names_cards
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
         is_reached_though_exempt = not request.per_user and 0 < request.policy.per_user <= len(self.held)
@@ -132,7 +132,7 @@ class _Choice:
 
     @property
     def waits_for(self) -> int:
-        """How many GPUs it makes sense to wait for; a user who is at the cap waits for one of the GPUs held."""
+        """The number of GPUs to wait for. A user at the cap waits until one of the user's own jobs releases a GPU."""
         wanted = self.request.wanted
         waits_for = wanted.count if self.request.busy == "wait" else wanted.minimum
         return min(waits_for, self.suitable_count, max(self.quota, 1))
@@ -143,11 +143,11 @@ class _Choice:
     def within_quota(self, allowed: Sequence[Candidate]) -> Sequence[Candidate]:
         if self.quota > 0:
             return allowed[: self.quota]
-        # One more job on a GPU that is the user's already takes no further one.
+        # At the cap, the job may still share a GPU that the user holds already.
         return [candidate for candidate in allowed if candidate.device.uuid in self.held]
 
     def unclaimed_bytes(self, device: Device, demand: MemoryDemand) -> int:
-        """As much of what the process would claim as no other job has claimed."""
+        """The bytes that the process would claim on the GPU, less what other jobs have claimed there."""
         claimed = sum(claim.bytes for claim in self.claims(device))
         return max(0, min(demand.on(device), (device.memory_total_bytes or 1) - claimed))
 
@@ -155,7 +155,7 @@ class _Choice:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
 
     def idle_alternatives(self, devices: Sequence[Device]) -> tuple[Device, ...]:
-        """Return GPUs of the machine that are free while one of ``devices`` is not."""
+        """Return the machine's other free GPUs; none if all ``devices`` are free."""
         if all(map(self.is_free, devices)):
             return ()
         others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
@@ -163,14 +163,14 @@ class _Choice:
 
 
 def _as_taken(candidate: Candidate) -> Candidate:
-    """Return a candidate as it counts in a choice: a GPU that a waiter could have now is as good as taken."""
+    """Return the candidate with the tier for a choice: a GPU that a waiting job could take now counts as taken."""
     if not candidate.is_awaited:
         return candidate
     return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)
 
 
 def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
-    """Claim the GPUs that the script named, as far as no other job has claimed them."""
+    """Claim what other jobs have left of the GPUs that the script named."""
     by_ordinal = dict(enumerate(choice.visible))
     named = [device for device in map(by_ordinal.get, chosen) if device]
     return Decision(
@@ -182,19 +182,19 @@ def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
 
 
 def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
-    """Give rank r the first GPUs of slice r of its job's GPUs: ranks never take one another's GPU."""
+    """Split the job's GPUs into one slice for each rank, and give this rank the first GPUs of its own slice."""
     request = choice.request
     usable = _gpus_of_ranks(choice, rank)
     if not usable:
         return Decision(Verdict.CPU, Reason.NONE_FREE)
     numbers, sharers = rank.slice(len(usable))
-    # Cards together, but no two instances.
+    # A rank may take several cards, but only one MIG instance.
     mine = list(cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
     mine = mine[: request.wanted.minimum]
-    # A number that the script names is an index among the GPUs of its job.
+    # If the script sets a number, it is an index into the GPUs of the job.
     named = [usable[number] if number < len(usable) else mine[0] for number in request.numbers]
     mine = list(dict.fromkeys(named)) or mine
-    # Workers of one program may need different amounts, so they get no equal caps.
+    # Workers of one program may need different amounts of memory, so don't cap each at an equal part.
     claims, caps = _memory_of_slice(choice, mine, 1 if rank.launcher == WORKERS else sharers)
     return Decision(
         Verdict.TAKE,
@@ -210,15 +210,15 @@ def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
 
 
 def _gpus_of_ranks(choice: _Choice, rank: LocalRank) -> list[Device]:
-    """Return the GPUs that the ranks divide: what they claimed together, else all that the policy allows."""
+    """Return the GPUs that the ranks divide: those that they have claimed together, else all that the policy allows."""
     usable = [device for device in choice.visible if device in choice.ranking.pool]
     promised = choice.request.promised
     if promised is not None:
         held = [device for device in usable if device.uuid in promised]
-        # If a rank has several GPUs, the first is one that the job has to itself, as far as there are such ones.
+        # If each rank gets several GPUs, begin each slice with a GPU that no other job uses, as long as there are any.
         has_several = len(held) >= 2 * rank.at_most(len(held))
         return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
-    # If there is a whole card for each rank, none has to use an instance.
+    # Use MIG instances only if there are fewer cards than ranks.
     whole = list(cards(usable))
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
 
@@ -226,7 +226,7 @@ def _gpus_of_ranks(choice: _Choice, rank: LocalRank) -> list[Device]:
 def _memory_of_slice(
     choice: _Choice, mine: Sequence[Device], sharers: int
 ) -> tuple[Mapping[str, int], Mapping[str, Cap]]:
-    """Return what a rank claims, and the most that it may allocate, both keyed by GPU UUID."""
+    """Return the bytes that a rank claims, and the caps on its memory, both keyed by GPU UUID."""
     request = choice.request
     demand = memory.demand_of(request, sharers)
     late = [device for device in mine if _is_late(choice, device, demand)]
@@ -240,11 +240,11 @@ def _memory_of_slice(
 
 
 def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
-    """True if the rank is a best-effort job there: its whole job is one, or others claimed a part of the GPU before."""
+    """True if the rank is a best-effort job there: its job is, or other jobs had claimed a part of the GPU before."""
     request = choice.request
     if request.promised is not None and not request.promised.get(device.uuid):
         return True
-    # What an engine granted counts more.
+    # If an engine granted the GPU, earlier claims of other jobs don't count.
     is_first_come = choice.is_demand_unknown and not request.grant.engine
     return is_first_come and choice.unclaimed_bytes(device, demand) < demand.on(device)
 
@@ -267,10 +267,10 @@ def _take_best(choice: _Choice) -> Decision:
 
 
 def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
-    """Return the UUIDs of the GPUs to take before all others, however idle those are.
+    """Return the UUIDs of the GPUs to take before all others, even before idler GPUs.
 
-    Without numbers, these are the GPUs on which another library of this process computes. With numbers, only those of
-    them that the script numbers, and the free GPUs at these numbers if numbers keep their places.
+    If the script has no numbers, these are the GPUs on which another library of this process computes. If it has, they
+    are the GPUs at these numbers on which such a library computes; if numbers keep their places, also the free ones.
     """
     request = choice.request
     in_use = request.uuids_in_use
@@ -283,7 +283,7 @@ def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
 
 
 def _in_order(choice: _Choice, kept: Collection[str]) -> list[Candidate]:
-    """Return the candidates in the order to take them."""
+    """Return the candidates in the order in which the process should take them."""
     in_use = choice.request.uuids_in_use
 
     def order(candidate: Candidate) -> tuple[bool, Tier, bool]:
@@ -294,7 +294,7 @@ def _in_order(choice: _Choice, kept: Collection[str]) -> list[Candidate]:
 
 
 def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> list[Candidate]:
-    """Return the candidates that the process may take together: whole cards, or one MIG instance a process."""
+    """Return the candidates that the process may take together: cards, or one MIG instance for each process."""
     allowed = [candidate for candidate in candidates if _may_take(candidate, request)]
     whole = [candidate for candidate in allowed if candidate.device.parent is None]
     if not request.takes_one:
@@ -305,7 +305,7 @@ def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> lis
 
 
 def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
-    """True if the request allows the process to be placed there."""
+    """True if the request allows the process to use this candidate, alone or beside other jobs."""
     if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
         return True
     is_here = candidate.device.uuid in request.uuids_in_use
@@ -314,21 +314,21 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
 
 
 def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collection[int] = ()) -> Mapping[int, int]:
-    """Return the ordinal of the GPU that each number stands for: the best first, and shared ones if they are too few.
+    """Return the ordinal of the GPU for each of the script's numbers. With too few GPUs, several numbers share one.
 
     Args:
-        taken: Ordinals, best first.
-        kept: The numbers that are the ordinals of their own GPUs.
+        taken: Ordinals of the GPUs that the process takes, best first.
+        kept: Numbers that keep the GPU of the same ordinal.
     """
     others = chain((ordinal for ordinal in taken if ordinal not in kept), cycle(taken))
     return {number: number if number in kept else next(others) for number in numbers}
 
 
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
-    """True if the process should wait.
+    """True if the process should wait for a GPU.
 
-    After its wait it still waits until all jobs there have run for a minute: else two waiters could be capped at the
-    same free memory.
+    When ``select.wait`` is over, it still waits until all jobs on the candidates have run for a minute. Otherwise two
+    waiting jobs could both be capped at the same free memory.
     """
     if request.joins_at_once or request.busy not in ("share", "wait"):
         return False
@@ -388,7 +388,7 @@ def _shortfall(choice: _Choice, taken: Sequence[Candidate]) -> Shortfall | None:
 
 
 def _claim_of_all(candidate: Candidate, sharers: int) -> int:
-    """Return what the ranks that share a GPU claim together: never more than it has."""
+    """Return the bytes that the ranks on one GPU claim together, at most the memory of the GPU."""
     claim_bytes = candidate.claim_bytes
     return min(claim_bytes * sharers, candidate.device.memory_total_bytes or claim_bytes)
 

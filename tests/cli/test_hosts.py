@@ -1,4 +1,4 @@
-"""``autogpu status --on`` with a stand-in for ``ssh``: hosts that answer, fail, or answer with anything."""
+"""``autogpu status --on HOSTS``: a script replaces ``ssh``, so that a host can answer well, fail, or send garbage."""
 
 import json
 import os
@@ -29,13 +29,13 @@ EVIL = "\x1b]0;title\x07\x1b[2J\u202e"
 
 
 def command_for(hosts, *options, timeout_s=60.0):
-    """The command, which gives each host more time than a person's: here all share a busy machine."""
+    """Return the command with a longer timeout than users have, because here all hosts share one busy machine."""
     program = f"from autogpu.status import remote; remote.TIMEOUT_S = {timeout_s}; from autogpu.cli import main"
     return [sys.executable, "-c", f"{program}; main.main()", "status", "--on", hosts, *options]
 
 
 def with_ssh(folder):
-    """An environment in which ``ssh`` is the program in ``folder``."""
+    """Return an environment in which ``ssh`` is the program in ``folder``."""
     return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -46,7 +46,7 @@ def asked(folder, hosts, *options, **time):
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """Make a script the ``ssh`` of the folder that is returned."""
+    """Write a shell script as the program ``ssh`` of a folder, and return the folder."""
 
     def is_there(script):
         (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
@@ -58,7 +58,7 @@ def stand_in(tmp_path):
 
 @pytest.fixture
 def answering(stand_in, tmp_path):
-    """The same for hosts that give these answers, by their names."""
+    """Write an ``ssh`` by which each host gives its answer; the answers are keyed by host name."""
 
     def is_there(answers, beside=":"):
         for name, answer in answers.items():
@@ -120,7 +120,7 @@ HONEST = json.loads(json.dumps(host(MACHINE, [holder("a", (0, 24), script=EVIL)]
 
 
 def changed(path, key, value):
-    """An honest answer with another value in the part of it at ``path``."""
+    """Return an honest answer in which one value differs: the one under ``key`` in the part at ``path``."""
     whole = part = json.loads(json.dumps(HONEST))
     for step in path:
         part = part[step]
@@ -128,7 +128,7 @@ def changed(path, key, value):
     return whole
 
 
-# By the name of a host, what it answers.
+# Answers of hosts, keyed by host name; those that `status` must show, and those that it must reject.
 SHOWN = {
     "evil-names": HONEST,
     "state": changed(("gpus", 0), "state", EVIL),
@@ -151,7 +151,7 @@ NOT_SHOWN = {
 
 @pytest.mark.slow
 def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(answering):
-    # Warnings without end do not hold an answer up.
+    # A host that writes a megabyte to stderr still gets its answer through.
     warns = f"printf '{EVIL}\\n' >&2; test $host != verdict || head -c 1000000 /dev/zero >&2"
     ssh = answering({**SHOWN, **NOT_SHOWN}, warns)
     shown, not_shown = asked(ssh, SHOWN), asked(ssh, NOT_SHOWN)
@@ -188,7 +188,7 @@ def test_what_fails_there_is_told_in_a_row(stand_in):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
-    """As a terminal has it: SIGINT comes to all that it has started."""
+    """Ctrl-C in a terminal sends SIGINT to the command and to every ``ssh`` that it has started."""
     ssh = stand_in(f"echo $$ >> {tmp_path}/pids; exec sleep 300")
     options = {"env": with_ssh(ssh), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command_for("lab1,lab2,lab3"), start_new_session=True, **options) as asking:
