@@ -126,35 +126,40 @@ def test_where_no_gpu_is_to_be_taken_an_index_names_none(started):
     assert (list(process.holders), len(process.lines)) == ([], 1)
 
 
-SEES_NONE, SMI = "Fakeflow sees no GPU", "`nvidia-smi` should report the same"
+NAMES_NONE = "CUDA_VISIBLE_DEVICES=9 names no GPU here, Fakeflow starts on CPU; there are the indices 0 to 1"
+BROKEN = "Fakeflow sees no GPU; broken; `nvidia-smi` should report the same"
+SILENT = "Fakeflow sees no GPU; NVML timed out; the driver may only be busy: try again when `nvidia-smi` answers"
+DRIVERS = {
+    "no-driver": lambda: FakeDriver.failing("no library", NO_DRIVER),
+    "driver-fails": lambda: FakeDriver.failing("broken"),
+    "driver-is-silent": FakeDriver.silent,
+    "no-gpu": FakeDriver,
+    "two-gpus": lambda: FakeDriver(*TWO),
+}
+FAULTS = {"driver-fails": BROKEN, "driver-is-silent": SILENT}
 
 
 @pytest.mark.parametrize(
-    ("driver", "lines"),
+    ("value", "policy", "lines"),
     [
-        pytest.param(FakeDriver.failing("no library", NO_DRIVER), [], id="on-a-machine-without-one"),
-        pytest.param(FakeDriver.failing("broken"), [f"{SEES_NONE}; broken; {SMI}"], id="driver-fails"),
-        pytest.param(FakeDriver.silent(), [f"{SEES_NONE}, and NVML timed out; does `nvidia-smi` answer?"], id="silent"),
+        pytest.param(None, {}, FAULTS, id="no-list"),
+        pytest.param("0", {}, FAULTS, id="first-gpu"),
+        pytest.param("9", {}, {**FAULTS, "two-gpus": NAMES_NONE}, id="unknown-number"),
+        pytest.param("GPU-9", {}, {**FAULTS, "two-gpus": NAMES_NONE.replace("=9", "=GPU-9")}, id="unknown-uuid"),
+        pytest.param("", {}, {}, id="list-hides-all"),
+        pytest.param("-1", {}, {}, id="minus-one"),
+        pytest.param("NoDevFiles", {}, {}, id="slurms-word-for-none"),
+        pytest.param("9", {"AUTOGPU_COUNT": "0"}, {}, id="count-0"),
+        pytest.param("9", {"AUTOGPU_BUSY": "error"}, {**FAULTS, "two-gpus": NAMES_NONE}, id="busy-error"),
+        pytest.param("9", {"AUTOGPU_LEVEL": "quiet"}, FAULTS, id="quiet"),
     ],
 )
-def test_a_framework_that_sees_no_gpu_is_told_what_the_driver_says(started, driver, lines):
-    process = started(driver=driver, counted=())
-    assert (process.framework.take(), process.lines) == (None, lines)
-
-
-@pytest.mark.parametrize(
-    ("value", "is_said"), [("9", True), ("GPU-nonsense", True), ("", False), ("-1", False), ("NoDevFiles", False)]
-)
-def test_a_list_that_names_no_gpu_here_is_answered_and_one_that_wants_none_is_not(started, value, is_said):
-    process = started(*TWO, counted=(), CUDA_VISIBLE_DEVICES=value)
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_framework_without_gpus_says_only_what_its_user_does_not_expect(started, driver, value, policy, lines):
+    environ = policy if value is None else {**policy, CUDA_VISIBLE_DEVICES: value}
+    process = started(driver=DRIVERS[driver](), counted=(), **environ)
     assert process.framework.take() is None
-    said = f"CUDA_VISIBLE_DEVICES={value} names no GPU here, Fakeflow starts on CPU; there are the indices 0 to 1"
-    assert process.lines == [said] * is_said
-
-
-def test_a_list_is_not_spoken_of_on_a_machine_without_a_gpu(started):
-    process = started(driver=FakeDriver.failing("no library", NO_DRIVER), counted=(), CUDA_VISIBLE_DEVICES="0")
-    assert (process.framework.take(), process.lines) == (None, [])
+    assert process.lines == [line for name, line in lines.items() if name == driver]
 
 
 def test_an_engine_that_shows_no_gpu_is_named(started, tmp_path):

@@ -26,6 +26,7 @@ from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import SelectionRequest
+from autogpu.selection.visible_devices import NoGpu, why_no_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -275,26 +276,34 @@ class HookedFramework(Framework):
         own = self._decision
         decision = own or allocation.decision
         task = allocation.grant.task
-        lines = choice.outcome(decision, usage, allocation.resolved, inventory, self.NAME, task)
+        if decision is None:
+            lines = self._lines_without_gpu(inventory)
+        else:
+            lines = choice.outcome(decision, usage, allocation.resolved, self.NAME, task)
         if allocation.policy.level == "quiet":
             return lines
         if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
             need = allocation.this_run.need_worth_stating(own.devices, by_script=self._is_limited_by_script)
             if need is not None:
                 lines[0] += f"; {last_runs(need)}"
-        return [*lines, *self._lines_about_variable(decision, inventory)]
+        return [*lines, *self._lines_about_late_list()]
 
-    def _lines_about_variable(self, decision: Decision | None, inventory: Inventory | None) -> list[str]:
-        """Return what is wrong with the script's ``CUDA_VISIBLE_DEVICES``."""
+    def _lines_without_gpu(self, inventory: Inventory | None) -> list[str]:
         allocation = self.allocation
         visible = allocation.visible
-        lines = []
-        if decision is None and visible.names_none and inventory is not None and inventory.devices:
-            lines.append(framework_messages.names_no_gpu(visible.spec.value or "", inventory, self.NAME))
+        why = why_no_gpu(visible, inventory, allocation.policy)
+        # A quiet policy keeps the line about a fault of the machine.
+        if allocation.policy.level == "quiet" and why is not NoGpu.DRIVER_FAILURE:
+            return []
+        return framework_messages.sees_no_gpu(why, visible.spec.value, inventory or NO_READING, self.NAME)
+
+    def _lines_about_late_list(self) -> list[str]:
+        """Return the line for a script that has set ``CUDA_VISIBLE_DEVICES`` after CUDA had read it."""
+        allocation = self.allocation
         if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
-            now, _ = visible.found_now(allocation.environ)
-            lines.append(framework_messages.set_too_late(now or "", self.NAME))
-        return lines
+            now, _ = allocation.visible.found_now(allocation.environ)
+            return [framework_messages.set_too_late(now or "", self.NAME)]
+        return []
 
     def on_uncaught(self, error: BaseException) -> None:
         """Say why memory ran out, if that is what ``error`` came from."""

@@ -12,7 +12,6 @@ from autogpu.reporting.gpus import (
     MOST,
     are,
     candidate_state,
-    driver_remedy,
     each_gpu,
     free_memory,
     gpu_names,
@@ -32,7 +31,6 @@ from autogpu.text import counted, listed, printable, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.devices.model import Inventory
     from autogpu.frameworks.model import Usage
 
 DISABLED = "autogpu is switched off"
@@ -95,23 +93,12 @@ def busy_remedy(decision: Decision) -> str:
     return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
 
 
-def outcome(
-    decision: Decision | None,
-    usage: Usage,
-    resolved: Resolved,
-    inventory: Inventory | None,
-    framework: str,
-    task: str = "",
-) -> list[str]:
+def outcome(decision: Decision, usage: Usage, resolved: Resolved, framework: str, task: str = "") -> list[str]:
     """Return the lines about the GPUs that a framework takes; often one, sometimes none.
 
     Args:
-        decision: ``None`` if the framework sees no GPU, so that none was chosen.
-        inventory: The readings behind the decision.
         task: An engine's name for this process: its log may have the lines of many.
     """
-    if decision is None:
-        return _no_gpu_seen(inventory, framework)
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
     devices = decision.at(usage.ordinals)
@@ -145,14 +132,6 @@ def _gpus(devices: list[Device]) -> str:
     if len(devices) <= _MOST_GPUS:
         return listed([f"GPU {d.label} ({printable(d.name, 64)}, {free_memory(d)})" for d in devices])
     return f"{len(devices)} GPUs (" + ", ".join(device.label for device in devices) + ")"
-
-
-def _no_gpu_seen(inventory: Inventory | None, framework: str) -> list[str]:
-    if inventory is None:
-        return [f"{framework} sees no GPU, and NVML timed out; does `nvidia-smi` answer?"]
-    if inventory.failure and not inventory.has_no_driver:
-        return [f"{framework} sees no GPU; {printable(inventory.failure)}; {driver_remedy(inventory)}"]
-    return []
 
 
 def not_held(shared: Sequence[Device], decision: Decision) -> str:

@@ -6,9 +6,10 @@ from typing import Sequence
 
 from autogpu.devices.model import Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
-from autogpu.reporting.gpus import gpu_names, labels
+from autogpu.reporting.gpus import driver_remedy, gpu_names, labels
 from autogpu.selection.decision import Decision
 from autogpu.selection.model import Tier
+from autogpu.selection.visible_devices import NoGpu
 from autogpu.text import counted, printable
 
 TYPE_CHECKING = False
@@ -30,9 +31,19 @@ def few_devices(framework: str, shown: int, needed: int, total: int, *, is_rank:
     return f"{framework} was given {shown} of {total} GPUs, and the script's number needs at least {needed}; {remedy}"
 
 
-def names_no_gpu(value: str, inventory: Inventory, framework: str) -> str:
-    there_are = f"there are the indices 0 to {max(device.index for device in inventory.devices)}"
-    return f"CUDA_VISIBLE_DEVICES={printable(value)} names no GPU here, {framework} starts on CPU; {there_are}"
+def sees_no_gpu(why: NoGpu, value: str | None, inventory: Inventory, framework: str) -> list[str]:
+    """Return the line for a framework that sees no GPU; nothing if its user expects that.
+
+    Args:
+        value: ``CUDA_VISIBLE_DEVICES``; ``None`` if it is not set.
+    """
+    if why is NoGpu.NAMES_NONE:
+        last = max(device.index for device in inventory.devices)
+        what = f"CUDA_VISIBLE_DEVICES={printable(value or '')} names no GPU here, {framework} starts on CPU"
+        return [f"{what}; there are the indices 0 to {last}"]
+    if why is NoGpu.DRIVER_FAILURE:
+        return [f"{framework} sees no GPU; {printable(inventory.failure or '')}; {driver_remedy(inventory)}"]
+    return []
 
 
 def set_too_late(value: str, framework: str) -> str:

@@ -200,10 +200,27 @@ class VisibleDevices(Value):
         is_ranks = self.spec.value is None and bool(grant.dividing_job)
         return bool(numbers) and (is_alone or is_ranks)
 
-    @property
-    def names_none(self) -> bool:
-        """True if the variable is meant to name GPUs, and names none of this machine."""
-        return not self.may_have_gpus and self.spec.value is not None and not hides_all(self.spec.value)
+
+class NoGpu(enum.Enum):
+    """Why a framework sees no GPU, if autogpu hides none from it."""
+
+    NO_DRIVER = enum.auto()  # the machine has no NVIDIA driver
+    NOT_WANTED = enum.auto()  # select.count is 0, or the list hides every GPU on any machine
+    DRIVER_FAILURE = enum.auto()
+    NAMES_NONE = enum.auto()  # the list names only GPUs that the machine does not have
+    UNKNOWN = enum.auto()
+
+
+def why_no_gpu(visible: VisibleDevices, inventory: Inventory | None, policy: Policy) -> NoGpu:
+    """Return why a framework sees no GPU; ``inventory`` is ``None`` if the driver has not answered."""
+    if inventory is not None and inventory.has_no_driver:
+        return NoGpu.NO_DRIVER
+    if policy.count == 0 or hides_all(visible.spec.value):
+        return NoGpu.NOT_WANTED
+    if inventory is None or inventory.failure:
+        return NoGpu.DRIVER_FAILURE
+    names_none = visible.spec.value is not None and not visible.may_have_gpus and bool(inventory.devices)
+    return NoGpu.NAMES_NONE if names_none else NoGpu.UNKNOWN
 
 
 def list_gpus(
