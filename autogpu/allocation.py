@@ -183,7 +183,7 @@ class Allocation:
         inventory = self.readings.wait(IMPORT_DEADLINE_S)
         self.gpu_list.list_gpus(inventory, is_choice=is_choice)
         self.readings.prepare()
-        if inventory and (policy.devices or policy.exclude) and policy.level != "quiet":
+        if inventory and policy.level != "quiet":
             self.say(policy_messages.unmatched(self.resolved, inventory, self.visible.spec))
 
     # CUDA's start

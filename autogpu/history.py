@@ -135,11 +135,10 @@ def _read(file: Path) -> str:
 
 
 class KnownNeed(Value):
-    """What the last runs of a script took of a GPU, and the need that would cover it."""
+    """The need of a script by its last ``runs``: what they needed at most, a tenth more, and a CUDA context."""
 
     runs: int
-    took_bytes: int
-    need_bytes: int
+    bytes: int
 
 
 class ThisRun:
@@ -178,7 +177,7 @@ class ThisRun:
         need_bytes = self._peak_bytes * 11 // 10 + CONTEXT_BYTES
         if need_bytes > _WORTH_SHARING * min((device.memory_total_bytes or 0 for device in taken), default=0):
             return None
-        return KnownNeed(RUNS, self._peak_bytes + CONTEXT_BYTES, need_bytes)
+        return KnownNeed(RUNS, need_bytes)
 
     def uses(self, framework: Framework, *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""

@@ -54,14 +54,14 @@ def kept(folder):
 
 def test_line_names_no_runs_until_three_are_known(runs):
     assert "runs" not in runs(2, 4, 3).lines[0]
-    hint = "; its last 3 runs took at most 4.5 GiB: AUTOGPU_NEED=5GiB lets others share this GPU"
+    hint = "; by its last 3 runs, AUTOGPU_NEED=5GiB should be enough and lets others share this GPU"
     assert runs(1).lines[0].endswith(hint)
 
 
 @pytest.mark.parametrize(
     ("peak", "options", "said"),
     [
-        (4.7, {}, "its last 3 runs took at most 5.2 GiB: AUTOGPU_NEED=6GiB lets others share this GPU"),
+        (4.7, {}, "by its last 3 runs, AUTOGPU_NEED=6GiB should be enough and lets others share this GPU"),
         (18, {}, ""),
         (2, {"AUTOGPU_NEED": "5GiB"}, ""),
         (2, {"AUTOGPU_LIMIT": "5GiB"}, ""),

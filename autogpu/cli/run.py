@@ -128,8 +128,8 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    not_held = choice.not_held(shared, decision) if shared else ""
-    tell(f"{labels(decision.devices)} for {script}: {why}{not_held}")
+    held = choice.not_held(shared, decision) if shared else choice.need_reserved(decision)
+    tell(f"{labels(decision.devices)} for {script}: {why}{held}")
     if request.policy.level == "explain":
         for line in each_gpu(decision, decision.devices):
             tell(line)

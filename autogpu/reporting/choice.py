@@ -26,8 +26,8 @@ from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import demand_told
-from autogpu.selection.model import Cause, Ranking, SelectionRequest, Tier, VisibleSpec
-from autogpu.text import counted, listed, printable, span
+from autogpu.selection.model import Candidate, Cause, Ranking, SelectionRequest, Tier, VisibleSpec, WantedBy
+from autogpu.text import MIB, counted, listed, printable, size, span
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ _NO_ORDER = {
     Reason.WORKERS_NUMBER: "one of them, by a number that only this worker process knows",
 }
 
-_CAPPED = "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
-_CAPPED_BELOW_NEED = "limited to what is free there, whatever it asks for"
+# Less is not told apart in a line that gives tenths of a GiB.
+_LEAST_RESERVED_BYTES = 100 * MIB
 
 
 def why(decision: Decision) -> str:
@@ -77,8 +77,37 @@ def why_with_cap(decision: Decision) -> str:
     """Return :func:`why`, and why the process may allocate only what is free."""
     if not decision.is_capped_by_others or decision.request is None:
         return why(decision)
-    cap = _CAPPED if demand_told(decision.request).is_whole else _CAPPED_BELOW_NEED
-    return f"{why(decision)}; {cap}"
+    is_need_known = not demand_told(decision.request).is_whole
+    remedy = ", whatever it asks for" if is_need_known else "; say what you need: AUTOGPU_NEED=6GiB"
+    return f"{why(decision)}; limited to {_shared_part(decision)}{remedy}"
+
+
+def _shared_part(decision: Decision) -> str:
+    """Return which part of its GPUs a best-effort job may use; of several GPUs, that on the one with the lowest cap."""
+    shared = [each for each in decision.taken if each.device.uuid in decision.caps]
+    lowest = min(shared, key=lambda each: decision.caps[each.device.uuid].bytes, default=None)
+    if lowest is None or _reserved_bytes(lowest) < _LEAST_RESERVED_BYTES:
+        return "what is free there"
+    cap = decision.caps[lowest.device.uuid]
+    where = "there" if len(decision.taken) == 1 else f"on GPU {lowest.device.label}"
+    return (
+        f"{size(cap.bytes)}, because other jobs have reserved {size(_reserved_bytes(lowest))} of what is free {where}"
+    )
+
+
+def _reserved_bytes(candidate: Candidate) -> int:
+    """Return how much of a GPU's free memory is left to other jobs; 0 if that is unknown."""
+    free = candidate.device.memory_free_bytes
+    return 0 if free is None or candidate.free_bytes is None else free - candidate.free_bytes
+
+
+def need_reserved(decision: Decision) -> str:
+    """Return, to follow the reason for its GPUs, how much a process has reserved for its stated need; else ``""``."""
+    need_bytes = decision.request.policy.need_bytes if decision.request else None
+    claims = decision.claims
+    if need_bytes is None or not claims or not all(claims.values()):
+        return ""
+    return f"; {size(need_bytes)} of {'it' if len(claims) == 1 else 'each'} reserved"
 
 
 def idle_remedy(decision: Decision) -> str:
@@ -119,7 +148,8 @@ def _taken_line(
         gpus = counted(len(usage.ordinals), "GPU")
         return f"{gpus} taken as without autogpu: {why(decision)}; memory {usage.memory}"
     whose = f" for {task}" if task else ""
-    line = f"{_gpus(devices)}{whose}: {why_with_cap(decision)}; memory {usage.memory}; {policy}"
+    why_these = why_with_cap(decision) + need_reserved(decision)
+    line = f"{_gpus(devices)}{whose}: {why_these}; memory {usage.memory}; {policy}"
     remedy = idle_remedy(decision)
     if remedy:
         line += f"; {remedy}"
@@ -256,7 +286,8 @@ def _shortfall(decision: Decision, request: SelectionRequest) -> str:
     named = request.wanted.named
     if named > taken:
         return f"; the script names {named}, {reason}: the others are logical GPUs on {'it' if taken == 1 else 'them'}"
-    return f"; select.count asks for {request.wanted.count}, {reason}"
+    who = "the script" if request.wanted.by is WantedBy.SCRIPT else "select.count"
+    return f"; {who} asks for {request.wanted.count}, {reason}"
 
 
 def _instances_left(decision: Decision) -> str:

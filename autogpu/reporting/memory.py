@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from autogpu.text import size, whole_gib
+from autogpu.text import whole_gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +26,19 @@ def memory_in_words(
     if fraction:
         return f"limited by the script to {fraction:.0%} of each GPU" + when
     if any(limits_mib):
-        each = [" + ".join(f"{limit:.0f}" for limit in limits) + " MiB" if limits else "none" for limits in limits_mib]
         limited = "limited by the script" if by_script else "limited"
+        each = [f"{limited} to {_limits_of_gpu(limits)}" if limits else "not limited" for limits in limits_mib]
         if len(set(each)) > 1:
-            return f"{limited}, in this order, to {', '.join(each)}{when}"
-        return f"{limited} to {each[0]}{' on each' if len(each) > 1 else ''}{when}"
+            return f"in this order: {', '.join(each)}{when}"
+        return f"{each[0]}{' on each' if len(each) > 1 else ''}{when}"
     return when[2:]
 
 
+def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
+    return " + ".join(f"{limit:.0f}" for limit in limits_mib) + " MiB"
+
+
 def last_runs(need: KnownNeed) -> str:
-    """Return how much the last runs used, and the setting by which other jobs may share the GPU with this one."""
-    took = f"its last {need.runs} runs took at most {size(need.took_bytes)}"
-    return f"{took}: AUTOGPU_NEED={whole_gib(need.need_bytes)}GiB lets others share this GPU"
+    """Return the setting by which other jobs may share the GPU with this one."""
+    setting = f"AUTOGPU_NEED={whole_gib(need.bytes)}GiB"
+    return f"by its last {need.runs} runs, {setting} should be enough and lets others share this GPU"

@@ -73,14 +73,14 @@ class Machine:
 COUNTED = {"torch": (2, 3), "jax": (2, 4), "tensorflow": (3, 4.5)}
 
 
-def test_after_three_runs_the_next_start_says_what_they_took(framework, takes):
+def test_after_three_runs_the_next_start_says_which_need_is_enough(framework, takes):
     machine, (two, three) = takes(Gpu()), COUNTED[framework]
     for sizes in ((1, 1), (1, 1, 1), (1, 1)):
         assert "runs" not in machine.take(*sizes)
     assert machine.peaks == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
     gib = int(1.1 * three + 1.5)
     line = machine.take(1)
-    assert f"; its last 3 runs took at most {three + 0.5} GiB: AUTOGPU_NEED={gib}GiB lets others share this GPU" in line
+    assert f"; by its last 3 runs, AUTOGPU_NEED={gib}GiB should be enough and lets others share this GPU" in line
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
     assert len(machine.peaks) == 5
 

@@ -4,7 +4,7 @@ import pytest
 
 from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
-from autogpu.reporting.choice import busy_remedy, idle_remedy, not_held, why, why_with_cap
+from autogpu.reporting.choice import busy_remedy, idle_remedy, need_reserved, not_held, why, why_with_cap
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
 from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.model import VisibleSpec
@@ -122,6 +122,18 @@ def sentence(rule, gpus, asked, expected):
             THREE,
             {**MINE, "per_user": 2, "count": 2},
             "the idlest of 3; select.count asks for 2, limits.per_user allows 2 and you hold 1 already",
+        ),
+        sentence(
+            "script-asks-for-more",
+            TWO,
+            {"asked_count": 3},
+            "all 2; the script asks for 3, there are no more",
+        ),
+        sentence(
+            "script-asks-above-the-cap",
+            THREE,
+            {"asked_count": 2, "per_user": 1},
+            "the idlest of 3; the script asks for 2, limits.per_user allows 1",
         ),
         sentence(
             "one-instance-of-two",
@@ -364,7 +376,35 @@ def test_every_reason_has_a_sentence():
 def test_sentence_says_that_memory_is_limited_to_what_is_free(asked, expected):
     full = gpu(0, used_gib=14, pids=[7])
     assert why_with_cap(decided(full, wait_s=0.0, **asked)).endswith(expected)
-    assert why_with_cap(decided(gpu(0), **asked)) == "the only one here"
+    assert "limited" not in why_with_cap(decided(gpu(0), **asked))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "where"),
+    [
+        pytest.param([gpu(0, used_gib=14, pids=[7])], {}, "there", id="one"),
+        pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, "on GPU 0", id="of-two"),
+    ],
+)
+def test_sentence_says_what_other_jobs_have_reserved_of_the_free_memory(gpus, asked, where):
+    stated = {"held": {0: claim(20)}}
+    decision = decided(*gpus, wait_s=0.0, **stated, **asked)
+    expected = f"limited to 3.5 GiB, because other jobs have reserved 6.0 GiB of what is free {where}; say what"
+    assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
+    assert expected in why_with_cap(decision)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        pytest.param(ONE, {"need_bytes": 6 * GIB}, "; 6.0 GiB of it reserved", id="of-one"),
+        pytest.param(TWO, {"need_bytes": 6 * GIB, "count": 2}, "; 6.0 GiB of each reserved", id="of-two"),
+        pytest.param(ONE, {}, "", id="without-need"),
+        pytest.param([BUSY], {"need_bytes": 20 * GIB, "wait_s": 0.0}, "", id="best-effort"),
+    ],
+)
+def test_need_is_confirmed_if_it_is_reserved(gpus, asked, expected):
+    assert need_reserved(decided(*gpus, **asked)) == expected
 
 
 def test_script_that_names_a_busy_gpu_is_told_how_to_have_the_idlest():
