@@ -49,6 +49,11 @@ def case(rule, gpus, options, said=None, **expected):
 MORE = "; for more GPUs: AUTOGPU_COUNT=2"
 FREE = "GPU 2 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 3; memory allocated as needed; policy: defaults"
 NONE = "no GPU for this process, Fakeflow starts on CPU: select.count is 0; policy: AUTOGPU_COUNT"
+IMPOSSIBLE_QUIETLY = {"AUTOGPU_NEED": "99GiB", "AUTOGPU_LEVEL": "quiet"}
+IMPOSSIBLE = (
+    "no GPU for this process, Fakeflow starts on CPU: "
+    "no GPU is suitable (GPU 0: 99.0 GiB do not fit, it has 24.0 GiB); policy: AUTOGPU_NEED, AUTOGPU_LEVEL"
+)
 EXPLAINED = [
     "  GPU 1: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
     "  GPU 0: place 2: busy, pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free",
@@ -71,6 +76,18 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
         case("a-limit-on-the-process", ONE, LARGE_CONTEXT, cap_bytes={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
         case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
         case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
+        case(
+            "quiet-says-that-no-gpu-can-serve",
+            ONE,
+            IMPOSSIBLE_QUIETLY,
+            ordinals=(),
+            claims={},
+            first=IMPOSSIBLE,
+            more=[],
+        ),
+        case(
+            "quiet-and-cpu-if-none-is-free", ONE, {**IMPOSSIBLE_QUIETLY, "AUTOGPU_BUSY": "cpu"}, ordinals=(), first=""
+        ),
         case("none-is-wanted", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),
         case("none-by-the-scripts-choice", ONE, {}, {"chosen": ()}, ordinals=None, claims={}, first=""),
         case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, cap_bytes={0: 2 * GIB}, claims={0: 8192 + 512}),

@@ -120,11 +120,11 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
 def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Callable[[str], None]) -> dict[str, str]:
     """Tell what the command gets; the variables that show it no other GPU."""
     why = in_words(decision)
+    if decision.verdict is Verdict.REFUSE or decision.misses_gpu:
+        raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is Verdict.CPU:
         tell(f"no GPU for {script}: {why}")
         return {CUDA_VISIBLE_DEVICES: "-1"}
-    if decision.verdict is Verdict.REFUSE:
-        raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]

@@ -132,7 +132,9 @@ def outcome(decision: Decision, usage: Usage, resolved: Resolved, framework: str
         return []  # the script itself hid every GPU
     devices = decision.at(usage.ordinals)
     level = resolved.policy.level
-    lines = [] if level == "quiet" else [_taken_line(decision, usage, devices, resolved, framework, task)]
+    if level == "quiet" and not decision.misses_gpu:
+        return []
+    lines = [_taken_line(decision, usage, devices, resolved, framework, task)]
     if level == "explain":
         lines += each_gpu(decision, devices)
     return lines

@@ -185,8 +185,8 @@ def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
     """Split the job's GPUs into one slice for each rank, and give this rank the first GPUs of its own slice."""
     request = choice.request
     usable = _gpus_of_ranks(choice, rank)
-    if not usable:
-        return Decision(Verdict.CPU, Reason.NONE_FREE)
+    if not usable or not choice.ranking.suitable:
+        return _without_gpu(request, Reason.NONE_FREE)
     numbers, sharers = rank.slice(len(usable))
     # A rank may take several cards, but only one MIG instance.
     mine = list(cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
@@ -404,4 +404,9 @@ def _take_none(choice: _Choice, free: int, *, waits: bool = False) -> Decision:
     reason = _why_none(choice, free)
     if waits and choice.ranking.suitable:
         return Decision(Verdict.WAIT, reason, free=free, waits_for=choice.waits_for, attainable=choice.suitable_count)
+    return _without_gpu(request, reason)
+
+
+def _without_gpu(request: SelectionRequest, reason: Reason) -> Decision:
+    """Stop the process or let it continue without a GPU, as ``select.busy`` says."""
     return Decision(Verdict.REFUSE if request.busy == "error" else Verdict.CPU, reason)

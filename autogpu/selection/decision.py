@@ -136,6 +136,13 @@ class Decision(Value):
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
 
     @property
+    def misses_gpu(self) -> bool:
+        """True if no GPU can ever serve the process, although its policy asks for one."""
+        request = self.request
+        is_impossible = self.reason is Reason.NONE_FREE and not self.ranking.suitable
+        return is_impossible and request is not None and request.busy != "cpu"
+
+    @property
     def has_idle_alternative(self) -> bool:
         """True if the script listed a GPU that is busy while another is idle."""
         is_listed = self.request is not None and self.request.visible_spec.is_scripts

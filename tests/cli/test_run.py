@@ -144,6 +144,23 @@ ASK = f"{sys.executable} -m autogpu"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "exit_status", "stdout"),
+    [
+        pytest.param("--need 80GiB", 1, "", id="default"),
+        pytest.param("--need 80GiB --level quiet", 1, "", id="quiet"),
+        pytest.param("--need 80GiB --busy wait", 1, "", id="wait"),
+        pytest.param("--devices *H200*", 1, "", id="no-such-gpu"),
+        pytest.param("--need 80GiB --busy cpu", 0, "started\n", id="cpu"),
+    ],
+)
+def test_a_command_starts_only_if_a_gpu_of_the_machine_can_be_held_for_it(server, options, exit_status, stdout):
+    done = autogpu(server, "run", "--hold", *options.split(), "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (exit_status, stdout), done.stderr
+    assert "no GPU is suitable (GPU 0: " in done.stderr
+
+
+@pytest.mark.slow
 def test_what_is_shared_is_not_called_held(server):
     hold = ("run", "--hold", "--devices", "0", "--wait", "0")
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")

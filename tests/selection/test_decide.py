@@ -153,6 +153,7 @@ FEWER_WITHOUT_A_WAIT = {**ALWAYS_TAKEN, "share": WAIT, "wait": WAIT}
 
 IDLE_LEASE = {"held": {0: claim(24, age_s=7200.0)}}
 AWAITED = {"awaited": [UUID]}
+RANK = Grant(rank=LocalRank(0, 2, "MPICH"))
 
 
 def outcome(rule, gpus, asked, verdicts, reason):
@@ -179,6 +180,10 @@ def outcome(rule, gpus, asked, verdicts, reason):
             WAITED_FOR,
             Reason.NONE_FREE,
         ),
+        outcome(
+            "rank-without-a-suitable-gpu", ONE, {"need_bytes": 30 * GIB, "grant": RANK}, NEVER_TAKEN, Reason.NONE_FREE
+        ),
+        outcome("rank-of-excluded-gpus", ONE, {"exclude": ("0",), "grant": RANK}, NEVER_TAKEN, Reason.NONE_FREE),
         outcome("awaited", ONE, AWAITED, WAITED_FOR, Reason.NONE_FREE),
         outcome("awaited-by-one-that-joins", ONE, {**AWAITED, **CLAIMED}, WAITED_FOR, Reason.NONE_FREE),
         outcome("awaited-and-a-need", ONE, {**AWAITED, "need_bytes": GIB}, WAITED_FOR, Reason.NONE_FREE),
