@@ -34,6 +34,11 @@ def memory_in_words(
     return when[2:]
 
 
+def not_enforced(setting: str) -> str:
+    """Return, to follow a limit, the setting with which the framework ignores it; ``""`` if there is none."""
+    return f" (not enforced with {setting})" if setting else ""
+
+
 def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
     return " + ".join(f"{limit:.0f}" for limit in limits_mib) + " MiB"
 

@@ -60,6 +60,23 @@ def test_what_a_policy_allows_is_enforced(framework, on, gpus, policy, caps, wor
         assert cap - GIB // 2 <= allowed_bytes(framework, ran, gpu) <= cap + BESIDE
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("torch", "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
+        ("jax", "XLA_PYTHON_CLIENT_ALLOCATOR=address"),
+        ("jax", "XLA_PYTHON_CLIENT_ALLOCATOR=platform"),
+        ("jax", "TF_FORCE_UNIFIED_MEMORY=1"),
+        ("jax", "TF_FORCE_UNIFIED_MEMORY=true"),
+    ],
+)
+def test_a_setting_with_which_a_limit_does_not_hold_is_named(machine_of, name, setting):
+    variable, _, value = setting.partition("=")
+    ran = machine_of(name, Gpu()).run(FILL[name], fresh=True, AUTOGPU_LIMIT="2GiB", **{variable: value})
+    assert f"limited to 2048 MiB, allocated as needed (not enforced with {setting})" in ran.said[0]
+    assert ran.peak_bytes(0) > 4 * GIB
+
+
 def test_a_limit_is_what_is_claimed(framework, on):
     machine = on(Gpu())
     job = machine.start(HOLD[framework], AUTOGPU_LIMIT="2GiB")

@@ -22,7 +22,7 @@ from autogpu.frameworks.jax.number import number_of_process, places_of, shown_or
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
 from autogpu.reporting import frameworks as framework_messages
-from autogpu.reporting.memory import memory_in_words
+from autogpu.reporting.memory import memory_in_words, not_enforced
 from autogpu.text import MIB
 
 _BRIDGE = "jax._src.xla_bridge"
@@ -44,8 +44,9 @@ _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Allocators that ignore the fraction.
-_UNLIMITED = ("platform", "cuda_async")
+# Allocators that ignore the fraction, and the variable with which the other one ignores it. XLA reads "1" and "true".
+_UNLIMITED = ("platform", "cuda_async", "address")
+_UNIFIED_MEMORY = "TF_FORCE_UNIFIED_MEMORY"
 
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
@@ -322,7 +323,13 @@ def _memory(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]])
     """Describe how JAX allocates memory. Without limits of the policy, the fraction is the script's."""
     fraction = float(options.get("memory_fraction", 0))
     memory = memory_in_words(limits_mib, 0.0 if limits_mib else fraction, grows=not options.get("preallocate", True))
-    allocator = str(options.get("allocator", os.environ.get(_ALLOCATOR, ""))).lower()
-    if fraction and allocator in _UNLIMITED:
-        memory += f" (not enforced with {_ALLOCATOR}={allocator})"
-    return memory
+    return memory + (not_enforced(_setting_without_limit(options, os.environ)) if fraction else "")
+
+
+def _setting_without_limit(options: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return the setting with which JAX ignores a limit, such as ``NAME=value``; ``""`` if there is none."""
+    allocator = str(options.get("allocator", environ.get(_ALLOCATOR, ""))).lower()
+    if allocator in _UNLIMITED:
+        return f"{_ALLOCATOR}={allocator}"
+    unified = environ.get(_UNIFIED_MEMORY, "")
+    return f"{_UNIFIED_MEMORY}={unified}" if unified.lower() in ("1", "true") else ""

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Sequence, Tuple
 
 from autogpu.frameworks.model import Assignment, Usage
 from autogpu.frozen import Value, replace
-from autogpu.reporting.memory import memory_in_words
+from autogpu.reporting.memory import memory_in_words, not_enforced
 from autogpu.text import MIB, counted
 
 # By CUDA ordinal, MiB of each logical GPU there: what TensorFlow calls MB.
@@ -23,8 +23,9 @@ NO_LIMITS: Limits = MappingProxyType({})
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
-# With "cuda_malloc_async" CUDA's own pool allocates, to which a limit is a hint of how much to keep.
+# With this allocator CUDA's own pool allocates, to which a limit is a hint of how much to keep.
 _ALLOCATOR = "TF_GPU_ALLOCATOR"
+_UNLIMITED = "cuda_malloc_async"
 
 # The least with which TensorFlow can start a logical GPU: less than 1 MiB is none to it.
 _SMALLEST_MIB = 1.0
@@ -370,6 +371,7 @@ def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
     memory = memory_in_words(limits_mib, placement.fraction, grows=grows, by_script=placement.by_script)
     if placement.is_split_only:
         memory = f"allocated as needed, as {counted(len(placement.logical), 'logical GPU')}"
-    if "limited" in memory and os.environ.get(_ALLOCATOR) == "cuda_malloc_async":
-        memory += f" (not enforced with {_ALLOCATOR}=cuda_malloc_async)"
+    is_limited = placement.fraction or any(limits_mib)
+    if is_limited and not placement.is_split_only and os.environ.get(_ALLOCATOR) == _UNLIMITED:
+        memory += not_enforced(f"{_ALLOCATOR}={_UNLIMITED}")
     return Usage(placement.ordinals, memory)

@@ -25,7 +25,7 @@ from autogpu.frameworks.torch.at_import import DeviceProperties, KerasWatch, imp
 from autogpu.frameworks.torch.counting import GpuCounter
 from autogpu.frameworks.torch.number import gpus_named, number_of_process
 from autogpu.frozen import replace
-from autogpu.reporting.memory import memory_in_words
+from autogpu.reporting.memory import memory_in_words, not_enforced
 from autogpu.text import MIB
 from autogpu.variables import LIBRARY_COUNT, WORKER
 
@@ -64,6 +64,9 @@ _NCCL = "is_nccl_available"
 
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# With it PyTorch allocates by CUDA alone, and ignores limits.
+_NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 # Up to here a limit makes a context, and its GPU the thread's current device.
 _LIMIT_MAKES_CONTEXTS = (2, 8)
@@ -379,7 +382,7 @@ class PyTorch(CudaOrderFramework):
             limits = [
                 (assignment.caps[ordinal].bytes / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals
             ]
-            self.on_usage(Usage(ordinals, memory_in_words(limits, self._said.fraction, grows=True)))
+            self.on_usage(Usage(ordinals, _memory(limits, self._said.fraction)))
         if self._spreading:
             self._report_spreading()
         assigned = self.assignment
@@ -461,6 +464,14 @@ def _fraction_of_caller() -> float:
     frame = caller_named("set_per_process_memory_fraction")
     fraction = frame.f_locals.get("fraction") if frame is not None else None
     return part_of(fraction) if isinstance(fraction, (int, float)) else 0.0
+
+
+def _memory(limits_mib: Sequence[tuple[float, ...]], fraction: float) -> str:
+    """Describe how PyTorch allocates memory."""
+    memory = memory_in_words(limits_mib, fraction, grows=True)
+    is_ignored = os.environ.get(_NO_CACHING, "") not in ("", "0")
+    is_limited = bool(fraction) or any(limits_mib)
+    return memory + not_enforced(f"{_NO_CACHING}={os.environ[_NO_CACHING]}") if is_limited and is_ignored else memory
 
 
 def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
