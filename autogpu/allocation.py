@@ -388,7 +388,18 @@ class Allocation:
             self.say([leases.claim_problem(self.holding.problem, is_unclaimed=self.holding.is_unclaimed)])
         elif self.lease is not None and self.lease.folder.is_on_fuse():
             self.say(["; ".join(leases.folder_on_fuse(str(self.lease.folder.path)))])
+        self._report_missing_rank(holding)
         return self.holding.decision
+
+    def _report_missing_rank(self, holding: Holding) -> None:
+        """Print a line if this process has claimed for ranks of which the first one, which prints lines, is missing."""
+        rank = self.grant.dividing_rank
+        claims = holding.lease.claims if holding.lease else {}
+        if rank is None or self.policy.level == "quiet" or len(claims) <= len(holding.decision.devices):
+            return
+        if engines.is_first_rank_missing(rank):
+            claimed = [device for device in holding.decision.visible if device and device.uuid in claims]
+            self.say_in_each_rank(engine_messages.first_rank_missing(rank, claimed))
 
     def set_decision(self, decision: Decision) -> Decision:
         """Replace the last decision and keep the claim."""

@@ -52,7 +52,7 @@ def exhaustion(
         asked_bytes=error.asked_bytes,
         needed_bytes=needed,
         others=tuple(others or ()),
-        remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.has_idle_alternative),
+        remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.idle_way is not None),
     )
 
 

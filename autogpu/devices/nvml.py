@@ -188,9 +188,15 @@ def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
     """Read a GPU and its MIG instances, or tell why not; ``None`` for one that is not this process's to use."""
     try:
         return _read_device(nvml, index)
-    except nvml.error as error:
+    except Exception as error:
         # A device cgroup or a container denies it: that is no fault.
-        return None if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION") else str(error)
+        if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION"):
+            return None
+        # Nothing else has to be supported.
+        if nvml.is_code(error, "NVML_ERROR_NOT_SUPPORTED"):
+            return "NVML tells no UUID of it"
+        # A pynvml of another age may lack a function, or fail to decode a name.
+        return str(error) if isinstance(error, nvml.error) else f"pynvml fails at it: {type(error).__name__}: {error}"
 
 
 def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:

@@ -137,6 +137,19 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
     return among_same_gpus(rank, environ, visible)
 
 
+def is_first_rank_missing(rank: LocalRank | None) -> bool:
+    """True if this process is another rank than the first one, and no process of this user is the first.
+
+    Only ranks are looked for that have their number from the start: a script may set its own later.
+    """
+    own = local_rank(_environ_of(os.getpid()))
+    if rank is None or own is None or own.rank == 0:
+        return False
+    first = replace(own, rank=0)
+    pids = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
+    return all(local_rank(_environ_of(pid)) != first for pid in pids)
+
+
 def _launcher(rank: LocalRank) -> int | None:
     """The launcher of this rank: the nearest ancestor that is no shell of this rank alone; ``None`` if unknown."""
     pid = os.getppid()

@@ -23,7 +23,7 @@ from autogpu.reporting.gpus import (
     unreadable,
 )
 from autogpu.reporting.policy import origins
-from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
+from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import demand_told
 from autogpu.selection.model import Candidate, Cause, Ranking, SelectionRequest, Tier, VisibleSpec, WantedBy
@@ -48,6 +48,12 @@ _SENTENCES = {
         "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
         "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain"
     ),
+}
+
+_IDLE_WAYS = {
+    IdleWay.OVERRIDE_SCRIPT: "AUTOGPU_SCRIPT=override",
+    IdleWay.UNSET_LIST: "unset CUDA_VISIBLE_DEVICES",
+    IdleWay.HOLD_FIRST: "start the program by `autogpu run --hold`",
 }
 
 _NO_ORDER = {
@@ -111,8 +117,8 @@ def need_reserved(decision: Decision) -> str:
 
 
 def idle_remedy(decision: Decision) -> str:
-    """Return how to have an idle GPU if the script named a busy one; ``""`` otherwise."""
-    return "to have the idlest instead: AUTOGPU_SCRIPT=override" if decision.has_idle_alternative else ""
+    """Return how to have an idle GPU instead of a busy one that was named; ``""`` if there is no way."""
+    return "" if decision.idle_way is None else f"to have the idlest instead: {_IDLE_WAYS[decision.idle_way]}"
 
 
 def busy_remedy(decision: Decision) -> str:
@@ -360,7 +366,8 @@ def _why_fixed_order(decision: Decision, request: SelectionRequest) -> str:
     busy = request.policy.busy
     effect = "" if busy == "share" else f', so that busy = "{busy}" has no effect'
     cap = f"; {_at_cap(decision, request)}" if decision.is_at_cap else ""
-    return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request) + cap
+    idle = _idle_alternative(decision.idle_instead)
+    return _NO_ORDER[decision.reason] + effect + _drawbacks(decision, request) + idle + cap
 
 
 def _why_slice(decision: Decision, request: SelectionRequest) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from autogpu.selection.grants import Denial, Grant
+from typing import Sequence
+
+from autogpu.devices.model import Device
+from autogpu.reporting.gpus import labels
+from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.text import counted, listed, printable
 
 
@@ -28,6 +32,12 @@ def denial(grant: Grant) -> tuple[str, str]:
 def granted_fraction(grant: Grant) -> str:
     """Return which part of each GPU was granted, to follow the GPUs; ``""`` if the grant is for whole GPUs."""
     return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
+
+
+def first_rank_missing(rank: LocalRank, claimed: Sequence[Device]) -> str:
+    """Return the line for a rank that has claimed the GPUs of its job, if rank 0, which speaks for all, is missing."""
+    what = f"this is local rank {rank.rank} of {rank.size} ({rank.launcher}), and no rank 0 is seen here"
+    return f"{what}; this process holds {labels(claimed)} for all of them"
 
 
 def granted_gpus(grant: Grant, visible: str | None) -> str:

@@ -26,9 +26,10 @@ from autogpu.selection.model import (
     MemoryDemand,
     SelectionRequest,
     Tier,
+    VisibleSpec,
     WantedBy,
 )
-from autogpu.selection.ranking import best_connected_first, ranking_of, standing
+from autogpu.selection.ranking import best_connected_first, obstacle_for_all, ranking_of, standing
 
 # Claims a whole GPU of unknown size: readers of a lease take no more than the GPU has.
 _ALL_BYTES = 1 << 50
@@ -158,8 +159,11 @@ class _Choice:
         """Return the machine's other free GPUs; none if all ``devices`` are free."""
         if all(map(self.is_free, devices)):
             return ()
-        others = [d for d in self.request.inventory.devices if d not in devices and not (d.mig_enabled or d.is_small)]
-        return tuple(filter(self.is_free, others))
+        policy = self.request.policy
+        others = [device for device in self.request.inventory.devices if device not in devices and not device.is_small]
+        # Without a list, the policy's own lists apply.
+        allowed = [device for device in others if obstacle_for_all(device, policy, VisibleSpec()) is None]
+        return tuple(filter(self.is_free, allowed))
 
 
 def _as_taken(candidate: Candidate) -> Candidate:

@@ -68,6 +68,14 @@ class Shortfall(enum.Enum):
     BUSY = enum.auto()
 
 
+class IdleWay(enum.Enum):
+    """How a process whose GPU was named would get an idle one instead."""
+
+    OVERRIDE_SCRIPT = enum.auto()  # disregard the script's CUDA_VISIBLE_DEVICES
+    UNSET_LIST = enum.auto()  # unset CUDA_VISIBLE_DEVICES
+    HOLD_FIRST = enum.auto()  # claim before another library of the process starts CUDA
+
+
 class RankSlice(Value):
     """The part that a local rank has of its job's GPUs.
 
@@ -143,10 +151,16 @@ class Decision(Value):
         return is_impossible and request is not None and request.busy != "cpu"
 
     @property
-    def has_idle_alternative(self) -> bool:
-        """True if the script listed a GPU that is busy while another is idle."""
-        is_listed = self.request is not None and self.request.visible_spec.is_scripts
-        return is_listed and self.verdict is Verdict.TAKE and bool(self.idle_instead)
+    def idle_way(self) -> IdleWay | None:
+        """How the process would get an idle GPU; ``None`` if it has one, or can have no other."""
+        request = self.request
+        if request is None or self.verdict is not Verdict.TAKE or not self.idle_instead:
+            return None
+        if request.visible_spec.is_scripts:
+            return IdleWay.OVERRIDE_SCRIPT
+        if request.visible_spec.value is not None and not request.grant.engine:
+            return IdleWay.UNSET_LIST
+        return IdleWay.HOLD_FIRST if self.reason is Reason.COUNTED_BEFORE else None
 
     @property
     def is_capped_by_others(self) -> bool:

@@ -55,7 +55,7 @@ def ranking_of(
     rejected = []
     demand = demand or memory_demand(policy)
     devices = tuple(devices)
-    obstacles = {device.uuid: _obstacle(device, policy, spec) for device in devices}
+    obstacles = {device.uuid: obstacle_for_all(device, policy, spec) for device in devices}
     has_larger = any(not device.is_small and obstacles[device.uuid] is None for device in devices)
     for device in devices:
         candidate = _candidate(device, tuple(claims_on.get(device.uuid, ())), demand, own_pid)
@@ -167,7 +167,7 @@ def _best_connected(
     return max(map(grown, uuids), key=worth)
 
 
-def _obstacle(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
+def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
     """Return what keeps every job of this process from the GPU: the policy, or the GPU's mode."""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
         return Obstacle.NOT_AMONG_DEVICES

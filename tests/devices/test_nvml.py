@@ -319,11 +319,16 @@ class Failed(Exception):
         self.value = value
 
 
-LOST, NOT_FOUND, NOT_SUPPORTED, UNKNOWN = 15, 6, 3, 999
+LOST, NOT_FOUND, NO_PERMISSION, NOT_SUPPORTED, UNKNOWN = 15, 6, 4, 3, 999
+CODES = {
+    "NVML_ERROR_GPU_IS_LOST": LOST,
+    "NVML_ERROR_NO_PERMISSION": NO_PERMISSION,
+    "NVML_ERROR_NOT_SUPPORTED": NOT_SUPPORTED,
+}
 
 
 def binding(**calls):
-    return nvml.Nvml(types.SimpleNamespace(NVMLError=Failed, NVML_ERROR_GPU_IS_LOST=LOST, **calls))
+    return nvml.Nvml(types.SimpleNamespace(NVMLError=Failed, **CODES, **calls))
 
 
 def failing(value):
@@ -339,6 +344,28 @@ def test_a_gpu_that_is_lost_is_told_by_any_reading_of_it():
     with pytest.raises(Failed):
         lost.reading("nvmlDeviceGetMemoryInfo", 0)
     assert lost.reading("nvmlDeviceGetName", 0) is None
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("uuid", "reason"),
+    [
+        pytest.param(failing(NOT_SUPPORTED), "NVML tells no UUID of it", id="not-supported"),
+        pytest.param(raising(UnicodeError("bad")), "pynvml fails at it: UnicodeError: bad", id="undecodable"),
+        pytest.param(None, "pynvml fails at it: AttributeError: ", id="pynvml-lacks-the-call"),
+        pytest.param(failing(NO_PERMISSION), None, id="denied"),
+    ],
+)
+def test_a_gpu_without_a_readable_uuid_is_told_by_its_reason(uuid, reason):
+    calls = {"nvmlDeviceGetHandleByIndex": lambda index: index, "nvmlDeviceGetUUID": uuid}
+    told = nvml._answer(binding(**{name: call for name, call in calls.items() if call}), 0)
+    assert told is reason or str(told).startswith(str(reason))
 
 
 def instances_of(**calls):

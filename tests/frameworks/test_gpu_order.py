@@ -43,6 +43,8 @@ except torch.cuda.OutOfMemoryError:
         ', so that busy = "wait" has no effect', ""
     )
     assert "limited to what is free there" in line
+    assert "busy while GPU 1, GPU 2 and GPU 3 are idle" in line
+    assert "to have the idlest instead: start the program by `autogpu run --hold`" in line
     ran = job.end()
     assert (ran.exit_status, ran.stdout) == (0, "refused\n"), ran.stderr
 

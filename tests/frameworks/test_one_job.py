@@ -57,6 +57,33 @@ def test_two_launches_by_hand_share_no_gpu(machine_of):
     assert [len(job.end().said) for job in jobs] == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "of_size", "missing"),
+    [
+        pytest.param((1,), 2, "GPU 2 and GPU 3", id="second-of-two-alone"),
+        pytest.param((0,), 2, None, id="first-of-two-alone"),
+        pytest.param((1,), 1, None, id="no-rank"),
+    ],
+)
+def test_rank_without_a_first_one_says_what_it_holds(machine_of, ranks, of_size, missing):
+    machine = machine_of("torch", *IDLE)
+    (job,) = started_by_hand(machine, RANK, ranks, world=of_size, MASTER_PORT="29577", fresh=True)
+    said = "\n".join(job.end().said)
+    assert ("no rank 0 is seen here; this process holds" in said) == (missing is not None)
+    assert (missing or "") in said
+
+
+def test_second_rank_that_claims_before_the_first_one_is_silent_if_that_is_running(machine_of):
+    machine = machine_of("torch", *IDLE)
+    together = {"WORLD_SIZE": "2", "MASTER_PORT": "29577", "fresh": True}
+    waiting = "import sys\nprint('started', flush=True)\nsys.stdin.readline()\n"
+    first = machine.start(waiting, LOCAL_RANK="0", **together)
+    assert first.line() == "started"
+    second = machine.start(RANK, LOCAL_RANK="1", **together)
+    assert second.line() == f"1 {second.pid}"
+    assert (second.end().said, first.end().said) == ([], [])
+
+
 def test_two_launchers_of_ranks_share_no_gpu(machine_of):
     machine = machine_of("torch", *IDLE)
     (machine.project / "rank.py").write_text(RANK)

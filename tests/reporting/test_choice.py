@@ -22,6 +22,7 @@ SMALL = gpu(0, total_gib=8)
 UNWELL: DeviceFields = {"remapping_failed": True}
 INSTANCES = cut(0, 5, 5)
 BY_SCRIPT = {"visible_spec": VisibleSpec("0", is_scripts=True)}
+SLURM = {"grant": Grant("Slurm")}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
 YOUNG = {"held": {0: claim(24)}}
 
@@ -407,11 +408,28 @@ def test_need_is_confirmed_if_it_is_reserved(gpus, asked, expected):
     assert need_reserved(decided(*gpus, **asked)) == expected
 
 
-def test_script_that_names_a_busy_gpu_is_told_how_to_have_the_idlest():
-    override = "to have the idlest instead: AUTOGPU_SCRIPT=override"
-    named = {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)}
-    assert idle_remedy(decided(BUSY, **named)) == override
-    assert idle_remedy(decided(BUSY, inventory=inventory(*ONE_BUSY))) == "", "no list of the script's"
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        pytest.param([BUSY], BY_SCRIPT, "AUTOGPU_SCRIPT=override", id="list-of-script"),
+        pytest.param([BUSY], {"visible_spec": VisibleSpec("0")}, "unset CUDA_VISIBLE_DEVICES", id="list-of-shell"),
+        pytest.param([BUSY], {**SLURM, "visible_spec": VisibleSpec("0")}, "", id="list-of-slurm"),
+        pytest.param([BUSY], {}, "", id="no-list"),
+        pytest.param([BUSY], {**BY_SCRIPT, "exclude": ("1", "2")}, "", id="idle-ones-are-excluded"),
+        pytest.param([gpu(1)], BY_SCRIPT, "", id="idle"),
+    ],
+)
+def test_who_names_a_busy_gpu_is_told_how_to_have_the_idlest(gpus, asked, expected):
+    remedy = idle_remedy(decided(*gpus, inventory=inventory(*ONE_BUSY), **asked))
+    assert remedy == (f"to have the idlest instead: {expected}" if expected else "")
+
+
+def test_program_whose_library_has_started_cuda_is_told_how_to_have_the_idlest():
+    decision = decided(BUSY, inventory=inventory(*ONE_BUSY), wait_s=0.0)
+    counted = replace(decision, reason=Reason.COUNTED_BEFORE)
+    assert "; to have" not in why(counted)
+    assert why(counted).endswith(", busy while GPU 1 and GPU 2 are idle")
+    assert idle_remedy(counted) == "to have the idlest instead: start the program by `autogpu run --hold`"
 
 
 @pytest.mark.parametrize(
