@@ -25,6 +25,7 @@ STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_P
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
+ONE_OF_FOUR = {**STEP, "SLURM_STEP_GPUS": "2", "GPU_DEVICE_ORDINAL": "2"}
 NONE_FROM_SLURM = Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
@@ -49,7 +50,11 @@ def on_slurm(environ, conf=CONF):
         pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1"}, NONE_FROM_SLURM, id="gres-none-in-a-gpu-job"),
         pytest.param(JOB, NONE_FROM_SLURM, id="salloc"),
         pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
-        pytest.param({**STEP, VISIBLE: "1"}, Grant("Slurm"), id="set-by-the-user-in-a-job-without-gres"),
+        pytest.param({**STEP, VISIBLE: "1"}, NO_ENGINE, id="users-list-in-a-job-without-gres"),
+        pytest.param({**BATCH, VISIBLE: "2", "SLURM_JOB_GPUS": "0,1"}, NO_ENGINE, id="users-list-of-another-gpu"),
+        pytest.param({**ONE_OF_FOUR, VISIBLE: "0"}, NO_ENGINE, id="users-list-that-could-be-counted-anew"),
+        pytest.param({**ONE_OF_FOUR, VISIBLE: "2"}, BY_BUS, id="list-of-slurm-and-its-copy"),
+        pytest.param({**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1"}, BY_BUS, id="task-bound-to-one-of-two"),
         pytest.param(shards(1), HALF, id="one-shard-of-two"),
         pytest.param(shards(1, "big"), HALF, id="node-by-name"),
         pytest.param(shards(2), BY_BUS, id="all-shards-of-a-gpu"),
@@ -58,12 +63,33 @@ def on_slurm(environ, conf=CONF):
         pytest.param(shards(1, "plain"), Grant("Slurm", fraction=0.125, counts_by_bus=True), id="shards-by-default"),
         pytest.param(shards(1, "rack1n3"), Grant("Slurm", fraction=0.25, counts_by_bus=True), id="two-host-lists"),
         pytest.param(shards(1, "n2"), BY_BUS, id="garbage-for-a-host-list"),
-        pytest.param({**STEP, VISIBLE: "0"}, Grant("Slurm"), id="a-users-own-zero"),
+        pytest.param({**STEP, VISIBLE: "0"}, NO_ENGINE, id="a-users-own-zero"),
         pytest.param({**STEP, **FULL_NODE}, NONE_FROM_SLURM, id="gres-none-on-a-full-node"),
     ],
 )
 def test_slurm(environ, expected):
     assert on_slurm(environ) == expected
+
+
+MPS = {**STEP, VISIBLE: "0", "SLURM_STEP_GPUS": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "types", "expected"),
+    [
+        pytest.param(MPS, "gpu,mps", HALF, id="half-by-mps"),
+        pytest.param(MPS, "gpu", BY_BUS, id="percentage-of-the-user"),
+        pytest.param({**MPS, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}, "gpu,mps", BY_BUS, id="all-by-mps"),
+        pytest.param({**MPS, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "x"}, "gpu,mps", BY_BUS, id="garbage"),
+    ],
+)
+def test_slurm_grants_a_part_by_mps(environ, types, expected):
+    assert on_slurm(environ, f"GresTypes={types}\n") == expected
+
+
+def test_slurm_job_that_has_ended_is_known():
+    environ = {**BATCH, VISIBLE: "2,3", "SLURM_JOB_GPUS": "2,3"}
+    assert granted(environ, EngineFacts(slurm_conf=CONF, slurm_job_has_ended=True)).has_ended
 
 
 @pytest.mark.parametrize("conf", [WITHOUT_GPUS, ""], ids=["no-gres-types", "empty-or-unreadable"])

@@ -103,6 +103,7 @@ SECOND_OF_MPI = {**OMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMIX_NAMESPACE": "1
     [
         pytest.param(GLOO, {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4001"}, id="horovodrun"),
         pytest.param(TORCHRUN, {"MASTER_PORT": "29501"}, id="torchrun"),
+        pytest.param({**TORCHRUN, "GROUP_RANK": "0"}, {"GROUP_RANK": "1"}, id="two-agents-of-torchrun-on-one-host"),
         pytest.param(SECOND_OF_MPI, {"PMIX_NAMESPACE": "1320157186"}, id="open-mpi"),
         pytest.param(IN_STEP, {"SLURM_STEP_ID": "1"}, id="slurm-step"),
         pytest.param({**IN_STEP, **HOROVOD}, {"SLURM_STEP_ID": "1"}, id="a-script-names-slurms-tasks-anew"),
@@ -243,6 +244,25 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
     environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     found = among_same_gpus(rank, environ, of_launcher)
     assert found.dividers == expected
+
+
+@pytest.mark.parametrize(
+    ("binding", "sharing"),
+    [
+        pytest.param("map_gpu:0,0", [2, 2], id="one-gpu-for-both"),
+        pytest.param("map_gpu:0,1", [1, 1], id="one-each"),
+        pytest.param("map_gpu:0,1,0,0", [3, 1, 3, 3], id="uneven"),
+        pytest.param("map_gpu:0*2,1*2", [2, 2, 2, 2], id="repeated"),
+        pytest.param("map_gpu:0,1", [2, 2, 2, 2], id="list-used-again"),
+        pytest.param("verbose,mask_gpu:0x1,0x2,0x1", [2, 1, 2], id="masks"),
+        pytest.param("map_gpu:0*999999999,1", [1, 1], id="garbage-for-a-count"),
+    ],
+)
+def test_tasks_that_slurm_binds_to_one_gpu_share_it(binding, sharing):
+    environ = {"SLURM_STEP_GPUS": "0", "SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "0"}
+    environ["SLURMD_TRES_BIND"] = f"gpu:{binding}"
+    ranks = [LocalRank(number, len(sharing), "Slurm") for number in range(len(sharing))]
+    assert [among_same_gpus(rank, environ).dividers for rank in ranks] == sharing
 
 
 @pytest.mark.parametrize(

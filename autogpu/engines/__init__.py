@@ -13,7 +13,7 @@ from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.lease import is_marked
-from autogpu.process import copy_of, parent_and_start, pid_namespace, start_time
+from autogpu.process import copy_of, parent_and_start, pid_namespace, running, start_time, with_ancestors
 from autogpu.selection.grants import DASK_WORKER, LONE_RANK, RAY_WORKER, Grant, LocalRank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.text import printable
@@ -48,6 +48,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
+            slurm_job_has_ended=_slurm_job_has_ended(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
             # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
@@ -67,6 +68,24 @@ def _slurm_conf(environ: Mapping[str, str]) -> str:
             files = [Path(path).parent / file for file in included_files(text)[:_MOST_INCLUDED]]
             return "\n".join([text, *map(_text, files)])
     return ""
+
+
+def _slurm_job_has_ended(environ: Mapping[str, str]) -> bool:
+    """True if Slurm's daemon runs on this host, and none of its processes is for the job that the variables name.
+
+    A terminal that a job has started keeps the job's variables after its end.
+    """
+    job = environ.get("SLURM_JOB_ID")
+    if job is None or any(_is_step_of(job, pid) for pid, _ in with_ancestors()):
+        return False
+    pids = [pid for pid, *_ in running()]
+    # Where other users' processes are hidden, and in a container, the daemon is not seen either.
+    has_daemon = any(_text(f"/proc/{pid}/comm") == "slurmd\n" for pid in pids)
+    return has_daemon and not any(_is_step_of(job, pid) for pid in pids)
+
+
+def _is_step_of(job: str, pid: int) -> bool:
+    return _text(f"/proc/{pid}/cmdline").startswith(f"slurmstepd: [{job}.")
 
 
 def _text(path: str | Path) -> str:
@@ -146,8 +165,7 @@ def is_first_rank_missing(rank: LocalRank | None) -> bool:
     if rank is None or own is None or own.rank == 0:
         return False
     first = replace(own, rank=0)
-    pids = (int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit())
-    return all(local_rank(_environ_of(pid)) != first for pid in pids)
+    return all(local_rank(_environ_of(pid)) != first for pid, *_ in running())
 
 
 def _launcher(rank: LocalRank) -> int | None:

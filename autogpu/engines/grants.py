@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from autogpu.engines.launchers import coordinating_task
 from autogpu.frozen import Value, replace
 from autogpu.selection.grants import NO_ENGINE, RAY_WORKER, Denial, Grant, LocalRank, is_engine_worker
 from autogpu.variables import CUDA_VISIBLE_DEVICES
+
+# In these Slurm writes the same list as in CUDA_VISIBLE_DEVICES, unless it knows that all GPUs are NVIDIA's.
+_COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 class RayTask(Value):
@@ -34,10 +37,12 @@ class EngineFacts(Value):
         slurm_conf: The text of Slurm's configuration; ``""`` if it can't be read.
         dask: The name of Dask's worker.
         rank: The rank of this process among the processes that see the same GPUs.
+        slurm_job_has_ended: True if Slurm runs on this host, and runs nothing of the job that the variables name.
         is_given: True if an engine set ``CUDA_VISIBLE_DEVICES`` after the interpreter of this process had started.
     """
 
     slurm_conf: str = ""
+    slurm_job_has_ended: bool = False
     ray: RayTask | None = None
     dask: str = ""
     rank: LocalRank | None = None
@@ -83,8 +88,28 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     if visible is None and numbers is None:
         return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
-    fraction = _fraction_of_shards(environ, facts.slurm_conf, visible)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=visible is not None and numbers is not None)
+    if visible is not None and not _is_slurms_list(environ, visible, numbers):
+        return NO_ENGINE  # the user's own list
+    fraction = _fraction_of_shards(environ, facts.slurm_conf, visible) or _fraction_of_mps(environ, facts.slurm_conf)
+    return Grant("Slurm", fraction=fraction, counts_by_bus=visible is not None, has_ended=facts.slurm_job_has_ended)
+
+
+def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | None) -> bool:
+    """True if Slurm wrote ``CUDA_VISIBLE_DEVICES``, and not a user after it.
+
+    Args:
+        visible: The variable's value.
+        numbers: The GPUs that Slurm granted, as its own variable names them.
+    """
+    if not numbers:
+        return False
+    copies = [environ[name] for name in _COPIES if name in environ]
+    if copies:
+        return visible in copies
+    entries = set(visible.split(","))
+    granted = numbers.split(",")
+    # Under device cgroups a job counts its GPUs from 0. A task may be bound to some of the GPUs of its step.
+    return entries <= set(granted) or entries <= {str(number) for number in range(len(granted))}
 
 
 def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
@@ -107,10 +132,22 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | No
     return part if 0 < part < 1 else None
 
 
+def _fraction_of_mps(environ: Mapping[str, str], conf: str) -> float | None:
+    """Return the part of a GPU that a job has by ``--gres=mps``. Slurm tells it as a percentage of the threads."""
+    percent = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+    is_granted = "mps" in _gres_types(conf) and re.fullmatch("[1-9][0-9]?", percent)
+    return int(percent) / 100 if is_granted else None
+
+
 def _manages_gpus(conf: str) -> bool:
-    """True if Slurm grants GPUs to jobs: ``GresTypes`` in its configuration lists ``gpu``. Source: slurm.conf(5)."""
+    """True if Slurm grants GPUs to jobs."""
+    return "gpu" in _gres_types(conf)
+
+
+def _gres_types(conf: str) -> Sequence[str]:
+    """Return the resources that Slurm grants, by ``GresTypes`` in its configuration. Source: slurm.conf(5)."""
     types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
-    return types is not None and "gpu" in types.group(1).strip().lower().split(",")
+    return types.group(1).strip().lower().split(",") if types else ()
 
 
 def included_files(conf: str) -> list[str]:

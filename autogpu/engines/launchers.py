@@ -16,6 +16,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 TF_CONFIG = "TF_CONFIG"
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
+# Each agent of torchrun counts its own local ranks; two agents of one job may run on one host.
+_AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
 
@@ -23,7 +25,7 @@ _NOWHERE = ("", "")
 # and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
-    ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _MASTER),
+    ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _AGENT),
     ("DeepSpeed", LONE_RANK, "LOCAL_SIZE", _MASTER),
     ("Open MPI", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ("", "PMIX_NAMESPACE")),
     ("MPICH", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", _NOWHERE),
@@ -31,6 +33,9 @@ _LAUNCHERS = (
     ("jsrun", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", _NOWHERE),
     ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
+
+# Of one step on one host.
+_MOST_TASKS = 4096
 
 _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 
@@ -183,11 +188,30 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
-    """How many of Slurm's tasks have this one's GPUs, all where none is bound; ``None`` if the list is not Slurm's."""
+    """Return how many of Slurm's tasks have the GPUs of this one, all if none is bound; ``None`` for another's list."""
     # Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
     on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
     if rank.launcher != "Slurm" or on_node is None:
         return None
     of_task, of_step = (0 if text is None else len(text.split(",")) for text in lists)
-    return -(-rank.size * of_task // on_node) if 0 < of_task == of_step <= on_node else None
+    if not 0 < of_task == of_step <= on_node:
+        return None
+    bound = _bound_gpus(environ)
+    if bound:
+        of_ranks = [bound[number % len(bound)] for number in range(rank.size)]
+        return of_ranks.count(of_ranks[rank.rank])
+    return -(-rank.size * of_task // on_node)
+
+
+def _bound_gpus(environ: Mapping[str, str]) -> list[str]:
+    """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, the n-th for task n; none without them.
+
+    Tasks with the same entry have the same GPUs. Source: srun(1); ``0*2`` stands for two tasks.
+    """
+    found = re.search("(?:map|mask)_gpu:([0-9a-fA-Fx*,]+)", environ.get("SLURMD_TRES_BIND", ""))
+    bound: list[str] = []
+    for entry in found.group(1).split(",") if found else ():
+        gpus, _, tasks = entry.partition("*")
+        bound += [gpus] * min(_integer(tasks) or 1, _MOST_TASKS)
+    return bound

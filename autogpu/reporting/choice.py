@@ -203,7 +203,10 @@ def _best_of(decision: Decision, request: SelectionRequest) -> str:
     if not grant.engine or spec.is_scripts:
         pool = _listed_by(spec) + granted_fraction(grant)
     else:
-        pool = f" granted by {grant.engine}" + (f", {100 * grant.fraction:.0f} % of it" if grant.fraction else "")
+        ended = ", in a job that seems to have ended" if grant.has_ended else ""
+        pool = f" granted by {grant.engine}{ended}" + (
+            f", {100 * grant.fraction:.0f} % of it" if grant.fraction else ""
+        )
     total = len(decision.ranking.pool)
     count = len(decision.devices)
     if decision.reason is Reason.ONLY_ONE:

@@ -82,6 +82,7 @@ class Grant(Value):
         unnamed: How many GPUs were granted, if the engine does not say which; see :func:`settled`.
         on_host: How many GPUs the host has, for ``Denial.UNKNOWN_WHICH``.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
+        has_ended: The engine's job seems to have ended, and only its variables are left.
         task: What the engine calls what runs here.
     """
 
@@ -93,6 +94,7 @@ class Grant(Value):
     unnamed: int | None = None
     on_host: int = 0
     counts_by_bus: bool = False
+    has_ended: bool = False
     rank: LocalRank | None = None
     task: str = ""
 

@@ -32,14 +32,14 @@ def small_python() -> Path:
 def start_cluster(tmp_path_factory, small_python) -> Callable[..., Cluster]:
     """Start Slurm on servers with these GPUs, until what is running ends."""
 
-    def start(running: ExitStack, *nodes, shards=0, manages_gpus=True, denied="", page=None) -> Cluster:
+    def start(running: ExitStack, *nodes, manages_gpus=True, denied="", page=None, **parts) -> Cluster:
         """The one with these GPUs on its nodes.
 
         Args:
-            shards: Of each node.
             manages_gpus: Whether Slurm does.
             denied: What NVML does with GPUs that a cgroup keeps from a job; ``""`` for no cgroups.
             page: Prints the site's files.
+            parts: Of each node, the ``shards`` or ``mps`` in which jobs can ask for a part of a GPU.
         """
         folder = tmp_path_factory.mktemp("slurm")
         servers = []
@@ -49,7 +49,7 @@ def start_cluster(tmp_path_factory, small_python) -> Callable[..., Cluster]:
             files = {"device_files": str(device_folder(folder)), "denied": denied} if denied else {}
             servers.append(running.enter_context(Server(gpus, folder=place, **files)))
         gpus = len(nodes[0]) if manages_gpus else 0
-        files = site_of(page) if page else site(nodes=len(nodes), gpus=gpus, shards=shards)
+        files = site_of(page) if page else site(nodes=len(nodes), gpus=gpus, **parts)
         slurm = Slurm(folder, *servers, site=files, cgroup=bool(denied))
         return Cluster(running.enter_context(slurm), small_python)
 

@@ -88,24 +88,26 @@ def site_of(page: Path) -> dict[str, str]:
     return {found.group(1): block for found, block in named if found}
 
 
-def site(*, nodes: int, gpus: int, shards: int = 0) -> dict[str, str]:
+def site(*, nodes: int, gpus: int, shards: int = 0, mps: int = 0) -> dict[str, str]:
     """The files of a site of these nodes.
 
     Args:
         gpus: Of each node; 0 for a cluster that does not manage them.
         shards: Of each node, spread evenly over its GPUs.
+        mps: Likewise, for jobs that ask for a part of a GPU by ``--gres=mps``.
     """
     # Also the names of the nodes' cgroups, so other clusters on this host have others.
     names = f"n{os.getpid()}x{next(SITES)}x[1-{nodes}]"
-    gres = f"Gres=gpu:{gpus}" + (f",shard:{shards}" if shards else "") if gpus else ""
+    parts = {name: count for name, count in (("shard", shards), ("mps", mps)) if count}
+    gres = "Gres=" + ",".join([f"gpu:{gpus}", *(f"{name}:{count}" for name, count in parts.items())]) if gpus else ""
     return {
         "slurm.conf": "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
-        + ("GresTypes=gpu,shard\n" if gpus else "")
+        + (f"GresTypes={','.join(['gpu', *parts])}\n" if gpus else "")
         + f"NodeName={names} CPUs=16 RealMemory=1000 {gres} State=UNKNOWN\n"
         + f"PartitionName=all Nodes={names} Default=YES MaxTime=INFINITE State=UP\n",
         "gres.conf": "AutoDetect=off\n"
         + (f"NodeName={names} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" if gpus else "")
-        + (f"NodeName={names} Name=shard Count={shards}\n" if shards else ""),
+        + "".join(f"NodeName={names} Name={name} Count={count}\n" for name, count in parts.items()),
     }
 
 

@@ -50,6 +50,7 @@ def four(clusters):
         pytest.param(["-n4", "--ntasks-per-gpu=2"], TWO_OF_EACH, id="ntasks-per-gpu"),
         pytest.param(["-n4", *TWO_GPUS, "--gpu-bind=single:2"], TWO_OF_EACH, id="two-on-each-bind-single"),
         pytest.param(["-n4", *TWO_GPUS, "--gpu-bind=map_gpu:0,0,1,1"], TWO_OF_EACH, id="two-on-each-bind-map"),
+        pytest.param(["-n2", "--gres=gpu:4", "--gpu-bind=map_gpu:2,2"], [{2: HALF}] * 2, id="two-on-one-bind-map"),
     ],
 )
 def test_each_rank_has_its_part_of_what_was_granted(four, arguments, expected):
@@ -131,6 +132,24 @@ def test_only_the_first_rank_prints_what_autogpu_says(four, environ):
     assert sum("AUTOGPU_CUONT" in line for _, line in printed) == len(environ), printed
 
 
+USERS_LIST = ["env", "CUDA_VISIBLE_DEVICES=2"]
+STALE = ["env", "SLURM_JOB_ID=999999"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "before", "words"),
+    [
+        pytest.param([], USERS_LIST, "the only one in CUDA_VISIBLE_DEVICES", id="users-list-without-gres"),
+        pytest.param(["--gres=gpu:1"], USERS_LIST, "the only one in CUDA_VISIBLE_DEVICES", id="users-list-of-another"),
+        pytest.param(["--gres=gpu:1"], [], "the only one granted by Slurm", id="list-of-slurm"),
+        pytest.param(["--gres=gpu:1"], STALE, "granted by Slurm, in a job that seems to have ended", id="ended-job"),
+    ],
+)
+def test_line_names_who_listed_the_gpus(four, arguments, before, words):
+    done = four.run(*arguments, before=before)
+    assert words in done.said[0], done.said
+
+
 # Holds a GPU of the job while it asks a second time.
 ASKS_TWICE = """
 cd "$1" && mkfifo held end && {autogpu} status
@@ -209,6 +228,12 @@ def test_no_way_of_starting_takes_more_than_the_part_that_was_granted(shards, sh
     before = [each.format(python=shards.python, jobs=JOBS) for each in before]
     done = shards.run(f"--gres=shard:{shard}", before=before, environ=environ)
     assert done.taken == [{0: expected}], done.stderr
+
+
+def test_half_of_a_gpu_by_mps_is_half_of_its_memory(clusters):
+    done = clusters([Gpu()], mps=100).run("--gres=mps:50")
+    assert done.taken == [{0: HALF}], done.stderr
+    assert "granted by Slurm, 50 % of it" in done.said[0]
 
 
 @pytest.mark.tensorflow
