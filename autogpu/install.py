@@ -67,11 +67,13 @@ class FreshStart(Value):
         hook: The file of the autogpu hook among the finders; ``None`` without one.
         sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
         complaint: What it printed on stderr, or that it failed; empty if all was quiet.
+        timed_out: It had not ended in time, which alone is no fault.
     """
 
     hook: Path | None
     sitecustomize: Path | None
     complaint: str
+    timed_out: bool = False
 
 
 def site_dirs() -> tuple[Path, ...]:
@@ -280,6 +282,6 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:
-    found, error, said = run_snippet(executable, _QUESTION, environ)
-    hook, sitecustomize = (path and Path(path) for path in found or (None, None))
-    return FreshStart(hook, sitecustomize, error or said)
+    answer = run_snippet(executable, _QUESTION, environ)
+    hook, sitecustomize = (path and Path(path) for path in answer.value or (None, None))
+    return FreshStart(hook, sitecustomize, answer.error or answer.stderr, answer.timed_out)

@@ -5,24 +5,36 @@ from __future__ import annotations
 import os
 
 from autogpu.errors import raise_if_from_script
+from autogpu.frozen import Value
 from autogpu.process import copy_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Sequence
 
-TIMED_OUT = "timed out"
+
+class Answer(Value):
+    """What a program printed, or why it gave no value.
+
+    Attributes:
+        value: The JSON in the last line that it printed; ``None`` if it gave none.
+        error: Why there is no value; ``""`` if there is one.
+        stderr: The text that it printed on stderr, if it ended by itself.
+        timed_out: It had not ended at the deadline, perhaps only because the machine is busy.
+    """
+
+    value: Any = None
+    error: str = ""
+    stderr: str = ""
+    timed_out: bool = False
 
 
 def run_snippet(
     executable: str, program: str, environ: Mapping[str, str], deadline_s: float = 60.0, options: Sequence[str] = ()
-) -> tuple[Any, str, str]:
+) -> Answer:
     """Run ``program`` in a new Python, and read the JSON in the last line that it prints.
 
     Earlier lines may come from start-up code of that Python.
-
-    Returns:
-        The value, or ``None`` and the reason; and the text on stderr.
     """
     import json  # few processes run a snippet
     import subprocess
@@ -40,15 +52,16 @@ def run_snippet(
         )
     except subprocess.TimeoutExpired as error:
         raise_if_from_script(error)
-        return None, f"{TIMED_OUT} after {deadline_s:.0f} s", ""
+        return Answer(error=f"timed out after {deadline_s:.0f} s", timed_out=True)
     except OSError as error:
         raise_if_from_script(error)
-        return None, f"it does not start: {error.strerror}", ""
+        return Answer(error=f"it does not start: {error.strerror}")
     stderr = done.stderr.decode(errors="replace").strip()
     try:
-        return json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1]), "", stderr
+        value = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
     except (ValueError, IndexError) as error:
         raise_if_from_script(error)
         if done.returncode < 0:
-            return None, f"it ended by signal {-done.returncode}", ""
-        return None, stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}", ""
+            return Answer(error=f"it ended by signal {-done.returncode}")
+        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
+    return Answer(value, stderr=stderr)

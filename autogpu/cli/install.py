@@ -114,10 +114,10 @@ def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    _, error, _ = run_snippet(executable, "import autogpu; print(1)", os.environ)
-    if error:
+    answer = run_snippet(executable, "import autogpu; print(1)", os.environ)
+    if answer.error:
         remedy = "install autogpu for that Python as it is for this one, or name another by --python"
-        raise InstallError(f"{executable} can't import autogpu: {error}", remedy=remedy)
+        raise InstallError(f"{executable} can't import autogpu: {answer.error}", remedy=remedy)
     command = [executable, "-m", "autogpu", verb, *options]
     command += ["--target", str(_folder(target))] if target else []
     return subprocess.run(command, cwd=os.path.dirname(executable), check=False).returncode  # noqa: PTH120

@@ -83,10 +83,10 @@ def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tu
         return None
     from autogpu.snippet import run_snippet  # few programs ask before they use a GPU
 
-    found, _, _ = run_snippet(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
-    if found is None:
+    answer = run_snippet(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
+    if answer.value is None:
         return ()
-    _, number, gpus = found
+    _, number, gpus = answer.value
     version = number // 1000, number % 1000 // 10
     is_new_enough = version >= built_for or version[0] == built_for[0] >= 11
     return tuple(CudaProperties(*gpu) for gpu in gpus) if is_new_enough else ()

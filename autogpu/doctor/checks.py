@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Mapping
 
 from autogpu import engines, frameworks, lease
 from autogpu.devices import probe
@@ -21,7 +21,7 @@ from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.model import FailureCause
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.frameworks import QUESTIONS, judge
-from autogpu.doctor.model import Facts, Finding, State, failed, not_applicable, passed
+from autogpu.doctor.model import Facts, Finding, State, failed, failed_or_slow, not_applicable, passed
 from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, FolderOrigin
@@ -34,7 +34,7 @@ from autogpu.reporting.gpus import gpu_names, health_faults
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.visible_devices import original_environ
-from autogpu.snippet import run_snippet
+from autogpu.snippet import Answer, run_snippet
 from autogpu.text import counted, listed, printable
 from autogpu.users import host_setup_command, sudo
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
@@ -73,7 +73,6 @@ def gather(environ: Mapping[str, str]) -> Facts:
     start = fresh_start(sys.executable, environ)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
-    cuda, cuda_error, _ = run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S)
     folder, lease_problem = try_folder(environ)
     return Facts(
         environ=original_environ(environ),
@@ -81,8 +80,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         start=start,
         pythons=_other_pythons(environ),
         inventory=inventory,
-        cuda_count=cuda and cuda[0],
-        cuda_error=cuda_error,
+        cuda=run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S),
         frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         lease_problem=lease_problem,
@@ -97,12 +95,11 @@ def gather(environ: Mapping[str, str]) -> Facts:
     )
 
 
-def _ask_framework(module: str, environ: Mapping[str, str]) -> Any:
+def _ask_framework(module: str, environ: Mapping[str, str]) -> Answer:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
     program = _FRAMEWORK.format(module=module, questions=questions)
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    found, error, _ = run_snippet(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
-    return {"error": error} if error else found
+    return run_snippet(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
 
 
 def _is_current(hook: Path) -> bool:
@@ -119,7 +116,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        prefix = path and run_snippet(path, _PREFIX, environ, _PYTHON_DEADLINE_S)[0]
+        prefix = path and run_snippet(path, _PREFIX, environ, _PYTHON_DEADLINE_S).value
         if path and prefix not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
@@ -161,21 +158,23 @@ def _is_in_container(environ: Mapping[str, str]) -> bool:
 def examine(facts: Facts) -> dict[str, Finding]:
     """Return the findings, keyed by check; those of installed frameworks last."""
     findings = {name: check(facts) for name, check in CHECKS.items()}
-    installed = {module: found for module, found in facts.frameworks.items() if found is not None}
-    for module, found in installed.items():
-        findings.update(_examine_framework(module, found, facts))
+    installed = {module: answer for module, answer in facts.frameworks.items() if answer.value or answer.error}
+    for module, answer in installed.items():
+        findings.update(_examine_framework(module, answer, facts))
     if not installed:
         what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
         findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))
     return findings
 
 
-def _examine_framework(module: str, found: Mapping[str, Any], facts: Facts) -> dict[str, Finding]:
+def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, Finding]:
     framework = frameworks.load(module)
     newer = "upgrade autogpu: a later one may know this version"
+    found = answer.value or {"error": answer.error}
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error:
-        return {module: failed(f"{framework.NAME} can't be used: {error}", f"repair {framework.NAME} first")}
+        what = f"{framework.NAME} can't be used: {error}"
+        return {module: failed_or_slow(what, f"repair {framework.NAME} first", is_slow=answer.timed_out)}
     if obstacle:
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
@@ -197,7 +196,7 @@ def check_hook(facts: Facts) -> Finding:
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
     if start.complaint:
-        return failed(f"a fresh Python reports: {printable(start.complaint)}", remedy)
+        return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
     return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
@@ -226,10 +225,10 @@ def check_driver(facts: Facts) -> Finding:
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
         remedy = f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot"
-        return failed(printable(inventory.failure), remedy)
+        return failed_or_slow(printable(inventory.failure), remedy, is_slow=inventory.may_be_busy)
     if lost:
         remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
-        return failed(f"not every GPU can be read: {lost}", remedy)
+        return failed_or_slow(f"not every GPU can be read: {lost}", remedy, is_slow=inventory.may_be_busy)
     gpus = counted(len(cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
@@ -260,7 +259,8 @@ def check_cuda(facts: Facts) -> Finding:
         return not_applicable("no GPU is granted to this process")
     if facts.cuda_count is None:
         remedy = f"{facts.sudo}reboot, or install the driver again; a container is given the GPUs by --gpus all"
-        return failed(f"CUDA does not start: {printable(facts.cuda_error)}", remedy)
+        what = f"CUDA does not start: {printable(facts.cuda.error)}"
+        return failed_or_slow(what, remedy, is_slow=facts.cuda.timed_out)
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
     if readable and facts.cuda_count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
         what = f"CUDA sees {counted(facts.cuda_count, 'GPU')} and NVML {readable}"

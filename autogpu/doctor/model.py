@@ -5,17 +5,16 @@ from __future__ import annotations
 import enum
 import shlex
 from functools import partial
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
-from autogpu.devices.nvml import NO_ANSWER
 from autogpu.frozen import Value
 from autogpu.install import FreshStart
 from autogpu.lease import Folder, LeaseProblem
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
-from autogpu.snippet import TIMED_OUT
+from autogpu.snippet import Answer
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
@@ -37,15 +36,16 @@ class Finding(Value):
 
 
 passed = partial(Finding, State.PASSED)
+failed = partial(Finding, State.FAILED)
 not_applicable = partial(Finding, State.NOT_APPLICABLE)
 
 
-def failed(what: str, remedy: str) -> Finding:
-    """A fault, or a warning of what did not answer in time: slowness is no fault."""
-    if TIMED_OUT in what or NO_ANSWER in what:
+def failed_or_slow(what: str, remedy: str, *, is_slow: bool) -> Finding:
+    """Return a failure, or a warning if all that is known is that no answer came in time: slowness is no fault."""
+    if is_slow:
         later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
         return Finding(State.WARNING, what, f"{later}: {remedy}")
-    return Finding(State.FAILED, what, remedy)
+    return failed(what, remedy)
 
 
 class Facts(Value):
@@ -53,8 +53,9 @@ class Facts(Value):
 
     Attributes:
         pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
-        cuda_count: How many GPUs CUDA has in a fresh process that sees all; ``None`` where it does not start.
-        frameworks: By module, its own answers, or an ``error``; ``None`` where it is not installed.
+        cuda: The answer of CUDA in a fresh process that sees all GPUs, to :data:`autogpu.devices.cuda.START`.
+        frameworks: Keyed by module, the answer of a fresh process that imports it; its value is ``None`` if the module
+            is not installed, and has an ``error`` if the import fails.
         lease_problem: Why this user's jobs can't coordinate.
         is_folder_on_fuse: They may not see each other in it.
         unreadable_files: Sentences about files in the folder that can't be read.
@@ -66,9 +67,8 @@ class Facts(Value):
     start: FreshStart
     pythons: Mapping[str, str]
     inventory: Inventory
-    cuda_count: int | None
-    cuda_error: str
-    frameworks: Mapping[str, Any]
+    cuda: Answer
+    frameworks: Mapping[str, Answer]
     folder: Folder | None
     lease_problem: LeaseProblem | None
     is_in_container: bool
@@ -79,6 +79,12 @@ class Facts(Value):
     hook_is_current: bool = True
     has_pip: bool = True
     sudo: str = "sudo "
+
+    @property
+    def cuda_count(self) -> int | None:
+        """Return the number of GPUs that CUDA has; ``None`` if it does not start."""
+        count: int | None = self.cuda.value and self.cuda.value[0]
+        return count
 
     @property
     def hides_all_gpus(self) -> bool:
