@@ -26,17 +26,19 @@ from autogpu.install import HOOK, STEPS, fresh_start, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, FolderOrigin
 from autogpu.lease.leases import LockedFile
-from autogpu.policy import resolve, working_directory
+from autogpu.policy import SYSTEM_FILE, resolve, working_directory
+from autogpu.policy.model import LayerName
 from autogpu.reporting import leases as lease_messages
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, health_faults
 from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
+from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
 from autogpu.snippet import Answer, run_snippet
 from autogpu.text import counted, listed, printable
-from autogpu.users import host_setup_command, sudo
+from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
@@ -89,6 +91,7 @@ def gather(environ: Mapping[str, str]) -> Facts:
         is_in_container=_is_in_container(environ),
         resolved=resolve(environ, script=None, working_directory=working_directory()),
         grant=settled(engines.granted_here(environ), inventory),
+        system_policy_owner=owner_to_ask(SYSTEM_FILE),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=importlib.util.find_spec("pip") is not None,
         sudo=sudo(),
@@ -148,6 +151,14 @@ def unreadable_files(folder: Folder | None) -> list[str]:
     except lease.LeaseUnavailable:  # which try_folder tells
         found = ()
     return [lease_messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
+
+
+def owner_to_ask(file: Path) -> str:
+    """Return the name of the file's owner if this user can't write the file; else ``""``."""
+    try:
+        return "" if os.access(str(file), os.W_OK) else user_name(file.stat().st_uid)
+    except OSError:
+        return ""
 
 
 def _is_in_container(environ: Mapping[str, str]) -> bool:
@@ -305,16 +316,33 @@ def check_leases(facts: Facts) -> Finding:
 
 
 def check_policy(facts: Facts) -> Finding:
-    resolved = facts.resolved
-    spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
-    unmatched = policy_messages.unmatched(resolved, facts.inventory, spec)
-    problems = [*map(str, resolved.problems), *map(str, resolved.system_notes), *unmatched]
-    if not resolved.policy.enabled:
-        problems.append(f"autogpu is switched off by {resolved.settings['enabled'].origin}")
-    if not problems:
-        files = ", ".join(printable(str(file)) for file in resolved.files) or "no file: the defaults are used"
+    mistakes = _policy_mistakes(facts)
+    if not mistakes:
+        files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
         return passed(f"read without a problem ({files})")
-    return failed("; ".join(problems), "correct or unset it; `autogpu config` shows the values, and where each is set")
+    what = "; ".join(text for _, text in mistakes)
+    remedy = "correct or unset it; `autogpu config` shows the values, and where each is set"
+    has_own = any(layer is not LayerName.SYSTEM for layer, _ in mistakes)
+    has_others = any(layer is LayerName.SYSTEM for layer, _ in mistakes) and facts.system_policy_owner
+    if not has_others:
+        return failed(what, remedy)
+    ask = f"ask {facts.system_policy_owner}, who owns {SYSTEM_FILE}, to correct it: you can't write it"
+    # A warning if all mistakes are there: this user can do nothing else, and all other settings count.
+    return failed(what, f"{remedy}; {ask}") if has_own else Finding(State.WARNING, what, ask)
+
+
+def _policy_mistakes(facts: Facts) -> list[tuple[LayerName, str]]:
+    """Return each mistake as a sentence, and the layer in which it can be corrected."""
+    resolved = facts.resolved
+    found = [(problem.origin.layer, str(problem)) for problem in (*resolved.problems, *resolved.system_notes)]
+    spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
+    for unmatched in unmatched_lists(resolved.policy, facts.inventory, spec):
+        layer = resolved.settings[unmatched.key].origin.layer
+        found.append((layer, policy_messages.unmatched_list(unmatched, resolved, facts.inventory)))
+    if not resolved.policy.enabled:
+        origin = resolved.settings["enabled"].origin
+        found.append((origin.layer, f"autogpu is switched off by {origin}"))
+    return found
 
 
 # Keyed by the name in `doctor --json`. A later check assumes what an earlier one checks.

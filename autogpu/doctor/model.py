@@ -59,6 +59,7 @@ class Facts(Value):
         lease_problem: Why this user's jobs can't coordinate.
         is_folder_on_fuse: They may not see each other in it.
         unreadable_files: Sentences about files in the folder that can't be read.
+        system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
     """
 
@@ -76,6 +77,7 @@ class Facts(Value):
     is_folder_on_fuse: bool = False
     unreadable_files: Sequence[str] = ()
     grant: Grant = NO_ENGINE
+    system_policy_owner: str = ""
     hook_is_current: bool = True
     has_pip: bool = True
     sudo: str = "sudo "

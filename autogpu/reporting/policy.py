@@ -21,9 +21,13 @@ def origins(resolved: Resolved) -> str:
 def unmatched(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:
     """Yield a line for each list of the policy that has entries which match no GPU of the machine."""
     for found in unmatched_lists(resolved.policy, inventory, spec):
-        written = ", ".join(printable(entry, 64) for entry in found.entries)
-        what = f"{found.key} = {written} ({resolved.settings[found.key].origin}) matches none of the GPUs here"
-        yield f"{what}; {_what_there_is(found, inventory)}"
+        yield unmatched_list(found, resolved, inventory)
+
+
+def unmatched_list(found: UnmatchedList, resolved: Resolved, inventory: Inventory) -> str:
+    written = ", ".join(printable(entry, 64) for entry in found.entries)
+    what = f"{found.key} = {written} ({resolved.settings[found.key].origin}) matches none of the GPUs here"
+    return f"{what}; {_what_there_is(found, inventory)}"
 
 
 def _what_there_is(found: UnmatchedList, inventory: Inventory) -> str:

@@ -1,12 +1,13 @@
 """Each check ends as the facts say, and a failure names what to do."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
-from autogpu.doctor.checks import examine
+from autogpu.doctor.checks import examine, owner_to_ask
 from autogpu.doctor.model import Facts, State
 from autogpu.frozen import replace
 from autogpu.install import FreshStart
@@ -15,6 +16,8 @@ from autogpu.lease.folder import FolderOrigin
 from autogpu.policy import resolve
 from autogpu.snippet import Answer
 from autogpu.variables import CUDA_VISIBLE_DEVICES
+from tests.lease.conftest import ALICE, needs_root
+from tests.support.processes import in_a_fork
 from tests.support.values import cut, gpu, inventory
 
 # What an environment's frameworks say of themselves; the functions are for ``replace``.
@@ -220,6 +223,44 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, 
     finding = found(healthy, "policy", resolved=resolved)
     assert (finding.state, what in finding.what) == (State.FAILED, True), finding.what
     assert finding.remedy.startswith("correct or unset it; ")
+
+
+MISSPELT, NO_SUCH_GPU, OFF = "[select]\nmood = 'calm'\n", "[select]\nexclude = ['9', '7']\n", "enabled = false\n"
+CORRECT, ASK = "correct or unset it; ", "ask root, who owns /etc/autogpu/autogpu.toml, to correct it"
+
+
+@pytest.mark.parametrize(
+    ("system", "environ", "owner", "state", "remedies"),
+    [
+        pytest.param(MISSPELT, {}, "root", State.WARNING, [ASK], id="misspelt-key"),
+        pytest.param("[select\n", {}, "root", State.WARNING, [ASK], id="syntax"),
+        pytest.param(NO_SUCH_GPU, {}, "root", State.WARNING, [ASK], id="no-such-gpu"),
+        pytest.param(OFF, {}, "root", State.WARNING, [ASK], id="switched-off"),
+        pytest.param(MISSPELT, {}, "", State.FAILED, [CORRECT], id="can-be-written"),
+        pytest.param(MISSPELT, {"AUTOGPU_COUNT": "x"}, "root", State.FAILED, [CORRECT, ASK], id="beside-own-mistake"),
+        pytest.param("", {"AUTOGPU_COUNT": "x"}, "root", State.FAILED, [CORRECT], id="own-mistake"),
+    ],
+)
+def test_mistake_in_a_file_of_root_is_a_failure_only_for_who_can_write_it(
+    healthy, tmp_path, system, environ, owner, state, remedies
+):
+    (tmp_path / "system.toml").write_text(system)
+    resolved = resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "system.toml")
+    finding = found(healthy, "policy", resolved=resolved, system_policy_owner=owner)
+    assert finding.state is state
+    assert [each for each in (CORRECT, ASK) if each in finding.remedy] == remedies
+
+
+@needs_root
+def test_owner_of_a_file_is_asked_by_a_user_who_can_not_write_it():
+    file = Path("/etc/passwd")
+
+    def as_user():
+        os.setuid(ALICE)
+        return owner_to_ask(file)
+
+    assert (owner_to_ask(file), in_a_fork(as_user)) == ("", "root")
+    assert owner_to_ask(file.parent / "autogpu" / "none.toml") == ""
 
 
 FOR_CPU = {"tensorflow": tensorflow(gpus=0), "tensorflow-for-cpu": tensorflow(build="", gpus=0)}
