@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+import re
+from typing import Any, Mapping, Sequence
 
 from autogpu.doctor.model import Facts, Finding, failed, passed
+from autogpu.frozen import Value
 from autogpu.text import counted, printable
 
 # By top-level module, Python source that puts into ``found``, after the import, ``build``, by what the framework uses
@@ -30,10 +32,41 @@ except ImportError:
 """,
 }
 
-# What pip installs, and the command that says on stderr why no GPU is found.
-_WITH_CUDA = {"tensorflow": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
+
+class CudaBuild(Value):
+    """What pip installs of a framework for GPUs.
+
+    Attributes:
+        since: The first version that has it.
+        requirement: Name of the package with its extra, without a version.
+        has_libraries: True if it brings the libraries of CUDA.
+    """
+
+    since: tuple[int, ...]
+    requirement: str
+    has_libraries: bool = True
+
+
+# Keyed by module, latest first. Source: the metadata of these versions at PyPI. From 2.1 on there is one TensorFlow
+# for CPU and GPU; its package for GPUs ends with 2.11. JAX before 0.4.23 is not at PyPI for GPUs.
+_CUDA_BUILDS: Mapping[str, Sequence[CudaBuild]] = {
+    "tensorflow": (
+        CudaBuild((2, 14), "tensorflow[and-cuda]"),
+        CudaBuild((2, 1), "tensorflow", has_libraries=False),
+        CudaBuild((0,), "tensorflow-gpu", has_libraries=False),
+    ),
+    "jax": (CudaBuild((0, 4, 23), "jax[cuda12]"),),
+}
+_PAGES = {
+    "tensorflow": "https://www.tensorflow.org/install/source#gpu names the CUDA and the cuDNN to install for it",
+    "jax": "https://docs.jax.dev/en/latest/installation.html names the wheel for this machine",
+    "torch": "https://pytorch.org/get-started/locally names the wheel for this machine",
+}
+
+# The command that says on stderr why no GPU is found.
 _SAYS_WHY = {
-    "tensorflow": "TF_CPP_MIN_LOG_LEVEL=0 {} -c 'import tensorflow as tf; tf.config.list_physical_devices()'",
+    "tensorflow": "TF_CPP_MIN_LOG_LEVEL=0 {} -c "
+    "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
     "torch": "{} -c 'import torch; torch.cuda.init()'",
 }
 
@@ -44,9 +77,7 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
     build = printable(found["build"])
     count = len(facts.inventory.devices)
     name = f"{name} {version}"
-    remedy = "https://pytorch.org/get-started/locally names the wheel for this machine"
-    if module in _WITH_CUDA:
-        remedy = facts.pip(f"install '{_WITH_CUDA[module]}=={version}'")
+    remedy = _remedy(module, version, facts, lacks_libraries=bool(build))
     if not build and not count:
         return passed(f"{name}, without CUDA, and there is no GPU to use")
     if not build:
@@ -57,3 +88,15 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
         )
         return failed(what, f"{remedy}; {_SAYS_WHY[module].format(facts.executable)} says why")
     return passed(f"{name}, {build}" + ("" if found["gpus"] is None else f", lists {counted(found['gpus'], 'GPU')}"))
+
+
+def _remedy(module: str, version: str, facts: Facts, *, lacks_libraries: bool) -> str:
+    """Say how to get a build for CUDA, or, if this is one, its libraries."""
+    public, _, _ = version.partition("+")  # no index has what NVIDIA and others add, as in 1.15.5+nv22.10
+    numbers = tuple(map(int, re.findall(r"\d+", public)))
+    build = next((build for build in _CUDA_BUILDS.get(module, ()) if build.since <= numbers), None)
+    page = _PAGES[module]
+    if build is None or (lacks_libraries and not build.has_libraries):
+        return page
+    install = facts.pip(f"install '{build.requirement}=={public}'")
+    return install if build.has_libraries else f"{install}; {page}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ FRAMEWORKS = {
     "torch": "autogpu.frameworks.torch:PyTorch",
 }
 
-# What pip installs where there is none of them.
-TO_INSTALL = "'tensorflow[and-cuda]'"
+# What pip installs if there is none of them. Python 3.8 gets TensorFlow 2.13, which has no such extra yet.
+TO_INSTALL = "'tensorflow[and-cuda]'" if sys.version_info >= (3, 9) else "tensorflow"
 
 # Their import takes less than a second and they never initialise CUDA without our hooks, so that neither the driver
 # nor the policy is read before they are used.

@@ -96,6 +96,7 @@ def answer(said, error="", timed_out=False):
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
 SETUP = "sudo $(command -v autogpu) host-setup"
 LINK = LeaseProblem(Fault.SYMLINK, "/x")
+TF_PAGE, JAX_PAGE = "https://www.tensorflow.org/install/source#gpu", "https://docs.jax.dev/"
 FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), FolderOrigin.FALLBACK, 0)
 LOST, SILENT = UnreadableDevice(1, "GPU is lost"), UnreadableDevice(2, NO_ANSWER)
 NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", FailureCause.PYNVML)
@@ -223,6 +224,32 @@ def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, 
     finding = found(healthy, "policy", resolved=resolved)
     assert (finding.state, what in finding.what) == (State.FAILED, True), finding.what
     assert finding.remedy.startswith("correct or unset it; ")
+
+
+NOT_BUILT, LISTS_NONE = {"build": "", "gpus": 0}, {"gpus": 0}
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "changes", "installs", "names_page"),
+    [
+        pytest.param(tensorflow, "2.14.0", NOT_BUILT, "'tensorflow[and-cuda]==2.14.0'", False, id="first-with-extra"),
+        pytest.param(tensorflow, "2.13.1", NOT_BUILT, "'tensorflow==2.13.1'", True, id="last-without-extra"),
+        pytest.param(tensorflow, "2.1.0", NOT_BUILT, "'tensorflow==2.1.0'", True, id="first-of-one-package"),
+        pytest.param(tensorflow, "1.15.5", NOT_BUILT, "'tensorflow-gpu==1.15.5'", True, id="package-for-gpus"),
+        pytest.param(tensorflow, "2.16.0-rc0", LISTS_NONE, "'tensorflow[and-cuda]==2.16.0-rc0'", False, id="libraries"),
+        pytest.param(tensorflow, "2.4.4", LISTS_NONE, None, True, id="libraries-without-extra"),
+        pytest.param(tensorflow, "1.15.5+nv22.10", NOT_BUILT, "'tensorflow-gpu==1.15.5'", True, id="local-version"),
+        pytest.param(jax, "0.4.23", {"build": ""}, "'jax[cuda12]==0.4.23'", False, id="jax-first-with-extra"),
+        pytest.param(jax, "0.4.22", {"build": ""}, None, True, id="jax-without-extra"),
+    ],
+)
+def test_remedy_names_what_exists_of_the_installed_version(healthy, framework, version, changes, installs, names_page):
+    facts = framework(version=version, **changes)
+    (module,) = facts["frameworks"]
+    remedy = found(healthy, module, **facts).remedy
+    page = {"tensorflow": TF_PAGE, "jax": JAX_PAGE}[module]
+    assert (page in remedy, "pip install" in remedy) == (names_page, installs is not None)
+    assert installs is None or f"pip install {installs}" in remedy
 
 
 MISSPELT, NO_SUCH_GPU, OFF = "[select]\nmood = 'calm'\n", "[select]\nexclude = ['9', '7']\n", "enabled = false\n"
