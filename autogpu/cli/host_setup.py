@@ -10,7 +10,6 @@ import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Sequence
 
 import click
 
@@ -200,7 +199,7 @@ def host_setup(is_check: bool, is_print: bool) -> int:
     return int(is_check and any(part.problem and part.is_required for part in parts))
 
 
-def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
+def _state(parts: tuple[Part, Part, Part], is_check: bool) -> list[str]:
     lines = []
     for part in parts:
         if part.problem or is_check:
@@ -210,6 +209,9 @@ def _state(parts: Sequence[Part], is_check: bool) -> list[str]:
     wanting = [part for part in parts if part.problem and part.is_required]
     if any(part.will_be_made for part in wanting):
         return [*lines, f"To set it up: {host_setup_command(sudo())}"]
-    if not wanting:
+    boot, _, _ = parts
+    if not wanting and boot.problem:
+        lines.append(f"{HOST_FOLDER} is in place until the next boot; what makes it again is not in place.")
+    elif not wanting:
         lines.append("All that is required is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

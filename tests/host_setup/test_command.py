@@ -1,6 +1,7 @@
 """What an administrator reads, what a script gets, and the policy that is proposed."""
 
 import os
+import shutil
 
 import pytest
 
@@ -59,6 +60,24 @@ def test_check_tells_each_part_and_the_way_out(run, image):
     status, said = run("--check")
     assert "All that is required is in place.\n" in said
     assert (status, f"{image.policy} does not exist." in said) == (0, True)
+
+
+@pytest.fixture
+def without_systemd(image):
+    shutil.rmtree(image.root / "run/systemd")
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=["set-up", "check"])
+def test_without_systemd_the_end_says_that_the_folder_lasts_until_the_next_boot(without_systemd, run, image, options):
+    run()
+    status, said = run(*options)
+    assert (status, "All that is required" in said) == (0, False)
+    assert f"{image.tmpfiles} has no effect: nothing on this system reads tmpfiles.d at boot.\n" in said
+    assert "  /run is emptied at boot, and then jobs coordinate in /var/tmp/autogpu.v1 again. " in said
+    assert said.splitlines()[-2:] == [
+        "/run/autogpu is in place until the next boot; what makes it again is not in place.",
+        "Containers take part with -v /run/autogpu:/run/autogpu",
+    ]
 
 
 MISSPELT = 'locked names "select.exclud", which is no key, nearest is select.exclude'
