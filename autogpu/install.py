@@ -76,6 +76,38 @@ class FreshStart(Value):
     timed_out: bool = False
 
 
+class ActiveEnvironment(Value):
+    """The environment that is activated in a shell, as ``variable`` names its folder."""
+
+    variable: str
+    folder: Path
+
+
+def active_elsewhere(
+    environ: Mapping[str, str], prefix: str = sys.prefix, base_prefix: str = sys.base_prefix
+) -> ActiveEnvironment | None:
+    """Return the active environment if it is not the one at ``prefix``; ``None`` if it is, or if none is active.
+
+    It may have no autogpu of its own, so that the shell finds another environment's on ``PATH``. A virtual environment
+    can be active inside a conda environment. The other way round nothing is known: conda activates its base environment
+    in every shell, also for those who start the autogpu of a virtual environment by its path.
+    """
+    name = "VIRTUAL_ENV" if environ.get("VIRTUAL_ENV") else "CONDA_PREFIX"
+    if not environ.get(name) or (name == "CONDA_PREFIX" and prefix != base_prefix):
+        return None
+    folder = Path(environ[name])
+    with suppress(OSError):  # it does not exist any more
+        if folder.samefile(prefix):
+            return None
+    return ActiveEnvironment(name, Path(os.path.abspath(str(folder))))  # noqa: PTH100  (resolve() follows links)
+
+
+def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
+    """Return the command that installs or removes packages of an environment; those that uv makes have no pip."""
+    program = shlex.quote(executable)
+    return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
+
+
 def site_dirs() -> tuple[Path, ...]:
     """Every folder in which this Python reads ``.pth`` files, the one for its packages first; never guessed by name."""
     paths = sysconfig.get_paths()

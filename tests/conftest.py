@@ -25,6 +25,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True)
 def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Point every directory that autogpu reads at ``tmp_path`` and clear what steers it."""
+    # An environment that is active in this shell is none of those in which a test runs `autogpu install`.
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     for name in list(os.environ):
         if name.startswith(("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "JAX_", "XLA_", "PYTORCH_", "SLURM_", "PYTHON")):
             monkeypatch.delenv(name)

@@ -16,7 +16,7 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
-from autogpu.install import HOOK, STARTERS
+from autogpu.install import HOOK, STARTERS, ActiveEnvironment
 from autogpu.policy.sources import working_directory
 from autogpu.snippet import run_snippet
 from autogpu.text import printable
@@ -41,6 +41,9 @@ TARGET = click.option(
     "--target", type=click.Path(path_type=Path), metavar="DIR", help="A folder on PYTHONPATH instead of site-packages."
 )
 PYTHON = click.option("--python", metavar="PATH", help="The environment of this Python; it needs autogpu as well.")
+THIS_PYTHON = click.option(
+    "--this-python", is_flag=True, help="This autogpu's own environment, even if another one is active."
+)
 
 
 @click.command(
@@ -60,20 +63,25 @@ Examples:
 )
 @TARGET
 @PYTHON
-def install(method: str, target: Path | None, python: str | None) -> int:
+@THIS_PYTHON
+def install(method: str, target: Path | None, python: str | None, this_python: bool) -> int:
     """Make every Python start of this environment load autogpu's hook.
 
     Writes a few small files, starts a fresh Python to prove that it loads them, and takes them away if it
     does not. Running it twice changes nothing; after an upgrade of autogpu it brings them up to date.
     """
     if python is not None:
-        return _run_by(python, "install", target, "--method", method)
+        return _run_by(python, "install", target, this_python, "--method", method)
+    elsewhere = None if target else installing.active_elsewhere(os.environ)
+    if elsewhere and not this_python:
+        raise _not_the_active_one(elsewhere, "install")
     folder = _folder(target)
     written = installing.install(folder, method)
-    # Not by the command, which may be another environment's.
-    by_target = f" --target {shlex.quote(str(folder))}" if target else ""
     owner = installing.owner_of(folder)
-    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall{by_target}"
+    # Not by the command, which may be another environment's.
+    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall"
+    undo += f" --target {shlex.quote(str(folder))}" if target else ""
+    undo += " --this-python" if elsewhere else ""
     if not target:
         prefix = Path(sys.prefix)
         has_framework = any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS)
@@ -89,6 +97,29 @@ def install(method: str, target: Path | None, python: str | None) -> int:
     click.echo("From now on, scripts of this environment get their GPU from autogpu.")
     click.echo("To undo: " + (f"remove {AUTOLOAD} by what installed it ({owner})" if owner else undo))
     return 0
+
+
+def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
+    """Return the error of a command that the shell found outside of the environment that is active in it."""
+    nothing_was, to_do, action = {
+        "install": ("nothing was written", "to install it for", "install ."),
+        "uninstall": ("nothing was removed", "to remove it from", f"uninstall {AUTOLOAD}"),
+    }[verb]
+    programs = active.folder / "bin"
+    python, command = programs / "python", shlex.quote(str(programs / "autogpu"))
+    what = f"{active.variable} is {active.folder}"
+    if (programs / "autogpu").exists():
+        there = f"{to_do} {active.folder}: {command} {verb}"
+    elif python.exists():
+        by_pip = installing.pip_command(str(python), action, has_pip=(programs / "pip").exists())
+        then = f" (in a clone of autogpu), then {command} install" if verb == "install" else ""
+        there = f"{to_do} {active.folder}: {by_pip}{then}"
+    else:
+        what += ", which has no Python" if active.folder.is_dir() else ", which does not exist"
+        there = f"activate another environment, or unset {active.variable}"
+    here = f"{to_do} {sys.prefix}: {shlex.quote(sys.executable)} -m autogpu {verb} --this-python"
+    what += f", but this autogpu is installed in {sys.prefix}: {nothing_was}"
+    return InstallError(what, remedy=f"{there}\n{here}")
 
 
 def _folder(target: Path | None) -> Path:
@@ -110,15 +141,17 @@ def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.e
     return ""
 
 
-def _run_by(python: str, verb: str, target: Path | None, *options: str) -> int:
+def _run_by(python: str, verb: str, target: Path | None, this_python: bool, *options: str) -> int:
     """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
+    if this_python:
+        raise click.UsageError("--python and --this-python exclude each other")
     # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     answer = run_snippet(executable, "import autogpu; print(1)", os.environ)
     if answer.error:
         remedy = "install autogpu for that Python as it is for this one, or name another by --python"
         raise InstallError(f"{executable} can't import autogpu: {answer.error}", remedy=remedy)
-    command = [executable, "-m", "autogpu", verb, *options]
+    command = [executable, "-m", "autogpu", verb, "--this-python", *options]
     command += ["--target", str(_folder(target))] if target else []
     return subprocess.run(command, cwd=os.path.dirname(executable), check=False).returncode  # noqa: PTH120
 
@@ -131,13 +164,17 @@ Examples:
 )
 @TARGET
 @PYTHON
-def uninstall(target: Path | None, python: str | None) -> int:
+@THIS_PYTHON
+def uninstall(target: Path | None, python: str | None, this_python: bool) -> int:
     """Remove the start-up files that install wrote, and only those.
 
     The environment is then as it was before. The package itself stays: pip uninstall autogpu removes that.
     """
     if python is not None:
-        return _run_by(python, "uninstall", target)
+        return _run_by(python, "uninstall", target, this_python)
+    elsewhere = None if target else installing.active_elsewhere(os.environ)
+    if elsewhere and not this_python:
+        raise _not_the_active_one(elsewhere, "uninstall")
     folder = _folder(target)
     removed = installing.uninstall(folder)
     for path in removed:

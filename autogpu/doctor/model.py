@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-import shlex
 from functools import partial
 from typing import Mapping, Sequence
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value
-from autogpu.install import FreshStart
+from autogpu.install import FreshStart, pip_command
 from autogpu.lease import Folder, LeaseProblem
 from autogpu.policy import Resolved
 from autogpu.selection.grants import NO_ENGINE, Grant
@@ -95,6 +94,5 @@ class Facts(Value):
         return value is not None and named_uuids(value, self.inventory, order) == ()
 
     def pip(self, action: str) -> str:
-        """The command that installs or removes packages of this environment; those that uv makes have no pip."""
-        program = shlex.quote(self.executable)
-        return f"{program} -m pip {action}" if self.has_pip else f"uv pip {action} --python {program}"
+        """Return the command that installs or removes packages of this environment."""
+        return pip_command(self.executable, action, has_pip=self.has_pip)

@@ -3,18 +3,23 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from autogpu.cli import main as frame
+from autogpu.install import ActiveEnvironment, active_elsewhere
+from tests.install.test_install import tree
 from tests.support import environments
 from tests.support.environments import ROOT
 
 LOOK = "import sys; print([f.__file__ for f in sys.meta_path if getattr(f, '__name__', '') == '_autogpu_hook'])"
 
 
-def run(*command):
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+def run(*command, **environ):
+    given = {**os.environ, **environ}
+    words = list(map(str, command))
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT, env=given)
 
 
 @pytest.fixture
@@ -55,3 +60,106 @@ def test_environment_that_has_no_autogpu_is_told_how_to_get_it(base, capsys):
 def test_python_that_is_none_is_named_and_is_not_this_one(capsys, verb, python):
     assert frame.run([verb, "--python", python]) == 1
     assert f"{python} can't import autogpu: it does not start: " in capsys.readouterr().err
+
+
+@pytest.fixture
+def elsewhere(base):
+    """An environment with autogpu, whose programs a shell finds while another environment is active."""
+    python = environments.environment(base, name="found on PATH")
+    yield python
+    run(python, "-m", "autogpu", "uninstall")
+
+
+@pytest.fixture
+def active(base, tmp_path):
+    """An active environment as `uv venv` makes it: it has neither pip nor autogpu. Returns its variables."""
+    folder = tmp_path / "active"
+    subprocess.run([str(base), "-m", "venv", "--without-pip", str(folder)], timeout=120, check=True)
+    # What Python compiles is not what is compared.
+    return {"VIRTUAL_ENV": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.slow
+def test_command_of_another_environment_than_the_active_one_writes_and_removes_nothing(elsewhere, active):
+    active["PATH"] = os.pathsep.join([f"{active['VIRTUAL_ENV']}/bin", str(elsewhere.parent), os.environ["PATH"]])
+    there, here = active["VIRTUAL_ENV"], elsewhere.parents[1]
+    site_packages = environments.site_packages(elsewhere)
+    before = tree(site_packages)
+    refused = run("sh", "-c", "autogpu install", **active)
+    assert (refused.returncode, refused.stdout, tree(site_packages)) == (1, "", before)
+    assert refused.stderr.splitlines() == [
+        f"autogpu: VIRTUAL_ENV is {there}, but this autogpu is installed in {here}: nothing was written",
+        f"autogpu: to install it for {there}: uv pip install . --python {there}/bin/python (in a clone of autogpu), "
+        f"then {there}/bin/autogpu install",
+        f"autogpu: to install it for {here}: {elsewhere} -m autogpu install --this-python",
+    ]
+    # On purpose; and what it prints as the way back is one.
+    made = run(*command_in(refused.stderr), **active)
+    assert (made.returncode, run(elsewhere, "-c", LOOK).stdout == "[]\n") == (0, False), made.stderr
+    before = tree(site_packages)
+    refused = run("sh", "-c", "autogpu uninstall", **active)
+    assert (refused.returncode, refused.stdout, tree(site_packages)) == (1, "", before)
+    assert f"uv pip uninstall autogpu-autoload --python {there}/bin/python\n" in refused.stderr
+    undone = run(*made.stdout.splitlines()[-1].partition("To undo: ")[2].split(), **active)
+    assert (undone.returncode, run(elsewhere, "-c", LOOK).stdout) == (0, "[]\n"), undone.stderr
+
+
+def command_in(message):
+    """The command at the end of the last line."""
+    return message.splitlines()[-1].rpartition(": ")[2].split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["--python", "--target"])
+def test_environment_or_folder_that_is_named_is_served_whatever_is_active(elsewhere, active, tmp_path, options):
+    given = {"--python": (sys.executable, elsewhere), "--target": (elsewhere, tmp_path)}[options]
+    made = run(given[0], "-m", "autogpu", "install", options, given[1], **active)
+    assert made.returncode == 0, made.stderr
+    undone = run(*made.stdout.splitlines()[-1].partition("To undo: ")[2].split(), **active)
+    assert (undone.returncode, undone.stdout.startswith("removed ")) == (0, True), undone.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "programs", "said"),
+    [
+        pytest.param("gone", None, "/gone, which does not exist, but this ", id="gone"),
+        pytest.param("empty", [], "/empty, which has no Python, but this ", id="no-python"),
+        pytest.param("env", ["python", "pip"], "/env/bin/python -m pip install . (in a clone", id="has-pip"),
+        pytest.param("env", ["python", "autogpu"], "/env/bin/autogpu install\n", id="has-autogpu"),
+    ],
+)
+def test_error_says_what_to_do_for_the_active_environment(elsewhere, tmp_path, folder, programs, said):
+    if programs is not None:
+        (tmp_path / folder / "bin").mkdir(parents=True)
+    for name in programs or ():
+        (tmp_path / folder / "bin" / name).touch()
+    refused = run(elsewhere, "-m", "autogpu", "install", VIRTUAL_ENV=str(tmp_path / folder))
+    assert refused.returncode == 1
+    assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "base_prefix", "expected"),
+    [
+        pytest.param({}, "base", "", id="none-active"),
+        pytest.param({"VIRTUAL_ENV": "env"}, "base", "", id="this-one"),
+        pytest.param({"VIRTUAL_ENV": "link"}, "base", "", id="this-one-by-a-link"),
+        pytest.param({"VIRTUAL_ENV": ""}, "base", "", id="empty-is-unset"),
+        pytest.param({"VIRTUAL_ENV": "inner"}, "base", "VIRTUAL_ENV", id="made-from-this-one"),
+        pytest.param({"VIRTUAL_ENV": "gone"}, "base", "VIRTUAL_ENV", id="gone"),
+        pytest.param({"VIRTUAL_ENV": "inner", "CONDA_PREFIX": "env"}, "env", "VIRTUAL_ENV", id="inside-of-conda"),
+        pytest.param({"VIRTUAL_ENV": "env", "CONDA_PREFIX": "base"}, "base", "", id="this-one-inside-of-conda"),
+        pytest.param({"CONDA_PREFIX": "other"}, "env", "CONDA_PREFIX", id="another-of-conda"),
+        pytest.param({"CONDA_PREFIX": "env"}, "env", "", id="this-one-of-conda"),
+        pytest.param({"CONDA_PREFIX": "other"}, "base", "", id="by-its-path-beside-conda"),
+    ],
+)
+def test_active_environment_is_compared_with_that_of_this_python(tmp_path, environ, base_prefix, expected):
+    for name in ("env", "base", "env/inner", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("env")
+    folders = {"inner": tmp_path / "env" / "inner"}
+    environ = {name: value and str(folders.get(value, tmp_path / value)) for name, value in environ.items()}
+    found = active_elsewhere(environ, str(tmp_path / "env"), str(tmp_path / base_prefix))
+    assert found == (ActiveEnvironment(expected, Path(environ[expected])) if expected else None)

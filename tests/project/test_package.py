@@ -49,6 +49,7 @@ def test_the_page_has_what_a_user_reads_first(page):
     assert re.findall(r"^##+ .*$", page, re.MULTILINE) == [each for each in headings if each not in left_out]
     assert page.startswith("# autogpu\n\nEvery ")
     assert "```console\n$ pip install autogpu\n$ autogpu install\n```\n" in page
+    assert "there the first line is `uv pip install autogpu`" in page
     # Nothing of a link or of a picture is left over where one was.
     assert re.findall(r"^.*(?:!\[|\]\(| [,.:]\s).*$", page, re.MULTILINE) == []
 

@@ -25,7 +25,9 @@ PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv")))
 SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 # What there was before the first test: each test has a home of its own, where uv would find nothing that it has.
-ENVIRON = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOGPU", "CUDA_", "PYTHON"))}
+# Without an environment that is active in this shell, which is none of those made here.
+_NOT_OURS = ("AUTOGPU", "CUDA_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
 
 
 def interpreter(version: str) -> Path | None:
