@@ -92,9 +92,14 @@ def install(method: str, target: Path | None, python: str | None, this_python: b
         click.echo(f"wrote {path}")
     if not written:
         click.echo(f"Everything was in place in {folder}.")
-    by_path = "" if installing.is_site_dir(folder) else f" with {folder} on PYTHONPATH"
+    is_read_always = installing.is_site_dir(folder)
+    by_path = "" if is_read_always else f" with {folder} on PYTHONPATH"
     click.echo(f"A fresh {installing.NAME}{by_path} loads {folder / HOOK}.")
-    click.echo("From now on, scripts of this environment get their GPU from autogpu.")
+    if is_read_always:
+        click.echo("From now on, scripts of this environment get their GPU from autogpu.")
+    else:
+        click.echo("Scripts of this environment get their GPU from autogpu if they are started with this variable:")
+        click.echo(f'  export PYTHONPATH={shlex.quote(str(folder))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
     click.echo("To undo: " + (f"remove {AUTOLOAD} by what installed it ({owner})" if owner else undo))
     return 0
 

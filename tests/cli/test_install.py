@@ -163,3 +163,15 @@ def test_active_environment_is_compared_with_that_of_this_python(tmp_path, envir
     environ = {name: value and str(folders.get(value, tmp_path / value)) for name, value in environ.items()}
     found = active_elsewhere(environ, str(tmp_path / "env"), str(tmp_path / base_prefix))
     assert found == (ActiveEnvironment(expected, Path(environ[expected])) if expected else None)
+
+
+@pytest.mark.parametrize("before", ["", "/some/folder"], ids=["unset", "set-before"])
+def test_target_is_named_with_the_variable_that_makes_python_read_it(tmp_path, before):
+    target = tmp_path / "my lib"
+    target.mkdir()
+    made = run(sys.executable, "-m", "autogpu", "install", "--target", target)
+    assert "From now on" not in made.stdout
+    (line,) = [line for line in made.stdout.splitlines() if "export PYTHONPATH=" in line]
+    shown = f'{line}; "$0" -c "{LOOK}"; printf %s "$PYTHONPATH"'
+    done = run("sh", "-c", shown, sys.executable, **({"PYTHONPATH": before} if before else {}))
+    assert done.stdout == f"['{target}/_autogpu_hook.py']\n" + ":".join(filter(None, [str(target), before]))
