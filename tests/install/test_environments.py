@@ -49,9 +49,9 @@ class Env:
         return started.stdout.strip()
 
 
-def ended(command, status=0, **environ):
+def ended(command, status=0, cwd=None, **environ):
     given = {**os.environ, **environ}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 

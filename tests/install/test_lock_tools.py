@@ -1,5 +1,6 @@
 """The wheel of the start-up files under the real uv: kept if a lock names it, and removed whole."""
 
+import re
 import subprocess
 import sys
 
@@ -57,8 +58,8 @@ def test_uv_keeps_what_the_lock_names(index, tmp_path):
     python = tmp_path / ".venv" / "bin" / "python"
     said = ended([str(python), "-m", "autogpu", "install"]).stderr
     assert said.endswith(
-        f"autogpu: {tmp_path / 'uv.lock'} does not name these files, so `uv sync` will remove them; "
-        "to keep them: uv add autogpu-autoload (from a clone: its folder sitecustomize_template)\n"
+        f"autogpu: {tmp_path / 'uv.lock'} does not name autogpu-autoload, so `uv sync` will remove these files; "
+        "to keep them: uv add autogpu autogpu-autoload (from a clone: uv add CLONE CLONE/sitecustomize_template)\n"
     )
     assert loads_the_hook(python)
     run("sync")
@@ -77,3 +78,22 @@ def test_uv_keeps_what_the_lock_names(index, tmp_path):
     assert files_of_ours(python) == compiled
     ended([str(python), "-m", "autogpu", "uninstall"])
     assert files_of_ours(python) == set()
+
+
+def test_project_keeps_what_it_was_told_to_add_from_a_clone(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\n'
+    )
+    python = tmp_path / ".venv" / "bin" / "python"
+
+    def run(*command):
+        # With the settings of the machine, such as its mirror of a package index.
+        return ended([*map(str, command)], cwd=tmp_path, **environments.ENVIRON)
+
+    run(UV, "sync", "--python", VERSION)
+    run(UV, "pip", "install", "--python", python, environments.wheel())
+    told = run(python, "-m", "autogpu", "install").stderr
+    command = re.search(r"from a clone: (uv add [^)]*)\)", told)[1].replace("CLONE", str(environments.ROOT))
+    run(UV, *command.split()[1:])
+    run(UV, "sync", "--locked")
+    assert loads_the_hook(python)
