@@ -16,8 +16,10 @@ from typing import Any
 import click
 import pytest
 
+from autogpu import variables
 from autogpu.cli.main import cli
 from autogpu.cli.status_screen import View, lines
+from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.history import RUNS as RUNS_TO_LEARN
 from autogpu.policy import KEYS, problems_of
 from demo import pictures
@@ -310,6 +312,19 @@ def test_a_picture_of_the_lab_is_what_a_command_prints_there(name, tmp_path, mon
     assert pictures.main([name]) == 0
     drawn, shown = tmp_path / f"{name}.svg", ROOT / "docs" / "pictures" / f"{name}.svg"
     assert WORDS.findall(drawn.read_text()) == WORDS.findall(shown.read_text())
+
+
+def test_security_page_names_each_variable_and_each_finder():
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    texts = {value for value in vars(variables).values() if isinstance(value, str)}
+    names = {text for text in texts if re.fullmatch("(AUTOGPU|CUDA)(_[A-Z]+)*", text)}
+    assert len(names) > 10
+    # Names of other programs are not in that module, and those with a prefix go on with the name of a key.
+    names |= {FORCE_GROWTH, "PYTHONPATH", f"{variables.TYPED}…"}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+    finders = [file for file in (ROOT / "autogpu").rglob("*.py") if "sys.meta_path.insert" in file.read_text()]
+    assert len(finders) == 2
+    assert [file for file in finders if f"`{name_of(file)}`" not in page] == []
 
 
 def test_the_tests_that_a_page_names_are_there():
