@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import uv
 
 import autogpu
 from autogpu.install import plan_install
@@ -25,11 +26,15 @@ def clone(tmp_path):
     return tmp_path / "clone"
 
 
-@pytest.fixture(scope="module")
-def metadata():
-    with zipfile.ZipFile(wheel()) as opened:
+def metadata_of(file):
+    with zipfile.ZipFile(file) as opened:
         (name,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         return email.message_from_string(opened.read(name).decode("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    return metadata_of(wheel())
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,20 @@ def test_the_licence_is_named_as_indexes_read_it(metadata):
     assert (metadata["License-Expression"], metadata["License"]) == ("Apache-2.0", None)
     assert not any("License" in each for each in metadata.get_all("Classifier"))
     assert metadata["Description-Content-Type"].partition(";")[0] == "text/markdown"
+
+
+@pytest.mark.slow
+def test_one_line_gives_the_package_the_address_of_the_repository(clone, tmp_path):
+    project = clone / "pyproject.toml"
+    line = 'Repository = "https://host.example/autogpu"'
+    # Commented out, as long as there is no address.
+    text, count = re.subn('^(# )?Repository = ".*"$', line, project.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert count == 1
+    project.write_text(text, encoding="utf-8")
+    build = [uv.find_uv_bin(), "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(clone)]
+    subprocess.run(build, env=ENVIRON, timeout=280, check=True)
+    (built,) = tmp_path.glob("autogpu-*.whl")
+    assert metadata_of(built).get_all("Project-URL") == ["Repository, https://host.example/autogpu"]
 
 
 @pytest.mark.parametrize("folder", ["", "sitecustomize_template"])
