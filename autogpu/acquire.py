@@ -165,7 +165,7 @@ class _Acquisition:
         shared = decide_as_member(self._request, self._family) if self._family else None
         if self._family and shared:
             return self._share(folder, self._family, shared)
-        wanted = Lease(folder, self._script, group=self._job)
+        wanted = Lease(folder, self._script, group=self._job, engine_job=self._request.grant.job)
         decision, is_held = lease.choose_and_lease(wanted, self._choose, self._processes.of)
         if decision.verdict is Verdict.WAIT:
             self._wait_begun_s = monotonic_s()
@@ -182,7 +182,7 @@ class _Acquisition:
 
     def _share(self, folder: lease.Folder, family: Family, shared: Decision) -> Holding:
         """Share the claim of the parent's job; without a lease of its own, the parent's claim still stands."""
-        own = Lease(folder, self._script, group=family.parent.group)
+        own = Lease(folder, self._script, group=family.parent.group, engine_job=self._request.grant.job)
         try:
             held = lease.acquire_lease(own, lambda *_: shared.claims or None, shared.caps)
         except LeaseUnavailable as error:

@@ -205,19 +205,18 @@ def test_lease_of_a_child_holds_the_caps_of_its_job(acquired, other, tmp_path):
     assert held.caps == {gpu(0).uuid: cap}
 
 
-@pytest.mark.parametrize(
-    ("device", "grant"),
-    [
-        pytest.param(gpu(0, pids=[7], used_gib=16, busy=90), HALF, id="beside-others"),
-        pytest.param(gpu(0), replace(HALF, rank=LocalRank(1, 2, "torchrun")), id="of-two-ranks"),
-    ],
-)
-def test_a_job_that_has_less_than_was_granted_tells_so_to_its_children_and_to_others(acquired, tmp_path, device, grant):
-    taken = acquired(asking(device, grant=grant)).decision
+def test_a_rank_that_has_less_than_was_granted_tells_so_to_its_children_and_to_others(acquired, tmp_path):
+    taken = acquired(asking(gpu(0), grant=replace(HALF, rank=LocalRank(1, 2, "torchrun")))).decision
     (holder,) = leases(tmp_path).holders
     (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()
     assert told == own
-    assert told.bytes < within_context(device.memory_total_bytes // 2)
+    assert told.bytes < within_context(12 * GIB)
+
+
+def test_lease_names_the_engines_job_by_which_others_know_the_part(acquired, tmp_path):
+    acquired(asking(gpu(0), grant=replace(HALF, job="Ray.7")))
+    (holder,) = leases(tmp_path).holders
+    assert holder.engine_job == "Ray.7"
 
 
 @pytest.mark.parametrize(

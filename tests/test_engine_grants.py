@@ -4,6 +4,7 @@ import pytest
 
 from autogpu.engines.grants import EngineFacts, RayTask, granted
 from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
+from autogpu.frozen import replace
 from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, settled
 from tests.support.values import cut, gpu, inventory
 
@@ -36,7 +37,15 @@ def shards(count, node="gpu02", visible="0"):
 
 
 def on_slurm(environ, conf=CONF):
-    return granted(environ, EngineFacts(slurm_conf=conf))
+    return replace(granted(environ, EngineFacts(slurm_conf=conf)), job="")
+
+
+def test_processes_with_one_grant_of_slurm_have_one_job():
+    def job(environ, **others):
+        return granted({**environ, VISIBLE: "0", "SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0", **others}).job
+
+    assert job(BATCH) == job(BATCH, SLURM_PROCID="1") == "Slurm.7."
+    assert len({job(BATCH), job(STEP), job(STEP, SLURM_STEP_ID="1"), job(BATCH, SLURM_JOB_ID="8")}) == 4
 
 
 @pytest.mark.parametrize(
@@ -167,6 +176,6 @@ def test_ranks_inside_a_grant():
     rank = among_same_gpus(local_rank(environ), environ)
     assert (rank.rank, rank.size, rank.launcher, rank.dividers) == (1, 2, "Slurm", 1)
     grant = granted(environ, EngineFacts(slurm_conf=CONF, rank=rank))
-    assert grant == Grant("Slurm", counts_by_bus=True, rank=rank)
+    assert grant == Grant("Slurm", counts_by_bus=True, rank=rank, job="Slurm.7.0")
     assert not grant.is_first
     assert granted({}).is_first

@@ -198,7 +198,7 @@ def test_a_long_configuration_is_read_in_no_time(tmp_path):
     environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf), "SLURMD_NODENAME": "x"}
     assert granted_here(environ).is_none
     shard = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "1"}
-    assert granted_here({**environ, **shard}) == Grant("Slurm", counts_by_bus=True)
+    assert granted_here({**environ, **shard}) == Grant("Slurm", counts_by_bus=True, job="Slurm.7.")
 
 
 def test_next_task_of_ray_is_told_once_however_often_it_is_asked_for(monkeypatch):

@@ -90,8 +90,13 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     if visible is not None and not _is_slurms_list(environ, visible, numbers):
         return NO_ENGINE  # the user's own list
-    fraction = _fraction_of_shards(environ, facts.slurm_conf, visible) or _fraction_of_mps(environ, facts.slurm_conf)
-    return Grant("Slurm", fraction=fraction, counts_by_bus=visible is not None, has_ended=facts.slurm_job_has_ended)
+    return Grant(
+        "Slurm",
+        fraction=_fraction_of_shards(environ, facts.slurm_conf, visible) or _fraction_of_mps(environ, facts.slurm_conf),
+        counts_by_bus=visible is not None,
+        has_ended=facts.slurm_job_has_ended,
+        job=f"Slurm.{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}",
+    )
 
 
 def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | None) -> bool:

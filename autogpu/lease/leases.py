@@ -121,11 +121,12 @@ class Lease(LockedFile):
     Attributes:
         identity: The fields of this process that every file of it has.
         group: Shared by the members of one job; ``""`` for a job of one process.
+        engine_job: The engine's job to which the GPUs were granted; ``""`` if there is none.
         terms: What it holds.
         problem: Why it was claimed without the host's mutex; ``None`` where it was not.
     """
 
-    def __init__(self, folder: Folder, script: str, *, group: str = "") -> None:
+    def __init__(self, folder: Folder, script: str, *, group: str = "", engine_job: str = "") -> None:
         """Hold nothing yet.
 
         Args:
@@ -135,6 +136,7 @@ class Lease(LockedFile):
         # Looks into /proc; others don't have to wait for that.
         self.identity = model.identity(script)
         self.group = group
+        self.engine_job = engine_job
         self.problem: LeaseProblem | None = None
         self.terms = Terms({})
         self._marker: ChildMarker | None = None
@@ -142,7 +144,8 @@ class Lease(LockedFile):
     def write(self, descriptor: int, terms: Terms) -> None:
         """Hold ``terms``, unless a reader would refuse them; :meth:`release` the lease if this fails."""
         name = model.new_name("job")
-        text = model.encode_lease({**self.identity, "group": self.group or name}, terms)
+        of_engine = {"engine_job": self.engine_job} if self.engine_job else {}
+        text = model.encode_lease({**self.identity, "group": self.group or name, **of_engine}, terms)
         self.terms = terms
         self.put(descriptor, name, text)
 

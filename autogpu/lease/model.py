@@ -125,6 +125,7 @@ class Holder(Value):
         group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
         claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
         caps: By GPU UUID, what each member of the job may allocate there; no entry where nothing caps them.
+        engine_job: The engine's job to which its GPUs were granted, as ``Slurm.7.0``; ``""`` if there is none.
     """
 
     name: str
@@ -138,6 +139,7 @@ class Holder(Value):
     group: str = ""
     claims: Mapping[str, int] = MappingProxyType({})
     caps: Mapping[str, Cap] = MappingProxyType({})
+    engine_job: str = ""
 
     @property
     def pid_here(self) -> int | None:
@@ -262,6 +264,7 @@ def lease_fields(raw: bytes) -> dict[str, Any]:
     return {
         **of_process,
         "group": _name(fields.get("group")),
+        "engine_job": _name(fields.get("engine_job", "")),
         "claims": _claims(fields.get("gpus")),
         "caps": _caps(fields),
     }

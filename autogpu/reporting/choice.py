@@ -96,9 +96,8 @@ def _shared_part(decision: Decision) -> str:
         return "what is free there"
     cap = decision.caps[lowest.device.uuid]
     where = "there" if len(decision.taken) == 1 else f"on GPU {lowest.device.label}"
-    return (
-        f"{size(cap.bytes)}, because other jobs have reserved {size(_reserved_bytes(lowest))} of what is free {where}"
-    )
+    free_bytes = lowest.device.memory_free_bytes or 0
+    return f"{size(cap.bytes)} of the {size(free_bytes)} free {where}, because other jobs may need the rest"
 
 
 def _reserved_bytes(candidate: Candidate) -> int:

@@ -29,6 +29,7 @@ from autogpu.selection.model import (
     VisibleSpec,
     WantedBy,
 )
+from autogpu.selection.parts import claims_in_part, parts_of
 from autogpu.selection.ranking import best_connected_first, obstacle_for_all, ranking_of, standing
 
 # Claims a whole GPU of unknown size: readers of a lease take no more than the GPU has.
@@ -40,7 +41,26 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     waiters: Sequence[Waiter] = (),
 ) -> Decision:
-    """Choose among the GPUs of a process. ``claims_on`` holds the live claims of other jobs, keyed by GPU UUID."""
+    """Choose among the GPUs of a process, or among the granted parts of them.
+
+    Args:
+        claims_on: The live claims of other jobs, keyed by GPU UUID.
+    """
+    grant = request.grant
+    fraction = grant.fraction
+    if fraction is None:
+        return _decide(request, claims_on, waiters)
+    claims_on = claims_in_part(grant, claims_on)
+    parts = parts_of(request.inventory, fraction, claims_on, request.own_pid)
+    # Those who wait for the GPU don't wait for this part of it.
+    decision = _decide(replace(request, inventory=parts), claims_on, ())
+    known = by_uuid(request.inventory.devices)
+    visible = tuple(device and known[device.uuid] for device in decision.visible)
+    caps = memory.merged((decision.caps, memory.granted_bytes(grant, visible)), lower_cap)
+    return replace(decision, request=request, visible=visible, caps=caps)
+
+
+def _decide(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]], waiters: Sequence[Waiter]) -> Decision:
     reason = why_none(request)
     if reason:
         return Decision(Verdict.CPU, reason, request)
@@ -66,7 +86,6 @@ def decide(
         request=request,
         ranking=replace(choice.ranking, candidates=tuple(ranked)),
         visible=choice.visible,
-        caps=memory.merged((decision.caps, memory.granted_bytes(request.grant, choice.visible)), lower_cap),
         held=len(choice.held),
     )
 

@@ -84,6 +84,7 @@ class Grant(Value):
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
         has_ended: The engine's job seems to have ended, and only its variables are left.
         task: What the engine calls what runs here.
+        job: Is the same for all processes to which these GPUs were granted together, and for no others of the host.
     """
 
     engine: str = ""
@@ -97,6 +98,7 @@ class Grant(Value):
     has_ended: bool = False
     rank: LocalRank | None = None
     task: str = ""
+    job: str = ""
 
     @property
     def is_none(self) -> bool:

@@ -113,7 +113,16 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
         age_s=max(ages),
         members=members,
         claims={
-            uuid: Claim(size, pids, first.uid, first.script, ages_s.get(uuid, newest_s), newest_s, caps.get(uuid, 0))
+            uuid: Claim(
+                bytes=size,
+                pids=pids,
+                uid=first.uid,
+                script=first.script,
+                age_s=ages_s.get(uuid, newest_s),
+                newest_s=newest_s,
+                cap_bytes=caps.get(uuid, 0),
+                engine_job=first.engine_job,
+            )
             for uuid, size in sizes.items()
         },
     )

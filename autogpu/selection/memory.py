@@ -79,13 +79,12 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
-    """How much a process claims that says how much, else its part of what was granted, which ``sharers`` divide."""
+    """Return how much a process claims that says how much; else its part of a GPU, which ``sharers`` divide."""
     demand = demand_told(request)
-    part = (request.grant.fraction or 1) / sharers
-    if part == 1 or not demand.is_whole:
+    if sharers == 1 or not demand.is_whole:
         or_best_effort = demand.or_best_effort or request.joins_at_once or request.has_waited
         return replace(demand, or_best_effort=or_best_effort, may_join=request.busy == "share")
-    return MemoryDemand(percent=100 * part, is_limit=True, or_best_effort=True)  # the CUDA context included
+    return MemoryDemand(percent=100 / sharers, is_limit=True, or_best_effort=True)  # the CUDA context included
 
 
 def granted_bytes(grant: Grant, devices: Sequence[Device | None]) -> Mapping[str, Cap]:
@@ -135,17 +134,19 @@ def within_context(claim_bytes: int) -> int:
 def best_effort_caps(
     beside: Iterable[tuple[Device, Sequence[Claim]]], own_pid: int | None = None, sharers: int = 1
 ) -> dict[str, Cap]:
-    """By UUID, what a best-effort job may allocate beside these claims: all that is free.
+    """Return what a best-effort job may allocate beside these claims, keyed by UUID: all that is free.
 
-    Where that is next to nothing, and the job has to start, what is not used and no job has stated, and in any case up
-    to 1 GiB that is not used, though it is claimed.
+    If that is next to nothing, and the job has to start, it is an equal part of what is not used and no job has stated:
+    the other parts are for the jobs that have yet to show what they use. In any case it is up to 1 GiB that is not
+    used, although it is claimed.
     """
     found = {}
     for device, claims in beside:
         free = free_bytes(device, own_pid, claims)
         if free is not None:
             unstated = spare_bytes(device, own_pid, [claim for claim in claims if claim.is_stated_of(device)])
-            least = max(unstated or 0, min(device.memory_free_bytes or 0, GIB))
+            newcomers = sum(not claim.is_shown_on(device) for claim in claims)
+            least = max((unstated or 0) // (newcomers + 1), min(device.memory_free_bytes or 0, GIB))
             available = free if free >= GIB else max(free, least)
             found[device.uuid] = Cap(within_context(available // sharers), CapCause.SHARED)
     return found

@@ -61,6 +61,7 @@ class Claim(Value):
             driver shows the use of the first one by then.
         newest_s: Seconds since the job's last claim of any GPU; an idle lease is counted from here.
         cap_bytes: The most that one of the job's processes may allocate; 0 if nothing caps it.
+        engine_job: The job of an engine to which the GPU, or a part of it, was granted; ``""`` if there is none.
     """
 
     bytes: int
@@ -70,6 +71,7 @@ class Claim(Value):
     age_s: float
     newest_s: float
     cap_bytes: int = 0
+    engine_job: str = ""
 
     @property
     def is_settled(self) -> bool:
@@ -243,7 +245,9 @@ class SelectionRequest(Value):
     @property
     def joins_at_once(self) -> bool:
         """True if it shares GPUs without a wait: its ``wait_s`` is 0, or its GPUs were named and no others would do."""
-        is_named = self.names_cards or len(self.numbers) == self.gpu_count > 1
+        # What a job has already taken of its part of a GPU is its own, so that its next script can wait for it.
+        is_named = self.names_cards and self.grant.fraction is None
+        is_named |= len(self.numbers) == self.gpu_count > 1
         return self.busy == "share" and (is_named or not self.wait_s)
 
     @property

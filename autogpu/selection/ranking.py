@@ -95,7 +95,7 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
     return replace(seen, claim_bytes=claim_bytes, left_bytes=left, is_best_effort=is_best_effort)
 
 
-def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
+def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int, int]:
     """By what GPUs rank, best first; those of one standing are equally good."""
     device = candidate.device
     left = candidate.left_bytes
@@ -108,6 +108,8 @@ def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int]:
         # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
         -(max(left or 0, 0) // GIB),
         100 if utilization is None else utilization,
+        # Jobs of one engine that start together all find the same readings.
+        len(candidate.claims),
     )
 
 

@@ -230,6 +230,23 @@ def test_no_way_of_starting_takes_more_than_the_part_that_was_granted(shards, sh
     assert done.taken == [{0: expected}], done.stderr
 
 
+def test_scripts_of_one_shard_have_its_half_together(shards, tmp_path):
+    run = shards.new_run(count=3)
+    job = " ".join(run.command(shards.python, 2))
+    both = ["/bin/sh", "-c", f"{job} & {job} & wait"]
+    shards.slurm.popen("--gres=shard:1", command=both, environ={"AUTOGPU_WAIT": "0"})
+    run.wait(2)
+    claimed = claims(tmp_path / "leases", shards.servers[0])
+    run.end()
+    assert sorted(each[0] for each in claimed.values()) == [0.0, 12.0]
+
+
+def test_scripts_of_one_grant_spread_over_its_gpus(four):
+    job = 'for n in 1 2 3 4 5 6; do "$@" & done; wait'
+    done = four.run(*TWO_GPUS, gib=1, jobs=6, before=["/bin/sh", "-c", job, "sh"])
+    assert sorted(gpu for taken in done.taken for gpu in taken) == [0, 0, 0, 1, 1, 1], done.stderr
+
+
 def test_half_of_a_gpu_by_mps_is_half_of_its_memory(clusters):
     done = clusters([Gpu()], mps=100).run("--gres=mps:50")
     assert done.taken == [{0: HALF}], done.stderr

@@ -387,10 +387,10 @@ def test_sentence_says_that_memory_is_limited_to_what_is_free(asked, expected):
         pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, "on GPU 0", id="of-two"),
     ],
 )
-def test_sentence_says_what_other_jobs_have_reserved_of_the_free_memory(gpus, asked, where):
+def test_sentence_says_how_much_of_the_free_memory_a_job_may_use(gpus, asked, where):
     stated = {"held": {0: claim(20)}}
     decision = decided(*gpus, wait_s=0.0, **stated, **asked)
-    expected = f"limited to 3.5 GiB, because other jobs have reserved 6.0 GiB of what is free {where}; say what"
+    expected = f"limited to 3.5 GiB of the 10.0 GiB free {where}, because other jobs may need the rest; say what"
     assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
     assert expected in why_with_cap(decision)
 

@@ -235,6 +235,7 @@ JOINED = claim(0, cap_gib=20)
 GROWN = claim(24, age_s=60.0, newest_s=1.0)
 TEN_FREE = within_context(10 * GIB)
 FIVE_FREE = within_context(int(5.5 * GIB))
+HALF_OF_FIVE = within_context(int(5.5 * GIB) // 2)
 
 
 def held(*claims, on=0):
@@ -266,7 +267,19 @@ def held(*claims, on=0):
         case("new-member-of-an-old-job", ONE, held(GROWN), verdict=TAKE),
         case("end-of-the-wait", [FULL], {**AFTER_WAIT, **held(OLD)}, cap_bytes={UUID: FIVE_FREE}),
         case("one-waiter-at-a-time", ONE, {**AFTER_WAIT, **held(JOINED)}, verdict=WAIT),
-        case("no-wait", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: FIVE_FREE}, claims={UUID: 0}),
+        case("no-wait", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: HALF_OF_FIVE}, claims={UUID: 0}),
+        case(
+            "no-wait-beside-two-that-start",
+            [gpu(0)],
+            {**WITHOUT_WAIT, "held": {0: (YOUNG, claim(0))}},
+            cap_bytes={UUID: within_context(8 * GIB)},
+        ),
+        case(
+            "no-wait-takes-the-gpu-with-fewer-jobs",
+            [gpu(0), gpu(1)],
+            {**WITHOUT_WAIT, "held": {0: YOUNG, 1: (YOUNG, claim(0))}},
+            ordinals=(0,),
+        ),
         case("end-of-the-wait-beside-a-young-need", ONE, {**AFTER_WAIT, **held(OLD, claim(1))}, verdict=TAKE),
         case(
             "end-of-the-wait-uses-a-reserved-gib",

@@ -3,6 +3,7 @@
 import pytest
 
 from autogpu.caps import Cap, CapCause
+from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Verdict
@@ -20,12 +21,19 @@ PART = 12 * GIB - CONTEXT_BYTES
 OF_LIMIT = Cap(4 * GIB, CapCause.LIMIT)
 OF_RAY = Cap(PART, CapCause.GRANT, "Ray")
 NONE = {"grant": Grant("Slurm", Denial.SLURM_GRANTED_NONE)}
-HALF = {"grant": Grant("Ray", fraction=0.5)}
+HALF = {"grant": Grant("Ray", fraction=0.5, job="Ray.7")}
+USED_BY_OTHERS = gpu(0, pids=[7], used_gib=20, busy=90)
 CHIEF = {"grant": Grant("TF_CONFIG", Denial.COORDINATOR, "chief")}
 # Ranks of an engine: one of which each has a list of its own, one that shares a half, one that its job has placed.
 LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2, "Slurm", dividers=1))}
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
+
+
+def of_job(age_s, job="Ray.7"):
+    """The claim of a process to which the whole half was granted, too."""
+    return replace(claim(12, age_s=age_s), engine_job=job)
+
 
 CAPPED = {"claims": {OTHER: 0}, "cap_bytes": {OTHER: within_context(8 * GIB)}, "is_capped_by_others": True}
 FOUR = [gpu(0, pids=[7], used_gib=9), *map(gpu, (1, 2, 3))]
@@ -48,7 +56,19 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
         case("two-for-each-rank", FOUR, TWO_EACH, ordinals=(3, 0), of_ranks=(gpu(1).uuid, gpu(3).uuid)),
         case("ranks-share-a-part", ONE, SHARING, claims={ZERO: 6 * GIB}, cap_bytes={ZERO: 6 * GIB - CONTEXT_BYTES}),
         case("the-other-half", ONE, {**HALF, "held": {0: claim(12)}}, claims={ZERO: 12 * GIB}, cap_bytes={ZERO: PART}),
-        case("without-a-wait", ONE, {**HALF, "held": {0: claim(24)}}, verdict=TAKE, claims={ZERO: 0}),
+        case("beside-others-of-the-host", [USED_BY_OTHERS], HALF, claims={ZERO: 12 * GIB}, cap_bytes={ZERO: PART}),
+        case("beside-a-claim-of-the-host", ONE, {**HALF, "held": {0: claim(24)}}, claims={ZERO: 12 * GIB}),
+        case("second-script-of-the-job", ONE, {**HALF, "held": {0: of_job(5)}}, verdict=Verdict.WAIT),
+        case("second-script-of-another-job", ONE, {**HALF, "held": {0: of_job(5, job="Ray.8")}}, verdict=TAKE),
+        case(
+            "second-script-after-a-minute",
+            [gpu(0, pids=[7], used_gib=4)],
+            {**HALF, "held": {0: of_job(60)}},
+            claims={ZERO: 0},
+            cap_bytes={ZERO: within_context(8 * GIB)},
+            is_capped_by_others=True,
+        ),
+        case("need-larger-than-the-part", ONE, {**HALF, "need_bytes": 13 * GIB}, verdict=CPU),
         case(
             "excluded-and-granted-by-the-engine",
             [BUSY],
@@ -68,7 +88,7 @@ def test_what_a_process_takes_of_a_grant(gpus, asked, expected):
         pytest.param(
             {"limit": MemoryLimit(bytes=4 * GIB)}, 4 * GIB + CONTEXT_BYTES, Cap(4 * GIB, CapCause.LIMIT), id="smaller"
         ),
-        pytest.param({"limit": MemoryLimit(bytes=20 * GIB)}, 20 * GIB + CONTEXT_BYTES, OF_RAY, id="larger"),
+        pytest.param({"limit": MemoryLimit(bytes=20 * GIB)}, 12 * GIB - 1, OF_RAY, id="larger"),
         pytest.param({"need_bytes": 4 * GIB}, 4 * GIB, OF_RAY, id="need"),
     ],
 )
