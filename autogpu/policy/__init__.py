@@ -8,12 +8,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from autogpu import variables
 from autogpu.frozen import replace
 from autogpu.policy import model, sources
-from autogpu.policy.kinds import DEFAULT_GROUP, Kind, MemoryLimit, Refused, bare, brief, group_number, of_own_groups
+from autogpu.policy.kinds import (
+    DEFAULT_GROUP,
+    LONGEST_NAME,
+    Kind,
+    MemoryLimit,
+    Refused,
+    bare,
+    brief,
+    group_number,
+    most_similar,
+    of_own_groups,
+)
 from autogpu.policy.model import (
     BY_DOTTED,
     BY_NAME,
@@ -36,7 +47,6 @@ __all__ += ["problems_of", "resolve", "working_directory"]
 
 _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
-_LONGEST_NAME = 64
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
@@ -165,8 +175,8 @@ def _meant(kind: Kind, seen: str) -> str:
     """What to write in place of a refused value, in brackets; ``""`` if it is no usual mistake."""
     text = seen.strip('"')
     hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
-    near = most_similar(text, kind.words if text != seen else ())
-    hints += [f'nearest is "{near}"'] if near else []
+    near = kind.nearest(text) if text != seen else ""
+    hints += [f"nearest is {near}"] if near else []
     return f" ({hints[0]})" if hints else ""
 
 
@@ -181,7 +191,7 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
             layer.take(keys[name], text, Origin(LayerName.ENVIRONMENT, place))
         elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
-            origin = Origin(LayerName.ENVIRONMENT, printable(name, _LONGEST_NAME))
+            origin = Origin(LayerName.ENVIRONMENT, printable(name, LONGEST_NAME))
             near = _nearest(name[len(variables.PREFIX) :])
             hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
             layer.problems.append(Problem(f"{origin} is not a variable of autogpu{hint}", origin))
@@ -252,10 +262,3 @@ def _nearest(name: str) -> Key | None:
     plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
     ends = [own for own in _CALLED if plain.endswith("_" + own)]
     return _CALLED.get(max(ends, key=len, default="") or most_similar(plain[1:], _CALLED))
-
-
-def most_similar(name: str, known: Collection[str]) -> str:
-    """Of ``known``; ``""`` if none is similar. A name may be of any length."""
-    import difflib
-
-    return "".join(difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1))

@@ -44,6 +44,8 @@ _OFF = ("0", "false", "no", "off")
 NONE = "none"
 DEFAULT_GROUP = "default"
 
+LONGEST_NAME = 64
+
 
 class Refused(Exception):
     """A value is not allowed; ``element`` names the culprit in a list or table."""
@@ -159,6 +161,18 @@ class Kind(Value):
     plain: Callable[[Any], object] = lambda value: value
     words: tuple[str, ...] = ()
     hints: tuple[tuple[str, str], ...] = ()
+
+    def nearest(self, text: str) -> str:
+        """Return the allowed word that is most similar to ``text``, as TOML writes it; ``""`` if none is similar."""
+        word = most_similar(text, self.words)
+        return toml_text(self.plain(self.read(word))) if word else ""
+
+
+def most_similar(name: str, known: Collection[str]) -> str:
+    """Return the most similar of ``known``; ``""`` if none is similar. A name may be of any length."""
+    import difflib
+
+    return "".join(difflib.get_close_matches(name[:LONGEST_NAME], known, n=1))
 
 
 def choice(*words: str) -> Kind:

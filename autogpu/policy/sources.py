@@ -12,8 +12,8 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
-from autogpu.policy.kinds import quoted
-from autogpu.policy.model import LayerName, Origin, Problem
+from autogpu.policy.kinds import Refused
+from autogpu.policy.model import BY_NAME, Key, LayerName, Origin, Problem
 from autogpu.text import printable, short_path
 from autogpu.users import UNKNOWN_UID
 from autogpu.variables import POLICY_FILE
@@ -28,6 +28,7 @@ _ITS_MODE = "it can be written"
 
 # Searched for where a pyproject.toml can't be parsed, or is not trusted enough to be.
 _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[].]""", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*\[+[ \t]*([^][\n]+)", re.MULTILINE)
 _MOST_DOTS = _DEEPEST_BRACKETS = 100
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
@@ -139,7 +140,7 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
             name = printable(str(file))
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
             raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
-        table, text = _parsed(content)
+        table, text = _parsed(content, is_shared=is_shared)
         if is_shared:
             tool = table.get("tool")
             table = tool.get("autogpu") if isinstance(tool, dict) else None
@@ -152,7 +153,7 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
     return Source(layer, file, place, table, text)
 
 
-def _parsed(content: bytes) -> tuple[Any, str]:
+def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
     try:
         # Editors on Windows put a byte order mark in front, which TOML does not know.
         text = content.decode("utf-8-sig")
@@ -170,19 +171,39 @@ def _parsed(content: bytes) -> tuple[Any, str]:
         raise_if_from_script(error)
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
         why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        line = content.decode("utf-8-sig", "replace").split("\n")[at - 1] if at else ""
-        raise UnreadableFile(f"is not valid TOML: {_mistake(line, why)}", at) from None
+        lines = content.decode("utf-8-sig", "replace").split("\n")[: at or 0]
+        raise UnreadableFile(f"is not valid TOML: {_mistake(lines, why, is_shared=is_shared)}", at) from None
 
 
-def _mistake(line: str, why: str) -> str:
-    """Name the mistake in the line at which the parser stopped, if it is a usual one; else the usual ones."""
+def _mistake(lines: Sequence[str], why: str, *, is_shared: bool) -> str:
+    """Name the mistake in the last of the lines, where the parser stopped, if it is a usual one; else the usual ones.
+
+    Args:
+        lines: Empty if the parser does not report the line.
+        is_shared: True for a file that also has tables of other programs.
+    """
+    line = lines[-1] if lines else ""
     name, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
     if why.startswith(("Cannot overwrite", "Cannot declare")):
         return f"{printable(name, 64)} is written twice"
-    # A policy takes each value as text as well.
-    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
-        return f"write {name} = {quoted(value.strip('“”'))}, not {name} = {printable(value)}"
+    tables = _HEADER.findall("\n".join(lines))
+    is_ours = not is_shared or re.match(r"tool\.autogpu\b", tables[-1] if tables else "")
+    key = BY_NAME.get(name.rpartition(".")[2]) if is_ours else None
+    if key and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
+        return _without_quotes(key, name, value)
     return f"{printable(why)} ({_USUAL_MISTAKES})"
+
+
+def _without_quotes(key: Key, name: str, value: str) -> str:
+    """Say what to write in place of a text without quotes: the value that the key reads in it, or the nearest word."""
+    text = value.strip("“”")
+    try:
+        meant = key.written(key.kind.read(text))
+    except Refused:
+        meant = key.kind.nearest(text)
+    if meant:
+        return f"write {name} = {meant}, not {name} = {printable(value)}"
+    return f"{name} can't be {printable(value)}; allowed: {key.kind.allowed}"
 
 
 def _refuse_excess(text: str) -> None:

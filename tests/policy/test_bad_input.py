@@ -8,6 +8,7 @@ from autogpu.policy.model import LayerName
 
 FILE = "~/proj/autogpu.toml"
 COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
+BUSY = '"share", "wait", "cpu" or "error"'
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", or "" for none'
 NOTHING_NEAR = "; `autogpu config` lists the keys"
@@ -33,7 +34,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     resolved = workplace.resolve({"AUTOGPU_LIMIT": "0.5", "AUTOGPU_WAIT": "soon", "AUTOGPU": "2"})
     assert resolved.policy == Policy(growth=False)
     assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "ture" (nearest is "true"); allowed: true or false; the default true is used',
+        f'{FILE}:1: enabled can\'t be "ture" (nearest is true); allowed: true or false; the default true is used',
         f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
         f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
         f'{FILE}:6: select.need can\'t be 6 (add the unit, as in "6GiB"); '
@@ -147,16 +148,21 @@ def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, wri
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
+        pytest.param("enabled = flase", "write enabled = false, not enabled = flase", id="boolean"),
+        pytest.param("growth = True", "write growth = true, not growth = True", id="boolean-of-python"),
+        pytest.param("enabled = maybe", "enabled can't be maybe; allowed: true or false", id="nothing-near"),
+        pytest.param("busy = wiat", 'write busy = "wait", not busy = wiat', id="misspelt-word"),
+        pytest.param("need = 6 apples", f"need can't be 6 apples; allowed: {SIZES}", id="wrong-unit"),
         pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
-        pytest.param("select.need = 6 GiB  # big", 'write select.need = "6 GiB", not select.need = 6 GiB', id="spaces"),
+        pytest.param("select.need = 6 GiB  # big", 'write select.need = "6GiB", not select.need = 6 GiB', id="spaces"),
         pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
         pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
-        pytest.param("devices = 0,1", 'write devices = "0,1", not devices = 0,1', id="list"),
-        pytest.param("devices = *A100*", 'write devices = "*A100*", not devices = *A100*', id="name"),
+        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="list"),
+        pytest.param("devices = *A100*", 'write devices = ["*A100*"], not devices = *A100*', id="name"),
         pytest.param("need = “6GiB”", 'write need = "6GiB", not need = “6GiB”', id="typeset-quotes"),
         pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
         pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
-        pytest.param("busy = \u202e2J", r'write busy = "\u202e2J", not busy = \u202e2J', id="hostile"),
+        pytest.param("busy = \u202e2J", rf"busy can't be \u202e2J; allowed: {BUSY}", id="hostile"),
     ],
 )
 def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
@@ -165,13 +171,28 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
     assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
 
 
-@pytest.mark.parametrize("text", ["count 2", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"])
+@pytest.mark.parametrize(
+    "text", ["count 2", "cuont = two", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
+)
 def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
     usual = 'text stands in quotes, as in "6GiB", and a key or table only once'
     assert problem.endswith(f" ({usual}); this file is ignored")
+
+
+@pytest.mark.parametrize(
+    ("table", "mistake"),
+    [
+        pytest.param("tool.autogpu.report", 'write level = "line", not level = lnie;', id="own-table"),
+        pytest.param("tool.logger", "Invalid value (text stands", id="table-of-another-program"),
+    ],
+)
+def test_line_of_another_program_is_not_judged_as_a_key(workplace, table, mistake):
+    workplace.pyproject(f"[tool.autogpu]\n[{table}]\nlevel = lnie\n")
+    (problem,) = workplace.problems()
+    assert problem.startswith(f"~/proj/pyproject.toml:3 is not valid TOML: {mistake}")
 
 
 def test_variables_that_are_no_keys_are_no_problem(workplace):
