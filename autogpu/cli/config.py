@@ -27,7 +27,8 @@ from autogpu.variables import POLICY_FILE
     epilog="""\b
 Examples:
   autogpu config
-  autogpu config check autogpu.toml""",
+  autogpu config check autogpu.toml
+  autogpu config check --help""",
 )
 @click.option("--changed", is_flag=True, help="Only the keys that are set somewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -36,6 +37,7 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     """Show every key of the policy: its value here, where it was set, and what it overrode.
 
     Exit status 1 if something in a file or variable is invalid; the problems are listed at the end.
+    `autogpu config check FILE` checks one file, whether it is in force or not.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -55,14 +57,21 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
     epilog="""\b
 Examples:
   autogpu config check autogpu.toml
-  autogpu config check ~/.config/autogpu/autogpu.toml"""
+  autogpu config check --system draft.toml"""
+)
+@click.option(
+    "--system",
+    "is_system",
+    is_flag=True,
+    help=f"Check them as {SYSTEM_FILE}, which alone may have [limits] and locked.",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def check(files: tuple[Path, ...]) -> int:
+def check(files: tuple[Path, ...], is_system: bool) -> int:
     """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
     status = 0
     for file in files:
-        problems = policy.problems_of(file.absolute(), os.environ, is_system=file.resolve() == SYSTEM_FILE)
+        counts_as_system = is_system or file.resolve() == SYSTEM_FILE
+        problems = policy.problems_of(file.absolute(), os.environ, is_system=counts_as_system)
         click.echo("\n".join(map(str, problems)) or f"{printable(str(file))}: valid")
         status |= bool(problems)
     return status

@@ -126,8 +126,10 @@ def _run(given: list[str]) -> int:
     except click.ClickException as error:
         _echo(" ".join(error.format_message().split()))
         if isinstance(error, click.UsageError):
+            # click's parser leaves the context out if an option lacks its value.
             verb = VERBS.keys() & {*given[:1]}
-            _echo(f"see `{' '.join(['autogpu', *verb])} --help`")
+            command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
+            _echo(f"see `{command} --help`")
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")

@@ -87,6 +87,21 @@ def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(
     assert (found, err, said in out) == (status, "", True), out
 
 
+AS_SYSTEM = {
+    "limits": ("locked = ['select.count']\n[limits]\nper_user = 2\n", 0, "draft.toml: valid"),
+    "misspelt-lock": ("locked = ['select.cuont']\n", 1, "nearest is select.count"),
+    "unknown-key": ("[limits]\nper_usr = 2\n", 1, "nearest is limits.per_user"),
+    "wrong-value": ("[limits]\nper_user = -1\n", 1, "limits.per_user can't be -1"),
+}
+
+
+@pytest.mark.parametrize(("text", "status", "said"), AS_SYSTEM.values(), ids=list(AS_SYSTEM))
+def test_draft_of_the_system_file_is_checked_by_its_rules(run, project, text, status, said):
+    (project / "draft.toml").write_text(text)
+    found, out, err = run("config", "check", "draft.toml", "--system")
+    assert (found, err, said in out) == (status, "", True), out
+
+
 def test_init_writes_a_file_in_which_nothing_is_set_and_each_line_can_be_switched_on(run, project):
     end = "; here and below it counts in place of any other project file"
     assert run("init") == (0, f"{WROTE}{end}\n", "")

@@ -34,6 +34,7 @@ def write_program(file, text):
 def place(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "train.py").write_text("print('trained')\n")
+    (tmp_path / "draft.toml").write_text("[limits]\nper_user = 2\n")
     write_program(tmp_path / "my-cuda-program", 'test -n "$CUDA_VISIBLE_DEVICES"')
     # A desktop's, which a test machine lacks.
     write_program(tmp_path / "bin" / "notify-send", 'test "$*" = \'GPUs are free\' -o "$*" = done')

@@ -87,6 +87,7 @@ def test_what_a_variable_does_in_an_example_is_told_above_it():
         ("instal", NEAR_INSTAL, ""),
         ("xyzzy", "No such command 'xyzzy'.", ""),
         ("config chek", "'chek'", " config"),
+        ("config check", "Missing argument 'FILES...'", " config check"),
         ("install --metod pth", "--method", " install"),
         ("run --cuont 2 -- x", "--count", " run"),
         ("wait 4121", "Got unexpected extra argument (4121)", " wait"),

@@ -225,7 +225,8 @@ def test_a_policy_can_be_read(tmp_path, block):
 
 def test_a_command_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "autogpu.toml").touch()
+    for name in ("autogpu.toml", "draft.toml"):
+        (tmp_path / name).touch()
     wrong = {}
     for where, arguments in commands():
         try:
