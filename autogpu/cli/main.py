@@ -51,6 +51,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or name the one that was probably meant."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
+            from autogpu.cli import suggestions
+
+            ctx.fail(suggestions.unknown_command(name, list(VERBS)))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table, importing none of them."""
         with formatter.section("Verbs"):
@@ -61,7 +72,6 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     help=(product or "").partition("\n")[0]
     + "\n\nInstalled once per environment; scripts stay as they are. With AUTOGPU=0 one run goes without it.",
-    commands=dict.fromkeys(VERBS),  # click looks there for the nearest to a mistyped one
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -123,13 +133,16 @@ def _run(given: list[str]) -> int:
 
         _echo(error.what, with_options(error.remedy))
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
+    except click.UsageError as error:
+        from autogpu.cli import suggestions
+
+        # click's parser leaves the context out if an option lacks its value.
+        verb = VERBS.keys() & {*given[:1]}
+        command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
+        _echo(" ".join(suggestions.message(error).split()), f"see `{command} --help`")
+        return error.exit_code
     except click.ClickException as error:
         _echo(" ".join(error.format_message().split()))
-        if isinstance(error, click.UsageError):
-            # click's parser leaves the context out if an option lacks its value.
-            verb = VERBS.keys() & {*given[:1]}
-            command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
-            _echo(f"see `{command} --help`")
         return error.exit_code
     except OSError as error:  # a full disk, say, under what is printed
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")

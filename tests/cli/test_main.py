@@ -11,12 +11,10 @@ import pytest
 
 from autogpu import __version__
 from autogpu.cli import main as frame
+from autogpu.cli import suggestions
 from autogpu.errors import InstallError
 from autogpu.policy import KEYS
 from tests.support.environments import ROOT
-
-# Since click 8.4 an error names the nearest verbs, too.
-NEAR_INSTAL = "'install'" if hasattr(click.exceptions, "NoSuchCommand") else "'instal'"
 
 
 def test_help_lists_every_verb_and_imports_none():
@@ -84,8 +82,11 @@ def test_what_a_variable_does_in_an_example_is_told_above_it():
 @pytest.mark.parametrize(
     ("arguments", "said", "verb"),
     [
-        ("instal", NEAR_INSTAL, ""),
+        ("instal", "Did you mean `autogpu install`?", ""),
         ("xyzzy", "No such command 'xyzzy'.", ""),
+        ("top", "Did you mean `autogpu status --watch`?", ""),
+        ("squeue", "Did you mean `autogpu status`?", ""),
+        ("help status", "Did you mean `autogpu --help`?", ""),
         ("config chek", "'chek'", " config"),
         ("config check", "Missing argument 'FILES...'", " config check"),
         ("install --metod pth", "--method", " install"),
@@ -101,6 +102,18 @@ def test_what_a_variable_does_in_an_example_is_told_above_it():
         ("wait --job 1 --mine --need 1G", "can't be combined with --need and --mine", " wait"),
         ("wait --timeout 100ms", 'can\'t be "100ms"', " wait"),
         ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
+        ("status --format json", "For JSON: --json", " status"),
+        ("status --query-gpu=name --format=csv", "Did you mean --json?", " status"),
+        ("status -l 2", "Did you mean --watch?", " status"),
+        ("status -o json", "Did you mean --json?", " status"),
+        ("status -n 1", "Did you mean --interval?", " status"),
+        ("status --me", "Did you mean --mine?", " status"),
+        ("status -u anna", "Did you mean --user?", " status"),
+        ("run --gpus 2 -- x", "Did you mean --count?", " run"),
+        ("run -n 2 -- x", "Did you mean --count?", " run"),
+        ("pick -i 0", "Did you mean --devices?", " pick"),
+        ("wait --mem 6G", "Did you mean --need?", " wait"),
+        ("wait -t 1h", "Did you mean --timeout?", " wait"),
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )
@@ -111,6 +124,21 @@ def test_a_wrong_word_is_told_with_the_help_of_its_verb(capsys, arguments, said,
     what, where = err.splitlines()
     assert (out, what[: len("autogpu: ")], where) == (printed, "autogpu: ", f"autogpu: see `autogpu{verb} --help`")
     assert said in what
+
+
+def test_each_suggestion_exists():
+    root = click.Context(frame.cli, info_name="autogpu")
+    commands = {verb: frame.cli.get_command(root, verb) for verb in frame.VERBS}
+    options = {option for command in commands.values() for each in command.params for option in each.opts}
+    assert set(suggestions.OPTIONS) <= options
+    names = [name for names in suggestions.COMMANDS.values() for name in names.split()]
+    assert commands.keys().isdisjoint(names)
+    assert len(names) == len(set(names))
+    for verb, *words in map(str.split, suggestions.COMMANDS):
+        known = {option for each in commands[verb].params for option in each.opts} if verb in commands else set()
+        below = getattr(commands.get(verb), "commands", {})
+        assert verb in commands or verb in ("--help", "--version")
+        assert [word for word in words if word not in known and word not in below] == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Commands and options that people know from other programs, and those of autogpu that do the same."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import click
+
+from autogpu.policy.kinds import most_similar
+
+# What autogpu has, and under which names people look for it: those of nvidia-smi, nvtop, gpustat, watch, Slurm, kubectl
+# and docker. An option counts only for the commands that have it.
+COMMANDS = {
+    "status --watch": "top htop nvtop watch monitor",
+    "status": "ps ls list show info gpus queue squeue smi gpustat",
+    "run": "exec start",
+    "run --hold": "hold reserve lock lease srun sbatch submit",
+    "pick": "get choose select find",
+    "config": "policy settings env",
+    "config check": "check validate lint",
+    "init": "new create",
+    "doctor": "diagnose debug test health",
+    "install": "enable activate",
+    "uninstall": "disable deactivate remove",
+    "host-setup": "setup setup-host",
+    "--help": "help",
+    "--version": "version",
+}
+OPTIONS = {
+    "--watch": "-l --loop -f --follow",
+    "--interval": "-i -n -lms --loop-ms --iterate",
+    "--json": "-o --output -q --query --query-gpu --query-compute-apps -x --xml-format --csv",
+    "--mine": "--me",
+    "--user": "-u --users --username",
+    "--explain": "-a --all --long -v --verbose",
+    "--on": "--host --hosts --node --nodes --nodelist",
+    "--count": "-n -G --gpus --gpus-per-node --gres --num-gpus",
+    "--devices": "-i -d --id --gpu --device --gpu-id",
+    "--need": "--mem --memory --mem-per-gpu",
+    "--timeout": "-t --time",
+    "--job": "-p --pid --jobs",
+}
+
+
+def unknown_command(name: str, known: Sequence[str]) -> str:
+    """Return the message for a command that does not exist, with the command that was probably meant."""
+    meant = [command for command, names in COMMANDS.items() if name in names.split()]
+    meant = meant or [command for command in [most_similar(name, known)] if command]
+    return " ".join([f"No such command {name!r}.", *(f"Did you mean `autogpu {command}`?" for command in meant)])
+
+
+def message(error: click.UsageError) -> str:
+    """Return the error's message, with the option that was probably meant."""
+    parameters = error.ctx.command.params if error.ctx else []
+    own = [option for parameter in parameters for option in parameter.opts]
+    if isinstance(error, click.NoSuchOption):
+        meant = [option for option, names in OPTIONS.items() if error.option_name in names.split() and option in own]
+        if meant:
+            return f"No such option {error.option_name!r}. Did you mean {' or '.join(meant)}?"
+    refused = error.param if isinstance(error, click.BadParameter) else None
+    if refused and "--format" in refused.opts and "--json" in own:
+        return f"{error.format_message()} For JSON: --json"
+    return error.format_message()
