@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import sys
 import time
@@ -51,6 +52,7 @@ Examples:
     "--on",
     "hosts",
     metavar="HOSTS",
+    multiple=True,
     help="These hosts instead, with commas between them: asks autogpu there over ssh, which must need no password.",
 )
 @click.option(
@@ -68,7 +70,7 @@ def status(
     is_explained: bool,
     as_json: bool,
     form: str | None,
-    hosts: str | None,
+    hosts: Sequence[str],
     remote_command: str,
 ) -> int:
     """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
@@ -78,7 +80,7 @@ def status(
     """
     if form:
         views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
-        _use_alone("--format prometheus", {**views, "--json": as_json, "--on": hosts is not None})
+        _use_alone("--format prometheus", {**views, "--json": as_json, "--on": bool(hosts)})
         from autogpu.status.prometheus import exposition
 
         # The format's encoding, whatever that of the terminal or of cron is.
@@ -91,11 +93,13 @@ def status(
     width = console.width if console.is_terminal else PIPE_WIDTH
     view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
     ask = _ask_here
-    if hosts is not None:
+    if hosts:
         from autogpu.status import remote
 
-        # What is no host is ssh's to refuse, which takes nothing behind its `--` for an option.
-        each_once = list(dict.fromkeys(part.strip() for part in hosts.split(",")))
+        # ssh refuses what is not a host: after its `--` it reads no options.
+        each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
+        if not each_once:
+            raise click.BadParameter("names no host", param_hint="--on")
         ask = partial(remote.ask_hosts, each_once, remote_command)
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})

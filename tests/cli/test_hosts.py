@@ -200,9 +200,33 @@ def test_ctrl_c_leaves_no_ssh_behind(stand_in, tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh on this machine")
-def test_what_is_no_host_is_no_option_of_ssh_and_each_is_asked_once(tmp_path, monkeypatch, capsys):
+def test_host_name_is_never_an_option_of_ssh(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert frame.run(["status", "--on", "-oProxyCommand=touch x, -oProxyCommand=touch x,"]) == 1
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert (first.startswith("-oProxyCommand=touch x  "), second.startswith("  ")) == (True, True)
+    assert frame.run(["status", "--on", "-oProxyCommand=>x"]) == 1
+    assert capsys.readouterr().out.startswith("-oProxyCommand=>x  ")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["--on", "lab1,,lab2"], id="empty-element"),
+        pytest.param(["--on", ",lab1,lab2, "], id="comma-at-the-ends"),
+        pytest.param(["--on", "lab1 lab2"], id="space"),
+        pytest.param(["--on", "lab1 , lab2\n"], id="space-and-comma"),
+        pytest.param(["--on", "lab1,lab2,lab1"], id="duplicate"),
+        pytest.param(["--on", "lab1", "--on", "lab2"], id="option-given-twice"),
+    ],
+)
+def test_each_host_is_asked_once(stand_in, monkeypatch, capsys, arguments):
+    ssh = stand_in('echo "no way to <$5>" >&2; exit 255')
+    monkeypatch.setenv("PATH", with_ssh(ssh)["PATH"])
+    assert frame.run(["status", *arguments]) == 1
+    assert capsys.readouterr().out == "lab1  no way to <lab1>\n\nlab2  no way to <lab2>\n"
+
+
+@pytest.mark.parametrize("hosts", ["", ",", " , "])
+def test_list_without_a_host_is_refused(capsys, hosts):
+    assert frame.run(["status", "--on", hosts]) == 2
+    message = "autogpu: Invalid value for --on: names no host\nautogpu: see `autogpu status --help`\n"
+    assert capsys.readouterr() == ("", message)
