@@ -21,7 +21,16 @@ from autogpu.frozen import Value, replace
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.choice import DISABLED
 from autogpu.reporting.gpus import gpu_names
-from autogpu.status.model import Answer, GpuStatus, HostStatus, JobStatus, Preview, UnmanagedProcess, WaiterStatus
+from autogpu.status.model import (
+    TAKEABLE,
+    Answer,
+    GpuStatus,
+    HostStatus,
+    JobStatus,
+    Preview,
+    UnmanagedProcess,
+    WaiterStatus,
+)
 from autogpu.text import GIB, counted, listed, printable, size, span
 from autogpu.users import host_setup_command, sudo
 
@@ -37,6 +46,7 @@ memory       used (full), and claimed beyond that (half full)
 claimed      promised to jobs of autogpu, in GiB
 utilization  share of the last seconds in which the GPU computed
 awaited      free, and a job in the queue goes first
+excluded     select.devices or select.exclude keeps scripts started here from it
 idle lease   held for half an hour or more, and nothing computes
 no claim     a process that autogpu does not manage
 best effort  a job that shares what others leave, and has no claim"""
@@ -156,12 +166,14 @@ def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 def _free_words(host: HostStatus) -> str:
     """How many GPUs are free; inside of what an engine granted, of those."""
-    states = [gpu.state for gpu in host.takeable if gpu.uuid in host.granted or not host.engine]
-    if not states and not host.engine:
-        return "no usable GPU"
+    states = [gpu.state for gpu in host.gpus if gpu.uuid in host.granted or not host.engine]
+    usable = [state for state in states if state in TAKEABLE]
+    excluded = f", {states.count('excluded')} excluded" if "excluded" in states else ""
+    if not usable and not host.engine:
+        return f"no usable GPU{excluded}"
     granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
     awaited = f", {states.count('awaited')} awaited" if "awaited" in states else ""
-    return f"{states.count('free')} of {counted(len(states), 'GPU')}{granted} free{awaited}"
+    return f"{states.count('free')} of {counted(len(usable), 'GPU')}{granted} free{awaited}{excluded}"
 
 
 def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:

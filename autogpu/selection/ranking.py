@@ -169,12 +169,20 @@ def _best_connected(
     return max(map(grown, uuids), key=worth)
 
 
-def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
-    """Return what keeps every job of this process from the GPU: the policy, or the GPU's mode."""
+def excluded_by(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
+    """Return which list of the policy keeps every job of this process from the GPU; ``None`` if none does."""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
         return Obstacle.NOT_AMONG_DEVICES
     if spec.admits("select.exclude", policy) and matches(device, policy.exclude):
         return Obstacle.EXCLUDED
+    return None
+
+
+def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
+    """Return what keeps every job of this process from the GPU: the policy, or the GPU's mode."""
+    excluded = excluded_by(device, policy, spec)
+    if excluded:
+        return excluded
     if device.mig_enabled:
         return Obstacle.MIG_WITHOUT_INSTANCE
     if device.compute_mode is ComputeMode.PROHIBITED:

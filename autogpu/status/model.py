@@ -11,7 +11,7 @@ from autogpu.frozen import Value, replace
 VERSION = 1
 
 # The states of a GPU that a job can have. One that it can't is "split" into MIG instances, in MIG mode with
-# "no_instance", "prohibited", or "too_small" beside larger ones.
+# "no_instance", "prohibited", "excluded" by the policy for scripts started here, or "too_small" beside larger ones.
 TAKEABLE = ("free", "awaited", "idle_lease", "busy")
 
 
@@ -150,10 +150,6 @@ class HostStatus(Value):
     engine: str = ""
     granted: tuple[str, ...] = ()
     unreadable_leases: tuple[UnreadableLease, ...] = ()
-
-    @property
-    def takeable(self) -> tuple[GpuStatus, ...]:
-        return tuple(gpu for gpu in self.gpus if gpu.state in TAKEABLE)
 
     def of_user(self, user: str | None) -> HostStatus:
         """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.

@@ -24,6 +24,7 @@ from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of
 from autogpu.selection.model import Candidate, Cause, SelectionRequest, Tier
+from autogpu.selection.ranking import excluded_by
 from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
 from autogpu.status.preview import preview, request_for_new_process
@@ -138,7 +139,7 @@ def host_status(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure and "; ".join(filter(None, (inventory.failure, gpus.driver_remedy(inventory)))),
-        gpus=tuple(_gpus(inventory, jobs, leases.queue, decision, names)),
+        gpus=tuple(_gpus(request, jobs, leases.queue, decision, names)),
         unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, policy_messages.origins(resolved)),
@@ -160,8 +161,10 @@ def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLea
 
 
 def _gpus(
-    inventory: Inventory, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
+    request: SelectionRequest, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
+    inventory = request.inventory
+    policy = request.policy
     claims = claims_by_gpu(jobs)
     causes = {each.device.uuid: each.cause for each in decision.ranking.rejected}
     for device in inventory.devices:
@@ -173,6 +176,7 @@ def _gpus(
             "split": instances,
             "no_instance": device.mig_enabled,
             "prohibited": device.compute_mode is ComputeMode.PROHIBITED,
+            "excluded": policy.enabled and excluded_by(device, policy, request.visible_spec) is not None,
             "too_small": causes.get(device.uuid) is Cause.TOO_SMALL,
             "awaited": awaited(free, queue, claims),
             device_tier.name.lower(): True,

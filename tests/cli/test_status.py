@@ -17,6 +17,7 @@ from autogpu.devices.model import ComputeMode, FailureCause, Inventory, Process,
 from autogpu.frozen import replace
 from autogpu.lease import Processes
 from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
+from autogpu.status.prometheus import exposition
 from autogpu.status.remote import from_json
 from autogpu.text import GIB
 from tests.cli.conftest import OnTerminal
@@ -350,6 +351,43 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
     assert next(screens.lines(one, View(100))).plain.endswith(", 1 job waiting")
 
 
+LISTS = {
+    "exclude": ({"AUTOGPU_EXCLUDE": "0"}, "2 of 3 GPUs free, 1 excluded", ["excluded", "free", "busy", "free"]),
+    "exclude-a-busy-one": (
+        {"AUTOGPU_EXCLUDE": "2"},
+        "3 of 3 GPUs free, 1 excluded",
+        ["free", "free", "excluded", "free"],
+    ),
+    "devices": ({"AUTOGPU_DEVICES": "2-3"}, "1 of 2 GPUs free, 2 excluded", ["excluded", "excluded", "busy", "free"]),
+    "devices-nothing": ({"AUTOGPU_DEVICES": "9"}, "no usable GPU, 4 excluded", ["excluded"] * 4),
+    "own-list-wins": (
+        {"AUTOGPU_EXCLUDE": "0", "CUDA_VISIBLE_DEVICES": "0,1"},
+        "3 of 4 GPUs free",
+        ["free", "free", "busy", "free"],
+    ),
+    "no-gpu-asked-for": (
+        {"AUTOGPU_EXCLUDE": "0", "AUTOGPU_COUNT": "0"},
+        "2 of 3 GPUs free, 1 excluded",
+        ["excluded", "free", "busy", "free"],
+    ),
+    "switched-off": ({"AUTOGPU_EXCLUDE": "0", "AUTOGPU": "0"}, "3 of 4 GPUs free", ["free", "free", "busy", "free"]),
+}
+
+
+@pytest.mark.parametrize(("environ", "head", "states"), LISTS.values(), ids=list(LISTS))
+def test_excluded_gpu_is_not_counted_as_free(environ, head, states):
+    view = host(inventory(gpu(0), gpu(1), gpu(2, used_gib=9, pids=[7]), gpu(3)), [holder("a", (2, 24))], **environ)
+    assert [each.state for each in view.gpus] == states
+    assert next(screens.lines(view, View(100))).plain.endswith(f", {head}")
+    lines = screen(view)
+    rows = [line for line in lines if re.match("GPU [0-9] ", line)]
+    assert [row.rsplit(" ", 1)[1] for row in rows] == states
+    assert any("train.py (pid 7)" in line for line in lines), "who is on an excluded GPU is shown as well"
+    metrics = exposition(view)
+    free = re.findall(r'autogpu_gpu_state{gpu="(.)".*state="free"} 1', metrics)
+    assert free == [str(index) for index, state in enumerate(states) if state == "free"]
+
+
 def test_hostile_names_do_nothing_to_a_terminal():
     evil = "\x1b[2J[red]x[/red]\u202e" + "A" * 10_000
     machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(UnreadableDevice(1, evil),))
@@ -380,7 +418,7 @@ def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     assert {line[12:13] for line in lines} <= {"", " "}
-    assert len(lines) == 11 or width < 80
+    assert len(lines) == 12 or width < 80
 
 
 @pytest.mark.slow
