@@ -19,7 +19,6 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
 from autogpu.frozen import Value, replace
 from autogpu.lease.folder import HOST_FOLDER
-from autogpu.reporting.choice import DISABLED
 from autogpu.reporting.gpus import gpu_names
 from autogpu.status.model import (
     TAKEABLE,
@@ -204,7 +203,7 @@ def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
 def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
     start = f"A script started {'there' if view.remote else 'here'} would get "
-    if not host.has_hook and preview.why != DISABLED:
+    if not host.has_hook and host.is_enabled:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "

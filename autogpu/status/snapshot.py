@@ -147,6 +147,7 @@ def host_status(
         lease_folder=folder,
         lease_folder_problem=read.problem or read.obstacle,
         has_hook=has_hook,
+        is_enabled=resolved.policy.enabled,
         host=printable(names.host, 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
