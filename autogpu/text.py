@@ -44,7 +44,7 @@ def whole_gib(size_bytes: int) -> int:
 
 
 def span(seconds: float) -> str:
-    """``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
+    """Return a measured time, rounded: ``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
     if 3600 <= seconds < 7200:
         minutes = int(seconds - 3600) // 60
         return f"1 h {minutes} min" if minutes else "1 h"
@@ -52,6 +52,19 @@ def span(seconds: float) -> str:
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def exact_span(seconds: float) -> str:
+    """Return a duration that a user has set, to the millisecond: ``2 h 30 min``, ``1 d 2 h``, ``0.5 s``."""
+    left = round(seconds, 3)
+    parts = []
+    for unit_s, unit in _SPANS:
+        whole, left = divmod(left, unit_s)
+        if whole:
+            parts.append(f"{whole:.0f} {unit}")
+    if left or not parts:
+        parts.append(f"{left:.5g} s")
+    return " ".join(parts)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

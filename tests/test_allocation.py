@@ -325,7 +325,7 @@ def test_a_job_waits_until_the_gpu_comes_free(started):
     with other_job(process.environ, claims_on(gpu(0))) as other:
         process.on_line = lambda line: other.end()
         assert process.framework.take().ordinals == (0,)
-    assert process.lines[0].startswith("waiting for a GPU, place 1 in the queue, 0 s of 60 s: no GPU is free (GPU 0: ")
+    assert process.lines[0].startswith("waiting for a GPU, place 1 in the queue, 0 s of 1 min: no GPU is free (GPU 0: ")
     assert process.claims == {0: ALL}
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from autogpu.text import GIB, MIB, counted, listed, printable, short_path, size, span
+from autogpu.text import GIB, MIB, counted, exact_span, listed, printable, short_path, size, span
 from autogpu.users import user_name
 
 
@@ -40,6 +40,24 @@ def test_sizes_spans_counts_and_lists():
     assert {seconds: span(seconds) for seconds in spans} == spans
     assert [counted(number, "GPU") for number in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
     assert [listed("abc"[:number]) for number in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0 s"),
+        (0.5, "0.5 s"),
+        (59.0, "59 s"),
+        (90.0, "1 min 30 s"),
+        (1800.0, "30 min"),
+        (9000.0, "2 h 30 min"),
+        (2.3 * 3600, "2 h 18 min"),
+        (93784.25, "1 d 2 h 3 min 4.25 s"),
+        (365 * 86400.0, "365 d"),
+    ],
+)
+def test_duration_that_a_user_has_set_is_not_rounded(seconds, shown):
+    assert exact_span(seconds) == shown
 
 
 @pytest.mark.parametrize(

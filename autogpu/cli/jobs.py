@@ -15,7 +15,7 @@ from autogpu.process import monotonic_s, unix_s
 from autogpu.selection.jobs import Job, jobs_of
 from autogpu.status.snapshot import read_leases
 from autogpu.stderr import is_terminal, say
-from autogpu.text import listed, printable, span
+from autogpu.text import exact_span, listed, printable
 from autogpu.users import user_name
 
 _LOOK_EVERY_S = 1.0
@@ -107,7 +107,7 @@ def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
         if left_s <= 0:
             still = f"{_names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
             remedy = "to wait longer: leave --timeout out; `autogpu status` shows them"
-            raise WaitTimeout(f"{still} after {span(within_s)}", remedy=remedy)
+            raise WaitTimeout(f"{still} after {exact_span(within_s)}", remedy=remedy)
         time.sleep(min(_LOOK_EVERY_S, left_s))
         left = look() or look()
     ended = f"{_names_of(jobs)} {'has' if len(jobs) == 1 else 'have'} ended"

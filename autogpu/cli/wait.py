@@ -22,7 +22,7 @@ from autogpu.reporting.gpus import labels
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.model import SelectionRequest
 from autogpu.stderr import is_terminal, say
-from autogpu.text import listed, span
+from autogpu.text import exact_span, listed
 
 # The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
 _LOOK_EVERY_S = 2.0
@@ -78,7 +78,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
         remedy = "to wait longer: leave --timeout out; `autogpu status` lists the holders"
-        raise WaitTimeout(f"gave up after {span(within_s)}: {why}", remedy=remedy)
+        raise WaitTimeout(f"gave up after {exact_span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")
     found = labels(decision.devices)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Collection, Mapping
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
-from autogpu.text import printable
+from autogpu.text import exact_span, printable
 
 SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
@@ -136,11 +136,7 @@ def size_text(size_bytes: int) -> str:
 
 def duration_text(duration_s: float) -> str:
     """A duration as a policy writes it: ``1h30m``, ``0.5s``, ``0``."""
-    parts = ""
-    for unit, factor in (("d", 86400), ("h", 3600), ("m", 60)):
-        whole, duration_s = divmod(duration_s, factor)
-        parts += f"{whole:g}{unit}" if whole else ""
-    return parts + (f"{duration_s:g}s" if duration_s else "") or "0"
+    return exact_span(duration_s).replace("min", "m").replace(" ", "") if duration_s else "0"
 
 
 class Kind(Value):
@@ -256,7 +252,7 @@ def _duration(value: Any) -> float:
         seconds = sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), (86400, 3600, 60, 1)))
     if not 0 <= seconds <= LONGEST_S:  # nor is what TOML calls nan
         raise Refused
-    return float(seconds)
+    return round(float(seconds), 3)
 
 
 def _device(item: object) -> str:

@@ -7,7 +7,7 @@ from typing import Callable
 from autogpu.lease.model import GaveUp, QueueState
 from autogpu.reporting.choice import why
 from autogpu.selection.decision import Decision
-from autogpu.text import span
+from autogpu.text import exact_span, span
 
 # Between two lines of a wait: rare enough for a log, and for what a person does in that terminal.
 _LINE_EVERY_S = 300.0
@@ -17,7 +17,7 @@ def waiting_line(state: QueueState, decision: Decision) -> str:
     """Return the line of a process in the queue."""
     gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
     # After its wait a job that shares still waits for the minute.
-    limit = f" of {span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
+    limit = f" of {exact_span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
     place = f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)}{limit}"
     return f"{place}: {why(decision)}; Ctrl-C stops"
 
@@ -25,7 +25,7 @@ def waiting_line(state: QueueState, decision: Decision) -> str:
 def gave_up(error: GaveUp) -> tuple[str, str]:
     """Return that a process has waited as long as its policy allows, and how to wait longer."""
     longer = f"to wait longer: AUTOGPU_WAIT={max(1, round(error.timeout_s / 1800))}h"
-    what = f"gave up after {span(error.timeout_s)} at place {error.position}"
+    what = f"gave up after {exact_span(error.timeout_s)} at place {error.position}"
     return what, f"{longer}; `autogpu status` lists the holders"
 
 

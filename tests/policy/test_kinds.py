@@ -42,6 +42,7 @@ TEXTS: dict[str, dict[Any, object]] = {
         "1d": 86400.0,
         "365d": 31536000.0,
         "0.5h": 1800.0,
+        "2.3h": 8280.0,
         "10min": 600.0,
         "30 min": 1800.0,  # as autogpu writes it
         "2 hours": 7200.0,

@@ -11,8 +11,8 @@ WAITING = decided(gpu(0), count=2, busy="wait", awaited=[gpu(0).uuid])
 WHY = "no GPU is free (GPU 0: a job in the queue waits for it); 2 are asked for, there are no more than 1"
 
 
-def state(waited_s, position=1, count=1):
-    return QueueState((None,) * (position - 1), count, waited_s, 1800.0)
+def state(waited_s, position=1, count=1, timeout_s=1800.0):
+    return QueueState((None,) * (position - 1), count, waited_s, timeout_s)
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,9 @@ def state(waited_s, position=1, count=1):
         (state(0.0), "waiting for a GPU, place 1 in the queue, 0 s of 30 min"),
         (state(700.0, 3), "waiting for a GPU, place 3 in the queue, 12 min of 30 min"),
         (state(1803.0, count=2), "waiting for 2 GPUs, place 1 in the queue, 30 min"),
+        (state(0.0, timeout_s=9000.0), "waiting for a GPU, place 1 in the queue, 0 s of 2 h 30 min"),
     ],
-    ids=["at-once", "behind-others", "after-its-wait"],
+    ids=["at-once", "behind-others", "after-its-wait", "limit-is-not-rounded"],
 )
 def test_line_about_a_wait(queue, expected):
     assert waiting_line(queue, WAITING) == f"{expected}: {WHY}; Ctrl-C stops"
