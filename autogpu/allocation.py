@@ -377,7 +377,7 @@ class Allocation:
             holding = acquire(request, environ, script, self.readings.take, report, self._above)
             _raise_if_refused(holding.decision)
         except GaveUp as gave_up:
-            what, remedy = waiting.gave_up(gave_up)
+            what, remedy = waiting.gave_up(gave_up, self.policy.locked)
             raise WaitTimeout(what, remedy=self.resolved.as_typed(remedy)) from None
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)

@@ -104,7 +104,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
     try:
         acquired = acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
     except GaveUp as error:
-        what, remedy = waiting.gave_up(error)
+        what, remedy = waiting.gave_up(error, resolved.policy.locked)
         raise WaitTimeout(what, remedy=remedy) from None
     if acquired.problem:
         tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))

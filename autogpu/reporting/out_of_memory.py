@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Iterable, Sequence
 
 from autogpu.caps import Cap, CapCause
+from autogpu.reporting.policy import unless_locked
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, Remedy
 from autogpu.text import GIB, listed, printable, size, whole_gib
 from autogpu.users import user_name
-from autogpu.variables import PREFIX
 
 # In one line with their names; `autogpu status` shows each.
 _MOST = 3
@@ -57,7 +57,7 @@ def out_of_memory(found: Exhaustion, *, limit_origin: str, idle_remedy: str, loc
     return [
         f"out of memory on {gpu}: {reason}{_had(found.held_bytes, found.asked_bytes)}",
         *_also_there(found.others),
-        _unless_locked(remedy, locked),
+        unless_locked(remedy, locked),
     ]
 
 
@@ -93,10 +93,3 @@ def _neighbour(other: Neighbour) -> str:
     if other.pid is None:
         return "processes that the driver does not show"
     return f"pid {other.pid}" + ("" if other.uid is None else f" of {user_name(other.uid)}")
-
-
-def _unless_locked(remedy: str, locked: Iterable[str]) -> str:
-    for key in sorted(locked):
-        if f"{PREFIX}{key.rpartition('.')[2].upper()}=" in remedy:
-            return f"{key} is locked on this host: ask who administers it"
-    return remedy

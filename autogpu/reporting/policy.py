@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterable, Iterator
 
 from autogpu.devices.model import Inventory
-from autogpu.policy.model import Resolved
+from autogpu.policy.model import BY_DOTTED, Resolved
 from autogpu.reporting.gpus import unreadable
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import UnmatchedList, matches, unmatched_lists
@@ -16,6 +16,14 @@ def origins(resolved: Resolved) -> str:
     """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
     found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
     return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
+
+
+def unless_locked(remedy: str, locked: Iterable[str]) -> str:
+    """Return ``remedy``, unless it sets a key that the host locks."""
+    for key in sorted(locked):
+        if f"{BY_DOTTED[key].variable}=" in remedy:
+            return f"{key} is locked on this host: ask who administers it"
+    return remedy
 
 
 def unmatched(resolved: Resolved, inventory: Inventory, spec: VisibleSpec) -> Iterator[str]:

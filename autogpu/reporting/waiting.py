@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Collection
 
 from autogpu.lease.model import GaveUp, QueueState
+from autogpu.policy.kinds import LONGEST_S, duration_text
 from autogpu.reporting.choice import why
+from autogpu.reporting.policy import unless_locked
 from autogpu.selection.decision import Decision
 from autogpu.text import exact_span, span
 
@@ -22,11 +24,18 @@ def waiting_line(state: QueueState, decision: Decision) -> str:
     return f"{place}: {why(decision)}; Ctrl-C stops"
 
 
-def gave_up(error: GaveUp) -> tuple[str, str]:
-    """Return that a process has waited as long as its policy allows, and how to wait longer."""
-    longer = f"to wait longer: AUTOGPU_WAIT={max(1, round(error.timeout_s / 1800))}h"
+def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
+    """Return that a process has waited as long as its policy allows, and how to wait longer, or not at all.
+
+    Args:
+        locked: Policy keys that the host locks: no remedy may name them.
+    """
+    longer_s = min(3600.0 * max(1, round(error.timeout_s / 1800)), LONGEST_S)
+    remedy = "to share a GPU instead: AUTOGPU_BUSY=share"
+    if longer_s > error.timeout_s:
+        remedy = f"to wait longer: AUTOGPU_WAIT={duration_text(longer_s)}"
     what = f"gave up after {exact_span(error.timeout_s)} at place {error.position}"
-    return what, f"{longer}; `autogpu status` lists the holders"
+    return what, f"{unless_locked(remedy, locked)}; `autogpu status` lists the holders"
 
 
 class WaitingReport:

@@ -1,8 +1,11 @@
 """The line about a wait, and when it is printed."""
 
+import re
+
 import pytest
 
 from autogpu.lease import GaveUp, QueueState
+from autogpu.policy.kinds import DURATION
 from autogpu.reporting.waiting import WaitingReport, gave_up, waiting_line
 from tests.support.selections import decided
 from tests.support.values import gpu
@@ -51,8 +54,26 @@ def test_line_about_a_wait_is_printed_at_once_and_at_another_place(looks, printe
     assert printed == printed_at_s
 
 
-@pytest.mark.parametrize(("timeout_s", "hours"), [(0.0, 1), (1800.0, 1), (7200.0, 4)])
-def test_end_of_a_wait_names_the_place_and_a_longer_wait(timeout_s, hours):
-    what, remedy = gave_up(GaveUp(timeout_s, 3))
+LOCKED = "is locked on this host: ask who administers it"
+SHARE = "to share a GPU instead: AUTOGPU_BUSY=share"
+YEAR_S = 365 * 86400.0
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "locked", "expected"),
+    [
+        pytest.param(0.0, (), "to wait longer: AUTOGPU_WAIT=1h", id="no-wait"),
+        pytest.param(1800.0, (), "to wait longer: AUTOGPU_WAIT=1h", id="default"),
+        pytest.param(7200.0, (), "to wait longer: AUTOGPU_WAIT=4h", id="twice-as-long"),
+        pytest.param(300 * 86400.0, (), "to wait longer: AUTOGPU_WAIT=365d", id="no-more-than-the-policy-allows"),
+        pytest.param(YEAR_S, (), SHARE, id="longest-wait"),
+        pytest.param(1800.0, ["select.wait"], f"select.wait {LOCKED}", id="wait-is-locked"),
+        pytest.param(YEAR_S, ["select.busy"], f"select.busy {LOCKED}", id="busy-is-locked"),
+    ],
+)
+def test_end_of_a_wait_names_a_remedy_that_the_policy_accepts(timeout_s, locked, expected):
+    what, remedy = gave_up(GaveUp(timeout_s, 3), locked)
     assert what.startswith("gave up after ") and what.endswith(" at place 3")
-    assert remedy == f"to wait longer: AUTOGPU_WAIT={hours}h; `autogpu status` lists the holders"
+    assert remedy == f"{expected}; `autogpu status` lists the holders"
+    advised = re.search("AUTOGPU_WAIT=(.*);", remedy)
+    assert advised is None or DURATION.read(advised[1]) > timeout_s
