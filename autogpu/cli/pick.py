@@ -54,7 +54,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     if resolved.policy.count == 0:
         return _pick_none(choice.COUNT_IS_ZERO, form)
     try:
-        request = request_gpus(resolved, os.environ)
+        request = request_gpus(resolved, os.environ, without_driver="for a program that can use the CPU: --busy cpu")
     except NoDriver as error:
         if resolved.policy.busy != "cpu":
             raise

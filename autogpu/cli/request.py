@@ -86,14 +86,21 @@ class NoDriver(DriverUnavailable):
     """This is a machine without NVIDIA GPUs."""
 
 
-def request_gpus(resolved: Resolved, environ: Mapping[str, str], own_pid: int | None = None) -> SelectionRequest:
-    """The request of a process that could see all GPUs of the pool, which is not empty, in the pool's order.
+def request_gpus(
+    resolved: Resolved, environ: Mapping[str, str], *, without_driver: str, own_pid: int | None = None
+) -> SelectionRequest:
+    """Return the request of a process that could see all GPUs of the pool, which is not empty, in the pool's order.
 
-    An error says why there is none, :class:`NoDriver` that there are no GPUs.
+    Args:
+        without_driver: The command's remedy for a machine that has no NVIDIA driver.
+
+    Raises:
+        NoDriver: The machine has no NVIDIA driver.
+        AutoGpuError: There is another reason why the pool is empty.
     """
     inventory = probe.finish(probe.start(os.environ))
     if inventory.has_no_driver:
-        raise NoDriver("no NVIDIA driver on this machine", remedy="start the program without autogpu")
+        raise NoDriver("no NVIDIA driver on this machine", remedy=without_driver)
     if inventory.failure:
         raise DriverUnavailable(printable(inventory.failure), remedy=driver_remedy(inventory))
     request = request_here(resolved, inventory, environ, own_pid)

@@ -85,8 +85,9 @@ def _end_unstarted(name: str, error: OSError) -> NoReturn:
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
     script = command_name(command)
     is_quiet = resolved.policy.level == "quiet"
+    remedy = "to start the command without a GPU: --busy cpu"
     try:
-        request = request_gpus(resolved, environ, own_pid=os.getpid())
+        request = request_gpus(resolved, environ, without_driver=remedy, own_pid=os.getpid())
     except NoDriver as error:
         if resolved.policy.busy == "error":
             raise

@@ -71,7 +71,8 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
             option = "--job" if names else "--mine"
             raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
         return wait_for_jobs(names, within_s)
-    request = request_gpus(resolve_flags(flags), os.environ)
+    remedy = "waiting can't help; `autogpu doctor` says how a container gets its host's GPUs"
+    request = request_gpus(resolve_flags(flags), os.environ, without_driver=remedy)
     # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
     request = replace(request, busy="wait")
     decision = _decision_at_the_end(request, within_s)

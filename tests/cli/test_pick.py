@@ -101,6 +101,20 @@ def test_where_every_gpu_is_lost_that_is_said(tmp_path, lease_folder, command):
     assert "CUDA_VISIBLE_DEVICES" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        ("pick", "for a program that can use the CPU: --busy cpu"),
+        ("wait", "waiting can't help; `autogpu doctor` says how a container gets its host's GPUs"),
+        ("run --hold --busy error -- true", "to start the command without a GPU: --busy cpu"),
+    ],
+    ids=["pick", "wait", "run"],
+)
+def test_each_command_has_its_own_remedy_for_a_machine_without_a_driver(capsys, command, remedy):
+    assert frame.run(command.split()) == 1
+    assert capsys.readouterr().err == f"autogpu: no NVIDIA driver on this machine\nautogpu: {remedy}\n"
+
+
 NO_DRIVER, IS_ZERO = "no NVIDIA driver on this machine\n", "no GPU: select.count is 0\n"
 
 
