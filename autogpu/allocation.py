@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
-from autogpu import engines, stderr
+from autogpu import engines, stderr, uncaught
 from autogpu.acquire import Holding, acquire, is_sufficient, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
@@ -379,6 +379,10 @@ class Allocation:
         except GaveUp as gave_up:
             what, remedy = waiting.gave_up(gave_up, self.policy.locked)
             raise WaitTimeout(what, remedy=self.resolved.as_typed(remedy)) from None
+        except KeyboardInterrupt as error:
+            if report.is_waiting:
+                uncaught.show_line(error, waiting.STOPPED)
+            raise
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise

@@ -1,14 +1,37 @@
-"""The exception that ends a process or a cell, from what Python and IPython keep of it. No hook is replaced."""
+"""The exception that ends a process or a cell, from what Python and IPython keep of it."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+from types import TracebackType
 from typing import Any, Callable, Iterator
 
 from autogpu.errors import ignoring
 from autogpu.process import is_worker
+from autogpu.stderr import say
+
+# The attribute of an exception that has the line to print in place of its traceback.
+_LINE = "_autogpu_line"
+
+
+def show_line(error: BaseException, line: str) -> None:
+    """Print ``line`` in place of the traceback if ``error`` ends the script, which exits as it would without autogpu.
+
+    A script that catches the error gets it unchanged. An excepthook that the script or a library has set stays.
+    """
+    setattr(error, _LINE, line)
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _line_or_traceback
+
+
+def _line_or_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    line = getattr(error, _LINE, None)
+    if line is None:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        say(line)
 
 
 def at_end(look: Callable[[BaseException | None], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -50,6 +51,46 @@ def test_what_ends_a_script(version, script, told):
     assert done.stdout.splitlines() == told
     assert "autogpu" not in done.stderr.replace(str(ROOT), "")
     assert done.returncode == (1 if told or "exit" in script else 0)
+
+
+# The lines on stderr of a script that Ctrl-C ends while it waits, by its code around the wait.
+WAITS = """
+import os, signal, sys
+from autogpu.uncaught import show_line
+def wait():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt as error:
+        show_line(error, "stopped")
+        raise
+"""
+OWN_HOOK = "sys.excepthook = lambda kind, *rest: print('own', kind.__name__, file=sys.stderr)\n"
+CAUGHT = "try:\n    wait()\nexcept KeyboardInterrupt:\n    "
+INTERRUPTED = {
+    "line": ("wait()", ["autogpu: stopped"], True),
+    "raised-again": (f"{CAUGHT}raise", ["autogpu: stopped"], True),
+    "caught": (f"{CAUGHT}pass", [], False),
+    "own-hook": (f"{OWN_HOOK}wait()", ["own KeyboardInterrupt"], True),
+    "later-error-of-the-script": (f"{CAUGHT}pass\n1 / 0", ["ZeroDivisionError: division by zero"], False),
+    "own-hook-for-a-later-error": (f"{CAUGHT}pass\n{OWN_HOOK}1 / 0", ["own ZeroDivisionError"], False),
+    "later-ctrl-c": (f"{CAUGHT}os.kill(os.getpid(), signal.SIGINT)", ["KeyboardInterrupt"], True),
+}
+
+
+@pytest.mark.parametrize(("script", "last_lines", "by_signal"), INTERRUPTED.values(), ids=list(INTERRUPTED))
+@pytest.mark.parametrize("version", VERSIONS)
+def test_ctrl_c_in_a_wait_ends_a_script_with_one_line(version, script, last_lines, by_signal):
+    def ended(code):
+        command = [python(version), "-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\n{script}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = ended(WAITS)
+    lines = done.stderr.splitlines()
+    assert lines[-1:] == last_lines
+    assert len(lines) <= 1 or "Traceback (most recent call last):" in lines
+    without = ended(WAITS.replace('show_line(error, "stopped")', "pass"))
+    assert done.returncode == without.returncode, "as without autogpu"
+    assert (done.returncode == -signal.SIGINT) == (by_signal and version != "3.7")
 
 
 # Ends a worker, by an error that is printed there, or that is written down for its parent.

@@ -14,6 +14,9 @@ from autogpu.text import exact_span, span
 # Between two lines of a wait: rare enough for a log, and for what a person does in that terminal.
 _LINE_EVERY_S = 300.0
 
+# The line of a process that Ctrl-C ends in the queue.
+STOPPED = "stopped while waiting for a GPU"
+
 
 def waiting_line(state: QueueState, decision: Decision) -> str:
     """Return the line of a process in the queue."""
@@ -45,6 +48,11 @@ class WaitingReport:
         self._say = say
         self._printed_s = -_LINE_EVERY_S
         self._position = -1
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if the process has entered the queue."""
+        return self._position != -1
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
         if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:

@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from tests.gpusim import Server
+from tests.gpusim import Gpu, Server
 from tests.support import environments
+from tests.support.holders import other_job
 from tests.support.tensorflow_runner import CONTEXT, LAB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -33,11 +34,15 @@ print(json.dumps({"said": said, "held": held, "held_afterwards": leased()}))
 """
 
 
-@pytest.mark.thorough
-def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_path, lease_folder):
+def kernel_python():
+    """The Python of an environment with TensorFlow, the hook, and a kernel with its client."""
     base = environments.tensorflow()
     wanted = ("ipykernel>=6", "nbclient>=0.8", "nbformat>=5")
-    python = environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)
+    return environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)
+
+
+@pytest.mark.thorough
+def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_path, lease_folder):
     fill = "while len(kept) < 30: kept.append(tf.random.uniform((256, 1024, 1024)))"
     cells = [
         "import tensorflow as tf\nkept = []",
@@ -53,7 +58,7 @@ def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_pa
     (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
     with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
         done = server.run(
-            [str(python), "-c", CLIENT],
+            [str(kernel_python()), "-c", CLIENT],
             input=json.dumps(cells),
             environ={"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3"},
             timeout=600,
@@ -71,3 +76,28 @@ def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_pa
     assert why == [False, False, False, False, True, False, True] * 2
     assert ["autogpu:" in text for text in second] == why[7:]
     assert ["autogpu:" in text for text in first] == [False, False, True, False, True, False, True]
+
+
+@pytest.mark.thorough
+def test_interrupted_wait_ends_the_cell_and_the_kernel_lives(tmp_path, lease_folder):
+    interrupt = "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()"
+    cells = [
+        "import os, signal, threading\nimport tensorflow as tf",
+        f"{interrupt}\ntf.random.uniform((2, 2))\nprint('not reached')",
+        "print('alive')",
+    ]
+    environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3", "AUTOGPU_BUSY": "wait"}
+    with Server([Gpu()], folder=tmp_path, context=CONTEXT) as server, other_job(
+        environ, {server.gpus[0].uuid: 24 << 30}
+    ):
+        done = server.run(
+            [str(kernel_python()), "-c", CLIENT],
+            input=json.dumps(cells),
+            environ=environ,
+            timeout=600,
+            cwd=str(tmp_path),
+        )
+    assert done.returncode == 0, done.stderr
+    _, waited, after, _, again, after_again = json.loads(done.stdout.splitlines()[-1])["said"]
+    assert waited.startswith("autogpu: waiting for a GPU, place 1 in the queue")
+    assert (again, after, after_again) == ("", "alive\n", "alive\n")
