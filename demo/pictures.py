@@ -1,7 +1,8 @@
 """``make pictures``: the pictures of the README and the documents, drawn from what the commands really print.
 
-``status`` and ``explain`` show the server of ``make lab`` as it is at first. The jobs are processes, which claim GPUs
-and take memory as any job does; the users, the pids, the host and the hour are made up.
+``status`` and ``explain`` show the server of ``make lab`` as it is at first, but with a lost GPU in place of the one
+that has memory faults. The jobs are processes, which claim GPUs and take memory as any job does; the users, the pids,
+the host and the hour are made up.
 
 ``lab-day`` is the table of ``benchmarks/lab_day.py`` for its default server.
 

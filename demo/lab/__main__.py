@@ -25,6 +25,7 @@ from tests.support import environments
 
 FLEET = "rtx-4090"
 OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
+CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # the environment with TensorFlow is there
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 
 SHELL = """\
@@ -50,6 +51,7 @@ come and go: {people}. All run as you; a script's name says whose it is.
   autogpu run --hold -- python job.py   a program that uses CUDA
   autogpu wait --count 2                until two GPUs are free
   python train.py                       a Keras script that names no GPU; needs `make demo`
+  AUTOGPU=0 python train.py             the same without autogpu: on GPU 0, beside dora's job
 
 Another shell on it, in another terminal: {shell}
 `exit` ends the server. Other servers, such as dgx-a100: make lab FLEET=dgx-a100.
@@ -93,6 +95,7 @@ def main() -> int:
 
 def _become_process_on_server(fleet: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_AUTOGPU_AND_CUDA)}
+    environ.update({name: os.environ[name] for name in [CACHE_OF_TESTS] if name in os.environ})
     again = [sys.executable, "-m", "demo.lab", "--fleet", fleet, "--on-server"]
     os.execve(sys.executable, [sys.executable, "-m", "tests.gpusim", "--fleet", fleet, "--", *again], environ)
 

@@ -54,6 +54,8 @@ LARGE = (
         "emil", "resnet.py", 0.71, settings={"AUTOGPU_COUNT": "2"}, utilization=93, minutes=75, pid=22306, stays_s=100
     ),
 )
+# It has run since before the fault of its GPU, which gets no other job.
+ON_FAULTY_GPU = Part("emil", "diffusion.py", 0.55, utilization=76, minutes=15 * 60)
 WAITING = Part(
     "fatma",
     "sweep.py",
@@ -69,17 +71,19 @@ COMING = (
     (5, Part("fatma", "segment.py", 0.7, utilization=88, stays_s=35)),
     (11, Part("ben", "augment.py", 0.4, need=0.5, utilization=41, stays_s=25)),
 )
-GPUS_OF_ALL, GPUS_WITH_A_LOST_ONE, GPUS_WITH_A_NOTEBOOK, GPUS_OF_SEVERAL = 7, 5, 4, 3
+GPUS_OF_ALL, GPUS_WITH_A_FAULTY_ONE, GPUS_WITH_A_NOTEBOOK, GPUS_OF_SEVERAL = 7, 5, 4, 3
 MOST_FOR_VISITORS = 2
 
 
-def lost_gpu(gpus: int) -> int | None:
-    """Return the index of the GPU that has fallen off the bus; ``None`` on a server with few GPUs."""
-    return gpus - 1 if gpus >= GPUS_WITH_A_LOST_ONE else None
+def faulty_gpu(gpus: int) -> int | None:
+    """Return the index of the GPU that has a fault; ``None`` on a server with few GPUs."""
+    return gpus - 1 if gpus >= GPUS_WITH_A_FAULTY_ONE else None
 
 
 def scene_for(gpus: int, *, is_cut: bool = False) -> tuple[Part, ...]:
     """Return the first jobs of a server, in the order of their start; one of two or more GPUs stays free.
+
+    The GPU that has a fault gets none of them.
 
     ``is_cut`` means that some of the GPUs are cut into MIG instances.
     """
@@ -90,7 +94,7 @@ def scene_for(gpus: int, *, is_cut: bool = False) -> tuple[Part, ...]:
         return (UNMANAGED, *notebook, LARGE[0], *parts, WAITING)
     if gpus < GPUS_OF_ALL:
         # Without a list the second one would take the free GPU, and others follow NVLinks.
-        last = gpus - 1 if lost_gpu(gpus) is None else gpus - 2
+        last = gpus - 1 if faulty_gpu(gpus) is None else gpus - 2
         small = SMALL if gpus >= GPUS_OF_SEVERAL else ()
         listed = [on(part, str(last)) for part in notebook]
         listed += [on(part, str(last - len(notebook))) for part in small]

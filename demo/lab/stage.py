@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Iterator, Mapping
 
-from demo.lab.scene import MOST_FOR_VISITORS, Part, comings, lost_gpu, scene_for
+from demo.lab.scene import MOST_FOR_VISITORS, ON_FAULTY_GPU, Part, comings, faulty_gpu, on, scene_for
 from tests.gpusim.__main__ import fleet_named
 from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import write_fleet
@@ -55,9 +55,14 @@ class Stage:
         self._running: list[Running] = []
         gpus = list(self._fleet.gpus)
         self._parts = scene_for(len(gpus), is_cut=any(gpu.mig is not None for gpu in gpus))
-        lost = lost_gpu(len(gpus))
-        if lost is not None and self._is_ours:
-            gpus[lost] = replace(gpus[lost], nvml="GPU_IS_LOST")
+        faulty = faulty_gpu(len(gpus))
+        if faulty is not None and self._is_ours:
+            if is_still:
+                gpus[faulty] = replace(gpus[faulty], nvml="GPU_IS_LOST")
+            else:
+                # Not lost: TensorFlow makes a context on every GPU, so that a script without autogpu would fail.
+                gpus[faulty] = replace(gpus[faulty], ecc=True, uncorrected_errors=3)
+                self._parts = (on(ON_FAULTY_GPU, str(faulty)), *self._parts)
             self._fleet = replace(self._fleet, gpus=tuple(gpus))
             write_fleet(self._fleet, folder)
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.gpusim.fleets import FLEETS
 from tests.lease.conftest import until
+from tests.support import environments
 from tests.support.environments import ROOT
 from tests.support.terminal import PATIENCE_S, Terminal
 
@@ -25,7 +26,7 @@ def terminals():
     with tempfile.TemporaryDirectory(prefix="lab-test-", ignore_cleanup_errors=True) as folder, ExitStack() as opened:
         Path(folder).chmod(0o755)
         # The person's own start-up file is no part of this.
-        environ = {**os.environ, "TMPDIR": folder, "HOME": folder}
+        environ = {**os.environ, "TMPDIR": folder, "HOME": folder, "AUTOGPU_TEST_CACHE": str(environments.CACHE)}
 
         def open_one(*arguments: str) -> Terminal:
             command = [sys.executable, "-m", "demo.lab", *arguments]
@@ -66,12 +67,22 @@ def test_lab_has_people_a_queue_and_a_free_gpu(terminals):
     assert notebook["jobs"][0]["age_s"] > 25 * 3600
     assert [gpu["index"] for gpu in found["gpus"] if gpu["unmanaged_processes"]] == [0]
     assert found["queue"][0]["script"] == "fatma-sweep.py"
-    assert [gpu["index"] for gpu in found["unreadable"]] == [7]
+    assert [gpu["index"] for gpu in found["gpus"] if gpu["health_problems"]] == [7]
     held = first.type("autogpu run --hold -- autogpu status --mine | cat").text
-    assert re.search(r"GPU \d for autogpu: the idlest of 7", held), held
+    assert re.search(r"GPU \d for autogpu: the idlest of 8", held), held
     assert re.search("ok +environment", first.type("autogpu doctor").text)
     shell = re.search(r"in another terminal: (\S+)", first.greeting)[1]
-    assert "1 of 7 GPUs free" in first.type(f"echo 'autogpu status; exit' | {shell}").text, "a second shell"
+    assert "1 of 8 GPUs free" in first.type(f"echo 'autogpu status; exit' | {shell}").text, "a second shell"
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["python train.py", "AUTOGPU=0 python train.py"])
+def test_script_runs_in_the_lab_with_and_without_autogpu(terminals, command):
+    environments.tensorflow_with_autogpu()
+    shown = terminals().type(f"TF_CPP_MIN_LOG_LEVEL=3 {command}; echo ended with $?").text
+    assert "ended with 0" in shown, shown
+    assert ("autogpu: GPU 1 " in shown) == (not command.startswith("AUTOGPU=0"))
 
 
 @pytest.mark.slow
