@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.frameworks.base import HookedFramework
 
+# The hook notices its import as well, in the worker processes of Ray.
+RAY = "ray"
+
 # Of this process; ``None`` where autogpu does nothing.
 allocation: Allocation | None = None
 
@@ -89,7 +92,7 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        if framework in imported:
+        if framework in imported or framework == RAY:
             return
         begun = None if framework in frameworks.LATE else _begin(started_with)
         new = frameworks.load(framework)(lambda: _begin(started_with), guard)
@@ -101,7 +104,11 @@ def before_import(framework: str, started_with: str | None) -> None:
 def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
-        if framework in imported:
+        if framework == RAY:
+            from autogpu import ray_tasks
+
+            ray_tasks.before_each_task(ray_tasks.pass_on)
+        elif framework in imported:
             imported[framework].imported()
 
 

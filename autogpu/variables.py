@@ -16,6 +16,7 @@ LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # number/count/job of a worker that a program started together with others
 LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # how many GPUs a library such as Lightning got, for its ranks
+RAY_TASK = PREFIX + "RAY_TASK"  # what Ray assigned to a task, for the programs that the task starts
 
 # A process passes these to autogpu in its children: the value of CUDA_VISIBLE_DEVICES that CUDA reads, the value
 # without autogpu, and the value that the script finds, if it differs from the one without autogpu.
@@ -31,5 +32,5 @@ ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes 
 TYPED = PREFIX + "RUN_"
 
 # Variables with the prefix AUTOGPU_ that are neither keys of the policy nor mistakes.
-INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT)
+INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT, RAY_TASK)
 INTERNAL_PREFIXES = (ORIGINAL_PREFIX, PREFIX + "TEST_", TYPED)

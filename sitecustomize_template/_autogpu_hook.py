@@ -69,3 +69,6 @@ install()
 # posix.environ is a plain dictionary; reading os.environ takes ten times as long.
 if getattr(sys.modules.get("posix"), "environ", {}).get(b"AUTOGPU_ORIG_WRITTEN"):
     find_spec("torch.")
+# In a worker process of Ray, autogpu tells the programs that a task starts what Ray assigned to the task.
+if b"RAY_RAYLET_PID" in getattr(sys.modules.get("posix"), "environ", ()):
+    frameworks += ("ray",)

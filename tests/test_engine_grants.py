@@ -2,9 +2,10 @@
 
 import pytest
 
-from autogpu.engines.grants import EngineFacts, RayTask, granted
+from autogpu.engines.grants import EngineFacts, granted
 from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
 from autogpu.frozen import replace
+from autogpu.ray_tasks import RayTask
 from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, settled
 from tests.support.values import cut, gpu, inventory
 
@@ -122,16 +123,18 @@ RAY = {"RAY_RAYLET_PID": "7"}
 @pytest.mark.parametrize(
     ("task", "environ", "expected"),
     [
-        pytest.param(RayTask(1, ("2",), True), {VISIBLE: "2"}, Grant("Ray"), id="whole"),
-        pytest.param(RayTask(0.5, ("2",), True), {VISIBLE: "2"}, Grant("Ray", fraction=0.5), id="half"),
-        pytest.param(RayTask(0, (), True), {}, NONE_FROM_RAY, id="zero"),
-        pytest.param(RayTask(0, (), False), {}, Grant(), id="zero-of-none"),
-        pytest.param(RayTask(2, ("1", "3"), True), {}, Grant("Ray", visible="1,3"), id="noset"),
+        pytest.param(RayTask(1, ("2",), True, worker=41), {VISIBLE: "2"}, Grant("Ray"), id="whole"),
+        pytest.param(RayTask(0.5, ("2",), True, worker=41), {VISIBLE: "2"}, Grant("Ray", fraction=0.5), id="half"),
+        pytest.param(RayTask(0, (), True, worker=41), {}, NONE_FROM_RAY, id="zero"),
+        pytest.param(RayTask(0, (), False, worker=41), {}, Grant(), id="zero-of-none"),
+        pytest.param(RayTask(2, ("1", "3"), True, worker=41), {}, Grant("Ray", visible="1,3"), id="noset"),
         pytest.param(None, {VISIBLE: "2"}, Grant(), id="not-connected"),
     ],
 )
 def test_ray(task, environ, expected):
-    assert granted({**RAY, **environ}, EngineFacts(ray=task)) == expected
+    found = granted({**RAY, **environ}, EngineFacts(ray=task))
+    assert replace(found, job="") == expected
+    assert found.job == ("Ray.41" if found.engine and not found.is_none else "")
     assert granted(environ, EngineFacts(ray=task)) == Grant(), "outside of a worker"
 
 

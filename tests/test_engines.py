@@ -4,19 +4,17 @@ import json
 import os
 import subprocess
 import sys
-import types
-from functools import partial
 from typing import Any
 
 import pytest
 
-from autogpu.engines import granted_here, on_next_task
-from autogpu.selection.grants import NO_ENGINE, RAY_WORKER, Grant
+from autogpu.engines import granted_here
+from autogpu.selection.grants import NO_ENGINE, Grant
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 TELL = """
 import json, os
-from autogpu.engines import granted_here, on_next_task
+from autogpu.engines import granted_here
 rank = granted_here(os.environ).rank
 print(json.dumps([rank.rank, rank.dividers, rank.job]), flush=True)
 """
@@ -199,13 +197,3 @@ def test_a_long_configuration_is_read_in_no_time(tmp_path):
     assert granted_here(environ).is_none
     shard = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "1"}
     assert granted_here({**environ, **shard}) == Grant("Slurm", counts_by_bus=True, job="Slurm.7.")
-
-
-def test_next_task_of_ray_is_told_once_however_often_it_is_asked_for(monkeypatch):
-    utils: Any = types.ModuleType("ray._private.utils")
-    utils.set_visible_accelerator_ids = lambda: "given"
-    monkeypatch.setitem(sys.modules, "ray._private.utils", utils)
-    told: list[str] = []
-    for name in ("first", "second"):
-        on_next_task({RAY_WORKER: "7"}, partial(told.append, name))
-    assert (utils.set_visible_accelerator_ids(), told) == ("given", ["first"])

@@ -6,15 +6,16 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
-from autogpu.engines.grants import EngineFacts, RayTask, granted, included_files
+from autogpu.engines.grants import EngineFacts, granted, included_files
 from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.lease import is_marked
 from autogpu.process import copy_of, parent_and_start, pid_namespace, running, start_time, with_ancestors
-from autogpu.selection.grants import DASK_WORKER, LONE_RANK, RAY_WORKER, Grant, LocalRank
+from autogpu.ray_tasks import current_task
+from autogpu.selection.grants import DASK_WORKER, LONE_RANK, Grant, LocalRank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.text import printable
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -27,9 +28,6 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
 _LONGEST_NAME = 64
-
-# Marks our function in the place of Ray's.
-_TELLS = "_autogpu_tells"
 
 
 def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None = None) -> Grant:
@@ -49,7 +47,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
             slurm_job_has_ended=_slurm_job_has_ended(environ),
-            ray=_ray_task(environ),
+            ray=current_task(environ),
             dask=_dask_worker(environ),
             # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
             rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
@@ -98,23 +96,6 @@ def _text(path: str | Path) -> str:
         return ""
 
 
-def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
-    if RAY_WORKER not in environ:
-        return None
-    ray: Any = sys.modules.get("ray")
-    try:
-        context = ray.get_runtime_context()
-        gpus = float(context.get_assigned_resources().get("GPU", 0))
-        ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
-        # In a thread that the task has started, as in Ray Train, only the title of the process names it.
-        title = _text("/proc/self/cmdline").partition("\0")[0].partition("ray::")[2]
-        name = str(context.get_actor_name() or context.get_task_name() or title)
-        return RayTask(gpus, ids, bool(gpus or ray.cluster_resources().get("GPU")), printable(name, _LONGEST_NAME))
-    except Exception as error:  # not connected yet, or a Ray that has none of this: the variables are all there is
-        raise_if_from_script(error)
-        return None
-
-
 def _dask_worker(environ: Mapping[str, str]) -> str:
     if DASK_WORKER not in environ:
         return ""
@@ -124,21 +105,6 @@ def _dask_worker(environ: Mapping[str, str]) -> str:
     except Exception as error:  # outside of a task
         raise_if_from_script(error)
         return ""
-
-
-def on_next_task(environ: Mapping[str, str], tell: Callable[[], None]) -> None:
-    """Call ``tell`` each time Ray assigns GPUs to another task of this worker process: no framework asks again."""
-    utils: Any = sys.modules.get("ray._private.utils") if RAY_WORKER in environ else None
-    give = getattr(utils, "set_visible_accelerator_ids", None)
-    if callable(give) and not hasattr(give, _TELLS):
-
-        def give_and_tell(*arguments: Any, **options: Any) -> Any:
-            given = give(*arguments, **options)
-            tell()
-            return given
-
-        setattr(give_and_tell, _TELLS, True)
-        utils.set_visible_accelerator_ids = give_and_tell
 
 
 def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:

@@ -7,27 +7,12 @@ from typing import Mapping, Sequence
 
 from autogpu.engines.launchers import coordinating_task
 from autogpu.frozen import Value, replace
-from autogpu.selection.grants import NO_ENGINE, RAY_WORKER, Denial, Grant, LocalRank, is_engine_worker
+from autogpu.ray_tasks import RAY_WORKER, RayTask
+from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, is_engine_worker
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 # In these Slurm writes the same list as in CUDA_VISIBLE_DEVICES, unless it knows that all GPUs are NVIDIA's.
 _COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-
-
-class RayTask(Value):
-    """The GPUs that Ray assigned to the running task.
-
-    Attributes:
-        gpus: How many GPUs; less than 1 for a part of one GPU.
-        ids: Names of the GPUs, as in ``CUDA_VISIBLE_DEVICES``.
-        manages_gpus: True if Ray's cluster has GPUs to assign.
-        name: The name of the actor; of the task if there is no actor.
-    """
-
-    gpus: float
-    ids: tuple[str, ...]
-    manages_gpus: bool
-    name: str = ""
 
 
 class EngineFacts(Value):
@@ -77,7 +62,8 @@ def _ray(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         none = Grant("Ray", Denial.RAY_ASSIGNED_NONE)
         return replace(none if task.manages_gpus else NO_ENGINE, task=task.name)
     visible = None if CUDA_VISIBLE_DEVICES in environ or not task.ids else ",".join(task.ids)
-    return Grant("Ray", fraction=task.gpus if task.gpus < 1 else None, visible=visible, task=task.name)
+    fraction = task.gpus if task.gpus < 1 else None
+    return Grant("Ray", fraction=fraction, visible=visible, task=task.name, job=f"Ray.{task.worker}")
 
 
 def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:

@@ -8,9 +8,9 @@ from typing import Mapping
 from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
+from autogpu.ray_tasks import RAY_WORKER
 
-# Ray and Dask set these before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
-RAY_WORKER = "RAY_RAYLET_PID"
+# As RAY_WORKER: Dask sets it before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 DASK_WORKER = "__DASK_PARENT_PID"
 
 # Launchers of which a rank is known by fewer variables: by LOCAL_RANK alone, and Python's own processes.

@@ -126,6 +126,23 @@ def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
     assert lines[1] == f"autogpu: {kept}; to have a process for each task: max_calls=1"
 
 
+def test_program_of_a_task_has_what_ray_assigned_to_the_task(start):
+    ray = start("subprocesses")
+    (of_none,) = ray.reports()
+    assert of_none["gpus"] == 0
+    assert "Ray assigned no GPU to this task" in of_none["said"]
+
+    halves = ray.reports()
+    assert [gpus_of(ray.server, each["pid"]) for each in halves] == [[0], [0]]
+    taken = [taken_by(each["pid"], ray.server).gpus[0] for each in halves]
+    assert taken[0] == HALF
+    assert float(taken[1].split()[0]) <= 1.0, "the first has all of the half"
+    assert all("the only one granted by Ray, 50 % of it" in each["said"] for each in halves)
+
+    of_two = ray.reports()
+    assert sorted(gpus_of(ray.server, each["pid"]) for each in of_two) == [[0], [1]]
+
+
 def test_a_task_chooses_as_on_a_workstation_where_ray_manages_no_gpus(start):
     ray = start("unmanaged")
     on, _ = ray.on(*ray.reports())

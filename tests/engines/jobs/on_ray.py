@@ -2,6 +2,7 @@
 
 ``on_ray.py managed|unmanaged``, or ``on_ray.py driver imports|computes told|counted`` for a driver that itself has
 imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
+``on_ray.py subprocesses`` for tasks that start programs, each of which is ``on_ray.py script``.
 ``on_ray.py out_of_memory`` ends by the error of an actor whose memory runs out, with a framework of its own.
 ``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
 ``on_ray.py torch WORKERS GPUS`` for a TorchTrainer, whose workers compute on the device that Ray tells them.
@@ -9,6 +10,7 @@ imported a framework, or computed with it, before it starts Ray with all GPUs, w
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -87,6 +89,35 @@ def managed():
     first = ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))
     free([actor])
     report([first, ray.get(task.options(num_gpus=0.5).remote(framework="tensorflow"))])
+
+
+def script():
+    """A program that a task of Ray starts: it takes GPUs, reports, and keeps them until its input ends."""
+    report({"pid": os.getpid(), "gpus": len(toyflow().take(round(22 * GIB)))})
+    sys.stdin.read()
+
+
+def starts_scripts(count):
+    """A task that only starts programs, and reports what they report."""
+    command = [sys.executable, __file__, "script"]
+    pipe = subprocess.PIPE
+    started = []
+    told = []
+    for _ in range(count):
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        told.append(json.loads(started[-1].stdout.readline()))
+    for each, script in zip(told, started):
+        each["said"] = script.communicate(timeout=60)[1]
+    return told
+
+
+def subprocesses():
+    """Tasks whose programs, and not themselves, use GPUs: without one, with a half, and with two."""
+    begin(num_gpus=4, runtime_env={"env_vars": {"AUTOGPU_WAIT": "0"}})
+    task = ray.remote(starts_scripts)
+    for gpus, count in ((0, 1), (0.5, 2), (2, 2)):
+        report(ray.get(task.options(num_gpus=gpus).remote(count)))
+        free()
 
 
 def unmanaged():
@@ -193,5 +224,6 @@ def torch(workers, gpus):
 
 
 globals()[sys.argv[1]](*sys.argv[2:])
-sys.stdin.read()
-ray.shutdown()
+if sys.argv[1] != "script":
+    sys.stdin.read()
+    ray.shutdown()

@@ -1,0 +1,133 @@
+"""What Ray assigned to the running task: asked of Ray in the task's worker process, and told to the programs it starts.
+
+Ray tells only its worker processes what it assigned. So autogpu passes it on in a variable, before each task. Every
+worker process of Ray imports this module, which therefore imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from autogpu.errors import raise_if_from_script
+from autogpu.frozen import Value
+from autogpu.text import printable
+from autogpu.variables import RAY_TASK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Mapping
+
+# Ray sets it for a worker process before the first line of its Python runs, to the pid of the daemon that started it.
+RAY_WORKER = "RAY_RAYLET_PID"
+
+_LONGEST_NAME = 64
+
+# In Ray, what it calls before each task, to set the variables by which the task finds its GPUs.
+_UTILS = "ray._private.utils"
+_BEFORE_TASK = "set_visible_accelerator_ids"
+
+# Marks our function in the place of Ray's.
+_WATCHES = "_autogpu_watches"
+
+# Are called before each task of this process.
+_watchers: list[Callable[[], None]] = []
+
+
+# True if Ray's cluster has GPUs; None before it was asked, which takes longer than a short task.
+_cluster_has_gpus: bool | None = None
+
+
+class RayTask(Value):
+    """The GPUs that Ray assigned to the running task.
+
+    Attributes:
+        gpus: How many GPUs; less than 1 for a part of one GPU.
+        ids: Names of the GPUs, as in ``CUDA_VISIBLE_DEVICES``.
+        manages_gpus: True if Ray's cluster has GPUs to assign.
+        name: The name of the actor; of the task if there is no actor.
+        worker: The pid of the worker process that runs the task.
+    """
+
+    gpus: float
+    ids: tuple[str, ...]
+    manages_gpus: bool
+    name: str = ""
+    worker: int = 0
+
+
+def current_task(environ: Mapping[str, str]) -> RayTask | None:
+    """Return the task of this worker process, or of the one that started this program; ``None`` if Ray did not."""
+    return None if RAY_WORKER not in environ else _ask_ray() or _passed_on(environ)
+
+
+def _ask_ray() -> RayTask | None:
+    ray: Any = sys.modules.get("ray")
+    try:
+        context = ray.get_runtime_context()
+        gpus = float(context.get_assigned_resources().get("GPU", 0))
+        ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
+        name = str(context.get_actor_name() or context.get_task_name() or _title())
+        return RayTask(gpus, ids, bool(gpus) or _manages_gpus(ray), printable(name, _LONGEST_NAME), os.getpid())
+    except Exception as error:  # not connected yet, or a Ray that has none of this: the variables are all there is
+        raise_if_from_script(error)
+        return None
+
+
+def _manages_gpus(ray: Any) -> bool:
+    global _cluster_has_gpus
+    if _cluster_has_gpus is None:
+        _cluster_has_gpus = bool(ray.cluster_resources().get("GPU"))
+    return _cluster_has_gpus
+
+
+def _title() -> str:
+    """The task's name in the title of the process: a thread that it has started, as in Ray Train, is told no other."""
+    with open("/proc/self/cmdline", errors="replace") as file:  # noqa: PTH123  (a slow import)
+        return file.read().partition("\0")[0].partition("ray::")[2]
+
+
+def _passed_on(environ: Mapping[str, str]) -> RayTask | None:
+    # A Ray that a task has started itself has other daemons.
+    daemon = re.escape(environ[RAY_WORKER])
+    found = re.fullmatch(rf"{daemon} ([0-9]+) ([0-9.]{{1,20}}) ([01]) (\S*) (.*)", environ.get(RAY_TASK, ""))
+    if found is None:
+        return None
+    worker, gpus, manages_gpus, ids, name = found.groups()
+    try:
+        return RayTask(float(gpus), tuple(filter(None, ids.split(","))), manages_gpus == "1", name, int(worker))
+    except ValueError as error:
+        raise_if_from_script(error)
+        return None
+
+
+def pass_on() -> None:
+    """Write the task that is about to run into the environment, for the programs that it starts."""
+    task = _ask_ray()
+    if task is None:
+        os.environ.pop(RAY_TASK, None)
+        return
+    facts = (os.environ[RAY_WORKER], task.worker, task.gpus, int(task.manages_gpus), ",".join(task.ids), task.name)
+    os.environ[RAY_TASK] = " ".join(map(str, facts))
+
+
+def before_each_task(call: Callable[[], None]) -> None:
+    """Call a function before each further task of this process, when Ray has assigned its GPUs; it must not raise."""
+    utils: Any = sys.modules.get(_UTILS) if RAY_WORKER in os.environ else None
+    assign = getattr(utils, _BEFORE_TASK, None)
+    if not callable(assign):
+        return
+    if call not in _watchers:
+        _watchers.append(call)
+    if hasattr(assign, _WATCHES):
+        return
+
+    def assign_and_call(*arguments: Any, **options: Any) -> Any:
+        assigned = assign(*arguments, **options)
+        for watcher in _watchers:
+            watcher()
+        return assigned
+
+    setattr(assign_and_call, _WATCHES, True)
+    setattr(utils, _BEFORE_TASK, assign_and_call)

@@ -1,0 +1,96 @@
+"""What Ray assigned to a task is known in its worker process, and in the programs that the task starts."""
+
+import os
+import sys
+import types
+from functools import partial
+from typing import Any
+
+import pytest
+
+from autogpu import ray_tasks
+from autogpu.ray_tasks import RAY_WORKER, RayTask, before_each_task, current_task, pass_on
+from autogpu.variables import RAY_TASK
+
+WORKER = {RAY_WORKER: "7"}
+
+
+@pytest.fixture(autouse=True)
+def in_a_worker(monkeypatch):
+    """This process is a worker of Ray, which has not asked Ray for anything yet."""
+    monkeypatch.setenv(RAY_WORKER, "7")
+    monkeypatch.delenv(RAY_TASK, raising=False)
+    monkeypatch.setattr(ray_tasks, "_watchers", [])
+    monkeypatch.setattr(ray_tasks, "_cluster_has_gpus", None)
+
+
+def ray_with(monkeypatch, gpus, ids, cluster_gpus=4, name="train"):
+    """A stand-in for Ray that runs a task with these GPUs."""
+    context = types.SimpleNamespace(
+        get_assigned_resources=lambda: {"GPU": gpus} if gpus else {},
+        get_accelerator_ids=lambda: {"GPU": ids},
+        get_actor_name=lambda: None,
+        get_task_name=lambda: name,
+    )
+    ray: Any = types.ModuleType("ray")
+    ray.get_runtime_context = lambda: context
+    ray.cluster_resources = lambda: {"GPU": cluster_gpus} if cluster_gpus else {}
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ids", "cluster_gpus", "name"),
+    [
+        pytest.param(0.5, ["2"], 4, "train", id="half"),
+        pytest.param(2, ["1", "GPU-5d0f"], 4, "Actor.compute", id="two"),
+        pytest.param(0, [], 4, "a task with spaces", id="none"),
+        pytest.param(0, [], 0, "", id="cluster-without-gpus"),
+    ],
+)
+def test_program_of_a_task_has_what_ray_assigned_to_the_task(monkeypatch, gpus, ids, cluster_gpus, name):
+    ray_with(monkeypatch, gpus, ids, cluster_gpus, name)
+    task = current_task(WORKER)
+    assert task is not None
+    pass_on()
+    monkeypatch.delitem(sys.modules, "ray")
+    assert current_task(os.environ) == task
+    assert (task.gpus, list(task.ids), task.manages_gpus) == (gpus, ids, cluster_gpus > 0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        pytest.param({}, "7 41 0.5 1 2 train", id="outside-of-ray"),
+        pytest.param({RAY_WORKER: "8"}, "7 41 0.5 1 2 train", id="another-ray"),
+        pytest.param(WORKER, "", id="nothing"),
+        pytest.param(WORKER, "7 41 half 1 2 train", id="no-number"),
+        pytest.param(WORKER, "7 41 1.2.3 1 2 train", id="no-number-but-digits"),
+    ],
+)
+def test_variable_that_is_not_of_this_ray_says_nothing(environ, text):
+    assert current_task({**environ, RAY_TASK: text}) is None
+
+
+def test_task_without_an_answer_of_ray_leaves_no_older_one(monkeypatch):
+    monkeypatch.setenv(RAY_TASK, "7 41 0.5 1 2 train")
+    pass_on()
+    assert RAY_TASK not in os.environ
+
+
+def test_each_watcher_is_called_once_before_each_task(monkeypatch):
+    utils: Any = types.ModuleType("ray._private.utils")
+    utils.set_visible_accelerator_ids = lambda: "assigned"
+    monkeypatch.setitem(sys.modules, "ray._private.utils", utils)
+    told: list[str] = []
+    first, second = partial(told.append, "first"), partial(told.append, "second")
+    for watcher in (first, second, first):
+        before_each_task(watcher)
+    assert (utils.set_visible_accelerator_ids(), told) == ("assigned", ["first", "second"])
+
+
+def test_name_of_a_task_is_one_line(monkeypatch):
+    ray_with(monkeypatch, 1, ["0"], name="a\nb" * 99)
+    task = current_task(WORKER)
+    assert isinstance(task, RayTask)
+    assert "\n" not in task.name
+    assert len(task.name) <= 64
