@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Callable, Iterable, Mapping, Sequence
 
 from autogpu import lease
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import NO_READING, Inventory
 from autogpu.errors import raise_if_from_script, where_raised
 from autogpu.frozen import Value, replace
 from autogpu.lease import Fault, GaveUp, Holder, Lease, LeaseProblem, LeaseUnavailable, QueueState, Terms, Waiter
@@ -39,6 +39,9 @@ _UNCLAIMED_LOOK_S = 2.0
 
 # GPUs that have failed for so long are gone; an error that passes is no reason to give the place in the queue up.
 _GONE_S = 5.0
+
+# A driver under load may not answer for seconds. After a minute the readings before say nothing of the GPUs any more.
+_SILENT_S = 60.0
 
 
 class Holding(Value):
@@ -125,12 +128,13 @@ class WaitReadings:
         self._failing_s: float | None = None
 
     def should_use(self, inventory: Inventory | None, decision: Decision) -> bool:
-        """True if one of the GPUs that ``decision`` waits for answered, or none of them has for 5 s."""
+        """True if an awaited GPU answered, if none of them has for 5 s, or if the driver has not for 60 s."""
         awaited = {device.uuid for device in decision.ranking.suitable}
         now_s = monotonic_s()
         is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
         self._failing_s = (self._failing_s or now_s) if is_failure else None
-        return self._failing_s is None or now_s - self._failing_s >= _GONE_S
+        patience_s = _SILENT_S if inventory is None else _GONE_S
+        return self._failing_s is None or now_s - self._failing_s >= patience_s
 
 
 class _Acquisition:
@@ -250,7 +254,8 @@ class _Acquisition:
 
     def _read_again(self, decision: Decision) -> None:
         inventory = self._read()
-        if self._readings.should_use(inventory, decision) and inventory is not None:
+        if self._readings.should_use(inventory, decision):
+            inventory = inventory or NO_READING
             self._request = replace(self._request, inventory=inventory)
             self._processes = _process_table(inventory)
 

@@ -10,7 +10,7 @@ import pytest
 from autogpu import acquire, lease
 from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.lease import Demand, GaveUp, model
-from autogpu.selection.decision import Verdict
+from autogpu.selection.decision import Reason, Verdict
 from autogpu.text import GIB
 from autogpu.variables import LEASE_DIR
 from tests.support.acquiring import BUSY, asking, leases
@@ -67,6 +67,38 @@ def test_failures_that_are_no_row_do_not_add_up(acquired, other, monkeypatch):
         return reading or inventory(gpu(0))
 
     taken = acquired(asking(BUSY, busy="wait", wait_s=600.0), read=read)
+    assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {BUSY.uuid: 24 * GIB})
+
+
+@pytest.mark.parametrize("failed", [pytest.param(FAILED, id="driver-fails"), pytest.param(None, id="driver-is-silent")])
+def test_driver_that_stays_away_ends_a_wait(acquired, other, monkeypatch, failed):
+    other({0: 24})
+    clock = [time.monotonic()]
+    monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
+
+    def read():
+        clock[0] += acquire._SILENT_S
+        return failed
+
+    taken = acquired(asking(BUSY, busy="wait", wait_s=86400.0), read=read)
+    decision = taken.decision
+    assert (decision.verdict, decision.reason) == (Verdict.CANNOT_CHOOSE, Reason.DRIVER_FAILURE)
+
+
+def test_driver_that_is_silent_for_seconds_does_not_end_a_wait(acquired, other, monkeypatch):
+    holder = other({0: 24})
+    clock = [time.monotonic()]
+    monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
+    readings = itertools.chain([None] * 3, itertools.repeat(inventory(gpu(0))))
+
+    def read():
+        clock[0] += acquire._SILENT_S / 3
+        reading = next(readings)
+        if reading is not None:
+            holder.end()
+        return reading
+
+    taken = acquired(asking(BUSY, busy="wait", wait_s=86400.0), read=read)
     assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {BUSY.uuid: 24 * GIB})
 
 

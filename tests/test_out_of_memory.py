@@ -142,12 +142,15 @@ def test_a_setting_that_the_host_locks_is_not_advised(started, tmp_path):
     assert ended(process)[-1] == "memory.limit is locked on this host: ask who administers it"
 
 
+ALL_OF_IT = "it has the GPU to itself: use a larger GPU, or less memory in the script"
+
+
 @pytest.mark.parametrize(
     ("kind", "peak_gib", "why", "last"),
     [
         pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="its-own-part"),
         pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="needs-more-than-there-is"),
-        pytest.param(TakesAll, 10, "nothing limits this process there", "its model is larger than the GPU", id="all"),
+        pytest.param(TakesAll, 10, "nothing limits this process there", ALL_OF_IT, id="all"),
     ],
 )
 def test_alone(started, kind, peak_gib, why, last):

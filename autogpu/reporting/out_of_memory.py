@@ -29,7 +29,7 @@ _CAPS = {
         "the part that {whose} takes by itself",
         "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false",
     ),
-    CapCause.WHOLE: ("", _TOO_LARGE),
+    CapCause.WHOLE: ("", "it has the GPU to itself: use a larger GPU, or less memory in the script"),
 }
 
 
