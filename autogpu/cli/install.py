@@ -9,7 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, Sequence
 
 import click
 
@@ -76,32 +76,38 @@ def install(method: str, target: Path | None, python: str | None, this_python: b
     """
     if python is not None:
         return _run_by(python, "install", target, this_python, "--method", method)
-    elsewhere = None if target else installing.active_elsewhere(os.environ)
-    if elsewhere and not this_python:
-        raise _not_the_active_one(elsewhere, "install")
-    folder = _folder(target)
+    folder = _folder(target, "install", this_python=this_python)
     written = installing.install(folder, method)
-    owner = installing.owner_of(folder)
-    # Not by the command, which may be another environment's.
-    undo = f"{shlex.quote(sys.executable)} -m autogpu uninstall"
-    undo += f" --target {shlex.quote(str(folder))}" if target else ""
-    undo += " --this-python" if elsewhere else ""
-    for path in written:
-        click.echo(f"wrote {path}")
-    if not written:
-        click.echo(f"Everything was in place in {folder}.")
-    is_read_always = installing.is_site_dir(folder)
-    by_path = "" if is_read_always else f" with {folder} on PYTHONPATH"
-    click.echo(f"A fresh {installing.NAME}{by_path} loads {folder / HOOK}.")
-    if is_read_always:
-        click.echo("From now on, scripts of this environment get their GPU from autogpu.")
-    else:
-        click.echo("Scripts of this environment get their GPU from autogpu if they are started with this variable:")
-        click.echo(f'  export PYTHONPATH={shlex.quote(str(folder))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
-    click.echo("To undo: " + (f"remove {AUTOLOAD} by what installed it ({owner})" if owner else undo))
+    for line in (*_what_was_done(folder, written), "To undo: " + _undo(folder, target)):
+        click.echo(line)
     for doubt in () if target else _doubts():
         click.echo(f"autogpu: {printable(doubt, 600)}", err=True)
     return 0
+
+
+def _what_was_done(folder: Path, written: Sequence[Path]) -> Iterator[str]:
+    """Yield the lines about the start-up files in ``folder``, and who gets a GPU by them."""
+    yield from (f"wrote {path}" for path in written)
+    if not written:
+        yield f"Everything was in place in {folder}."
+    if installing.is_site_dir(folder):
+        yield f"A fresh {installing.NAME} loads {folder / HOOK}."
+        yield "From now on, scripts of this environment get their GPU from autogpu."
+    else:
+        yield f"A fresh {installing.NAME} with {folder} on PYTHONPATH loads {folder / HOOK}."
+        yield "Scripts of this environment get their GPU from autogpu if they are started with this variable:"
+        yield f'  export PYTHONPATH={shlex.quote(str(folder))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+
+
+def _undo(folder: Path, target: Path | None) -> str:
+    owner = installing.owner_of(folder)
+    if owner:
+        return f"remove {AUTOLOAD} by what installed it ({owner})"
+    # Not by the command, which may be another environment's.
+    command = f"{shlex.quote(sys.executable)} -m autogpu uninstall"
+    if target:
+        return f"{command} --target {shlex.quote(str(folder))}"
+    return f"{command} --this-python" if installing.active_elsewhere(os.environ) else command
 
 
 def _doubts() -> Iterator[str]:
@@ -137,9 +143,17 @@ def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
     return InstallError(what, remedy=f"{there}\n{here}")
 
 
-def _folder(target: Path | None) -> Path:
+def _folder(target: Path | None, verb: str, *, this_python: bool) -> Path:
+    """Return the folder of the start-up files; an error if they are another environment's than the active one's."""
+    elsewhere = None if target or this_python else installing.active_elsewhere(os.environ)
+    if elsewhere:
+        raise _not_the_active_one(elsewhere, verb)
+    return _absolute(target or installing.site_dirs()[0])
+
+
+def _absolute(folder: Path) -> Path:
     # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
-    return Path(os.path.abspath(str(target or installing.site_dirs()[0])))  # noqa: PTH100  (resolve() follows links)
+    return Path(os.path.abspath(str(folder)))  # noqa: PTH100  (resolve() follows links)
 
 
 def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -169,7 +183,7 @@ def _run_by(python: str, verb: str, target: Path | None, this_python: bool, *opt
         remedy = "install autogpu for that Python as it is for this one, or name another by --python"
         raise InstallError(f"{executable} can't import autogpu: {answer.error}", remedy=remedy)
     command = [executable, "-m", "autogpu", verb, "--this-python", *options]
-    command += ["--target", str(_folder(target))] if target else []
+    command += ["--target", str(_absolute(target))] if target else []
     return subprocess.run(command, cwd=os.path.dirname(executable), check=False).returncode  # noqa: PTH120
 
 
@@ -189,10 +203,7 @@ def uninstall(target: Path | None, python: str | None, this_python: bool) -> int
     """
     if python is not None:
         return _run_by(python, "uninstall", target, this_python)
-    elsewhere = None if target else installing.active_elsewhere(os.environ)
-    if elsewhere and not this_python:
-        raise _not_the_active_one(elsewhere, "uninstall")
-    folder = _folder(target)
+    folder = _folder(target, "uninstall", this_python=this_python)
     removed = installing.uninstall(folder)
     for path in removed:
         click.echo(f"removed {path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from autogpu.devices.model import Device, Inventory
+from autogpu.devices.model import Device, Inventory, Process
 from autogpu.frozen import replace
 from autogpu.selection.grants import Grant
 from autogpu.selection.model import Claim
@@ -31,18 +31,24 @@ def parts_of(
 
 
 def _part_of(device: Device, fraction: float, claims: Sequence[Claim], own_pid: int | None) -> Device:
-    total = device.memory_total_bytes
-    if total is None:
+    if device.memory_total_bytes is None:
         return device
-    pids = {own_pid, *(pid for claim in claims for pid in claim.pids)}
-    processes = tuple(each for each in device.compute_processes or () if each.pid in pids)
-    is_used = any(each.pid != own_pid for each in processes)
+    processes = _processes_in_part(device, claims, own_pid)
+    is_used = any(each.pid != own_pid for each in processes or ())
     return replace(
         device,
-        memory_total_bytes=int(total * fraction),
-        memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes),
-        # The driver does not tell what computes; other parts are none of this job's business.
+        memory_total_bytes=int(device.memory_total_bytes * fraction),
+        memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes or ()),
+        # The driver does not tell which part computes.
         utilization_percent=device.utilization_percent if is_used else 0,
-        compute_processes=None if device.compute_processes is None else processes,
+        compute_processes=processes,
         graphics_processes=(),
     )
+
+
+def _processes_in_part(device: Device, claims: Sequence[Claim], own_pid: int | None) -> tuple[Process, ...] | None:
+    """Return this process and those with the claims, as far as they use the GPU; ``None`` if that is unknown."""
+    if device.compute_processes is None:
+        return None
+    pids = {own_pid, *(pid for claim in claims for pid in claim.pids)}
+    return tuple(each for each in device.compute_processes if each.pid in pids)
