@@ -48,8 +48,9 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
 
     With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
     the command ends. On a machine without an NVIDIA driver the command starts without one, unless --busy error
-    is given. Where no GPU is free, select.busy decides as for a script: by default the command shares one,
-    of which nothing is held; with --busy wait it waits.
+    is given. If no GPU is free, select.busy decides as for a script: by default the command shares one,
+    of which nothing is held; with --busy wait it waits. If no GPU of the machine could ever serve it, the
+    command does not start, unless --busy cpu is given.
     """
     if not command[0]:
         _end_unstarted("an empty COMMAND", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
