@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
-from autogpu import engines, ray_tasks, stderr, uncaught
+from autogpu import engines, stderr, uncaught
 from autogpu.acquire import Holding, acquire, is_sufficient, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
@@ -324,7 +324,7 @@ class Allocation:
     def note_use(self, framework: str) -> None:
         """Note that a framework uses the claimed GPUs, so that the process can't exchange them."""
         if not self.assigned_to:
-            ray_tasks.before_each_task(self._tell_what_is_kept)
+            engines.before_each_task(self.environ, self._tell_what_is_kept)
         self.assigned_to.add(framework)
 
     def _decide_by_holding(self, selection: SelectionRequest) -> Decision | None:

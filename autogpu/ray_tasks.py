@@ -13,14 +13,11 @@ import sys
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.text import printable
-from autogpu.variables import RAY_TASK
+from autogpu.variables import RAY_TASK, RAY_WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Mapping
-
-# Ray sets it for a worker process before the first line of its Python runs, to the pid of the daemon that started it.
-RAY_WORKER = "RAY_RAYLET_PID"
 
 _LONGEST_NAME = 64
 
@@ -58,8 +55,8 @@ class RayTask(Value):
 
 
 def current_task(environ: Mapping[str, str]) -> RayTask | None:
-    """Return the task of this worker process, or of the one that started this program; ``None`` if Ray did not."""
-    return None if RAY_WORKER not in environ else _ask_ray() or _passed_on(environ)
+    """Return the task of this worker process of Ray, or of the one that started this program; ``None`` if unknown."""
+    return _ask_ray() or _passed_on(environ)
 
 
 def _ask_ray() -> RayTask | None:
@@ -89,8 +86,8 @@ def _title() -> str:
 
 
 def _passed_on(environ: Mapping[str, str]) -> RayTask | None:
-    # A Ray that a task has started itself has other daemons.
-    daemon = re.escape(environ[RAY_WORKER])
+    # The pid of the daemon that started the worker: a Ray that a task has started itself has another one.
+    daemon = re.escape(environ.get(RAY_WORKER, ""))
     found = re.fullmatch(rf"{daemon} ([0-9]+) ([0-9.]{{1,20}}) ([01]) (\S*) (.*)", environ.get(RAY_TASK, ""))
     if found is None:
         return None

@@ -9,6 +9,8 @@ CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CUDA_DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"  # with this CUDA_DEVICE_ORDER, CUDA numbers GPUs as `nvidia-smi` does, not fastest first
 
+RAY_WORKER = "RAY_RAYLET_PID"  # Ray sets it for a worker process before the first line of its Python runs
+
 PREFIX = "AUTOGPU_"
 SWITCH = "AUTOGPU"  # "0" switches autogpu off for one process
 POLICY_FILE = PREFIX + "POLICY"  # the path of the project's policy file

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from autogpu import ray_tasks
-from autogpu.ray_tasks import RAY_WORKER, RayTask, before_each_task, current_task, pass_on
-from autogpu.variables import RAY_TASK
+from autogpu.ray_tasks import RayTask, before_each_task, current_task, pass_on
+from autogpu.variables import RAY_TASK, RAY_WORKER
 
 WORKER = {RAY_WORKER: "7"}
 

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from autogpu.engines.grants import EngineFacts, granted, included_files
 from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
@@ -14,11 +14,14 @@ from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
 from autogpu.lease import is_marked
 from autogpu.process import copy_of, parent_and_start, pid_namespace, running, start_time, with_ancestors
-from autogpu.ray_tasks import current_task
 from autogpu.selection.grants import DASK_WORKER, LONE_RANK, Grant, LocalRank
 from autogpu.selection.visible_devices import InitialVisibility, initial_visibility, original_environ
 from autogpu.text import printable
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_WORKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.ray_tasks import RayTask
 
 # Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -47,7 +50,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
             slurm_job_has_ended=_slurm_job_has_ended(environ),
-            ray=current_task(environ),
+            ray=_ray_task(environ),
             dask=_dask_worker(environ),
             # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
             rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
@@ -94,6 +97,22 @@ def _text(path: str | Path) -> str:
     except (OSError, ValueError) as error:  # a process that has ended since; a NUL in the name
         raise_if_from_script(error)
         return ""
+
+
+def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
+    if RAY_WORKER not in environ:
+        return None
+    from autogpu import ray_tasks  # few processes belong to Ray
+
+    return ray_tasks.current_task(environ)
+
+
+def before_each_task(environ: Mapping[str, str], call: Callable[[], None]) -> None:
+    """Call a function before each further task of a worker process of Ray: no framework asks for its GPUs again."""
+    if RAY_WORKER in environ:
+        from autogpu import ray_tasks  # imported before, by the first question about the task
+
+        ray_tasks.before_each_task(call)
 
 
 def _dask_worker(environ: Mapping[str, str]) -> str:

@@ -7,9 +7,12 @@ from typing import Mapping, Sequence
 
 from autogpu.engines.launchers import coordinating_task
 from autogpu.frozen import Value, replace
-from autogpu.ray_tasks import RAY_WORKER, RayTask
 from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, is_engine_worker
-from autogpu.variables import CUDA_VISIBLE_DEVICES
+from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_WORKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.ray_tasks import RayTask
 
 # In these Slurm writes the same list as in CUDA_VISIBLE_DEVICES, unless it knows that all GPUs are NVIDIA's.
 _COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")

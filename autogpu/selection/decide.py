@@ -19,7 +19,7 @@ from autogpu.lease.model import Waiter
 from autogpu.selection import memory
 from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
 from autogpu.selection.grants import WORKERS, Denial, LocalRank
-from autogpu.selection.jobs import awaited, gpus_of_user, tier
+from autogpu.selection.jobs import awaited, claims_in_part, gpus_of_user, parts_of, tier
 from autogpu.selection.model import (
     Candidate,
     Claim,
@@ -29,7 +29,6 @@ from autogpu.selection.model import (
     VisibleSpec,
     WantedBy,
 )
-from autogpu.selection.parts import claims_in_part, parts_of
 from autogpu.selection.ranking import best_connected_first, obstacle_for_all, ranking_of, standing
 
 # Claims a whole GPU of unknown size: readers of a lease take no more than the GPU has.

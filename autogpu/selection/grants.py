@@ -8,7 +8,7 @@ from typing import Mapping
 from autogpu.devices.enumeration import takeable
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
-from autogpu.ray_tasks import RAY_WORKER
+from autogpu.variables import RAY_WORKER
 
 # As RAY_WORKER: Dask sets it before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
 DASK_WORKER = "__DASK_PARENT_PID"

@@ -86,7 +86,7 @@ def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
 @pytest.mark.parametrize(
     ("busy", "status", "contexts", "said"),
     [
-        ("share", 0, [0], "limited to what is free there"),
+        ("share", 0, [0], "free there, because other jobs may need the rest"),
         ("cpu", 0, [], "TensorFlow starts on CPU: no GPU is free (GPU 0: claimed by sh "),
         ("error", 1, [], "NoEligibleDevice: no GPU is free (GPU 0: claimed by sh "),
         ("wait", 75, [], "autogpu: gave up after 0 s at place 1; to wait longer: AUTOGPU_WAIT=1h; "),

@@ -145,8 +145,9 @@ def test_beside_somebodys_claim_a_job_is_promised_nothing_and_capped(framework, 
     owner = machine.start(HOLD[framework])
     assert owner.line() == READY_ON_THE_ONLY
     ran = machine.run(ALLOWED[framework].format(count=1), AUTOGPU_WAIT="0")
-    assert 20 * GIB <= allowed_bytes(framework, ran, 0) <= 23.5 * GIB
-    assert "limited to what is free there" in ran.said[0]
+    # Half of what is free: the owner has yet to show what it uses.
+    assert 10 * GIB <= allowed_bytes(framework, ran, 0) <= 12 * GIB
+    assert "free there, because other jobs may need the rest" in ran.said[0]
     assert owner.end().exit_status == 0
 
 
