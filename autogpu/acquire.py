@@ -166,9 +166,11 @@ class _Acquisition:
         holders = lease.snapshot(folder).holders if lease.is_marked(environ) else ()
         parent = lease.ancestor_lease(environ, holders, self._above()) if holders else None
         self._family = family_of(parent, holders, has_parents_list=lease.has_parents_list(environ))
-        shared = decide_as_member(self._request, self._family) if self._family else None
-        if self._family and shared:
-            return self._share(folder, self._family, shared)
+        if self._family is not None:
+            processes = self._processes.of(self._family.members)
+            shared = decide_as_member(self._request, self._family, processes)
+            if shared is not None:
+                return self._share(folder, self._family, shared)
         wanted = Lease(folder, self._script, group=self._job, engine_job=self._request.grant.job)
         decision, is_held = lease.choose_and_lease(wanted, self._choose, self._processes.of)
         if decision.verdict is Verdict.WAIT:

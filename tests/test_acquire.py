@@ -187,6 +187,14 @@ def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(a
     assert [(cap.cause, cap.whose) for cap in caps(Policy(), member.decision).values()] == [(CapCause.GRANT, "Ray")]
 
 
+def test_child_may_take_what_its_parent_has_left_of_a_granted_part(acquired, other, tmp_path):
+    parent = other({0: 12})
+    device = gpu(0, pids=[parent.pid], used_gib=4)
+    member = acquired(asking(device, grant=replace(HALF, job="Ray.7")), **child_of(tmp_path))
+    assert member.decision.reason is Reason.PARENT
+    assert member.decision.caps == {device.uuid: Cap(within_context(8 * GIB), CapCause.GRANT, "Ray")}
+
+
 def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, other, tmp_path):
     full = gpu(0, pids=[7], used_gib=9, busy=90)
     result = acquired(asking(full, waited_s=1800))

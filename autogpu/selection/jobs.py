@@ -284,29 +284,22 @@ def parts_of(
     Args:
         claims_on: As :func:`claims_in_part` returns them.
     """
-    devices = [_part_of(device, fraction, claims_on.get(device.uuid, ()), own_pid) for device in inventory.devices]
+    pids_on = {uuid: {pid for claim in claims for pid in claim.pids} for uuid, claims in claims_on.items()}
+    devices = [part_of(device, fraction, {own_pid, *pids_on.get(device.uuid, ())}) for device in inventory.devices]
     return replace(inventory, devices=devices)
 
 
-def _part_of(device: Device, fraction: float, claims: Sequence[Claim], own_pid: int | None) -> Device:
+def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> Device:
+    """Return the readings of a part that is granted to the processes with these ``pids``."""
     if device.memory_total_bytes is None:
         return device
-    processes = _processes_in_part(device, claims, own_pid)
-    is_used = any(each.pid != own_pid for each in processes or ())
+    processes = [each for each in device.compute_processes or () if each.pid in pids]
     return replace(
         device,
         memory_total_bytes=int(device.memory_total_bytes * fraction),
-        memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes or ()),
+        memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes),
         # The driver does not tell which part computes.
-        utilization_percent=device.utilization_percent if is_used else 0,
-        compute_processes=processes,
+        utilization_percent=device.utilization_percent if processes else 0,
+        compute_processes=None if device.compute_processes is None else processes,
         graphics_processes=(),
     )
-
-
-def _processes_in_part(device: Device, claims: Sequence[Claim], own_pid: int | None) -> tuple[Process, ...] | None:
-    """Return this process and those with the claims, as far as they use the GPU; ``None`` if that is unknown."""
-    if device.compute_processes is None:
-        return None
-    pids = {own_pid, *(pid for claim in claims for pid in claim.pids)}
-    return tuple(each for each in device.compute_processes if each.pid in pids)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Iterable, Mapping, Sequence
 
-from autogpu.caps import Cap, lower_cap
+from autogpu.caps import Cap, CapCause, lower_cap
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Holder, Waiter
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
 from autogpu.selection.grants import with_scripts_list
-from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of
-from autogpu.selection.memory import best_effort_caps, granted_bytes, merged
+from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of, part_of
+from autogpu.selection.memory import best_effort_caps, merged
 from autogpu.selection.model import SelectionRequest, Wanted, WantedBy
 
 TYPE_CHECKING = False
@@ -112,8 +112,12 @@ def rivals(
     return [each for each in holders if each.name not in members or not listed.isdisjoint(processes.of(each))]
 
 
-def decide_as_member(request: SelectionRequest, family: Family) -> Decision | None:
-    """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself."""
+def decide_as_member(request: SelectionRequest, family: Family, processes: Processes) -> Decision | None:
+    """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself.
+
+    Args:
+        processes: Those of the family's leases.
+    """
     # Ranks have their own GPUs, also where a process that has one started their launcher.
     job = job_of_ranks(request)
     if (job and family.parent.group == job) or not _is_all_held(request, family):
@@ -121,7 +125,7 @@ def decide_as_member(request: SelectionRequest, family: Family) -> Decision | No
     if request.chosen is not None:
         return decide(request)
     if request.grant.dividing_rank is None:
-        return _decide_as_child(request, family)
+        return _decide_as_child(request, family, processes)
     decision = decide(replace(request, promised=family.held))
     is_taken = decision.verdict is Verdict.TAKE
     return replace(decision, caps=merged((decision.caps, family.caps), lower_cap)) if is_taken else None
@@ -137,7 +141,7 @@ def _is_all_held(request: SelectionRequest, family: Family) -> bool:
     return bool(may_use) and family.held.keys() >= set(may_use or ())
 
 
-def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | None:
+def _decide_as_child(request: SelectionRequest, family: Family, processes: Processes) -> Decision | None:
     alone = decide(request)
     uuids = request.uuids or ()
     held = family.held
@@ -155,11 +159,22 @@ def _decide_as_child(request: SelectionRequest, family: Family) -> Decision | No
         ordinals=ordinals,
         moved={},
         claims=claims,
-        caps=merged((shared, granted_bytes(request.grant, alone.visible), family.caps), lower_cap),
+        caps=merged((shared, _left_of_parts(request, family, processes), family.caps), lower_cap),
         attainable=0,
         # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
         of_ranks=tuple(claims),
     )
+
+
+def _left_of_parts(request: SelectionRequest, family: Family, processes: Processes) -> Mapping[str, Cap]:
+    """Return what the family's other processes leave of each granted part; no caps for a grant of whole GPUs."""
+    grant = request.grant
+    if grant.fraction is None:
+        return {}
+    pids = {pid for member in family.members for pid in processes.of(member)}
+    parts = [part_of(device, grant.fraction, pids) for device in request.inventory.devices]
+    left = best_effort_caps((part, ()) for part in parts)
+    return {uuid: Cap(cap.bytes, CapCause.GRANT, grant.engine) for uuid, cap in left.items()}
 
 
 def decide_beside(

@@ -68,5 +68,5 @@ def preview(
         return Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request)
     if request.uuids is None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request)
-    as_member = decide_as_member(request, family) if family else None
+    as_member = decide_as_member(request, family, processes) if family else None
     return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]
