@@ -386,6 +386,9 @@ class Allocation:
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise
+        finally:
+            if report.is_waiting:
+                stderr.forget()  # a further wait of this process has the same lines
         self.holding = holding
         self.tell_children()
         if self.holding.problem:

@@ -66,6 +66,19 @@ def test_script_that_catches_ctrl_c_gets_it_from_the_wait(host):
     assert waiter.process.stderr.read() == ""
 
 
+def test_each_wait_of_a_script_that_goes_on_prints_its_lines(host):
+    attempt = f"try:\n{textwrap.indent(HOLD, '    ')}\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
+    start = host(Gpu(), script=f"{attempt}{HOLD}")
+    start().ready()
+    waiter = start(AUTOGPU_BUSY="wait")
+    for _ in range(2):
+        while "autogpu: waiting" not in waiter.process.stderr.readline():
+            pass
+        waiter.process.send_signal(signal.SIGINT)
+    assert waiter.process.wait(timeout=60) == -signal.SIGINT
+    assert waiter.process.stderr.read() == "autogpu: stopped while waiting for a GPU\n"
+
+
 def test_an_error_is_told_at_the_scripts_line_and_without_our_frames(host):
     start = host(Gpu())
     start().ready()
