@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any, Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
 from autogpu import engines, stderr, uncaught
@@ -20,7 +21,7 @@ from autogpu.frozen import replace
 from autogpu.history import ThisRun
 from autogpu.lease import GaveUp
 from autogpu.policy.model import Policy, Resolved
-from autogpu.process import fork_safe_rlock, with_ancestors
+from autogpu.process import fork_safe_rlock, monotonic_s, with_ancestors
 from autogpu.reporting import choice, leases, waiting
 from autogpu.reporting import engines as engine_messages
 from autogpu.reporting import policy as policy_messages
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 # Seconds from the start of the reading. The import of a framework takes about as long, so waiting costs little.
 IMPORT_DEADLINE_S = 5.0
+
+# How long after another rank a launcher may start the first one, and how often it is looked for.
+FIRST_RANK_S = 3.0
+_LOOK_EVERY_S = 0.2
 
 
 class Allocation:
@@ -404,9 +409,14 @@ class Allocation:
         claims = holding.lease.claims if holding.lease else {}
         if rank is None or self.policy.level == "quiet" or len(claims) <= len(holding.decision.devices):
             return
-        if engines.is_first_rank_missing(rank):
-            claimed = [device for device in holding.decision.visible if device and device.uuid in claims]
-            self.say_in_each_rank(engine_messages.first_rank_missing(rank, claimed))
+        # The job computes nothing before its first rank is there, so a short wait costs it nothing.
+        until_s = monotonic_s() + FIRST_RANK_S
+        while engines.is_first_rank_missing(rank):
+            if monotonic_s() >= until_s:
+                claimed = [device for device in holding.decision.visible if device and device.uuid in claims]
+                self.say_in_each_rank(engine_messages.first_rank_missing(rank, claimed))
+                return
+            time.sleep(_LOOK_EVERY_S)
 
     def set_decision(self, decision: Decision) -> Decision:
         """Replace the last decision and keep the claim."""

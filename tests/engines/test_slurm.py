@@ -219,7 +219,8 @@ def test_two_shards_of_two_are_half_a_gpu_each(shards, tmp_path, gib):
     ("shard", "before", "environ", "expected"),
     [
         pytest.param(2, [], {}, "whole", id="both-shards"),
-        pytest.param(1, ["{python}", "{jobs}/parent.py"], {}, HALF, id="child"),
+        # Its parent has a context and 0.1 GiB.
+        pytest.param(1, ["{python}", "{jobs}/parent.py"], {}, "11.15 GiB", id="child"),
         pytest.param(1, ["{python}", "-m", "autogpu", "run", "--hold", "--"], {}, HALF, id="hold"),
         pytest.param(1, [], {"AUTOGPU_NEED": "2GiB"}, HALF, id="need"),
     ],
