@@ -193,6 +193,8 @@ def test_child_may_take_what_its_parent_has_left_of_a_granted_part(acquired, oth
     member = acquired(asking(device, grant=replace(HALF, job="Ray.7")), **child_of(tmp_path))
     assert member.decision.reason is Reason.PARENT
     assert member.decision.caps == {device.uuid: Cap(within_context(8 * GIB), CapCause.GRANT, "Ray")}
+    brother = acquired(asking(device, grant=replace(HALF, job="Ray.7")), **child_of(tmp_path))
+    assert brother.decision.caps == {device.uuid: Cap(within_context(4 * GIB), CapCause.GRANT, "Ray")}
 
 
 def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, other, tmp_path):

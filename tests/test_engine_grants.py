@@ -28,6 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 ONE_OF_FOUR = {**STEP, "SLURM_STEP_GPUS": "2", "GPU_DEVICE_ORDINAL": "2"}
+UNSET = Grant("Slurm", visible="2", unnamed=1, counts_by_bus=True)
 NONE_FROM_SLURM = Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 BY_BUS, HALF = Grant("Slurm", counts_by_bus=True), Grant("Slurm", fraction=0.5, counts_by_bus=True)
 
@@ -38,12 +39,13 @@ def shards(count, node="gpu02", visible="0"):
 
 
 def on_slurm(environ, conf=CONF):
-    return replace(granted(environ, EngineFacts(slurm_conf=conf)), job="")
+    return replace(granted(environ, EngineFacts(slurm_conf=conf, started_with=environ.get(VISIBLE))), job="")
 
 
 def test_processes_with_one_grant_of_slurm_have_one_job():
     def job(environ, **others):
-        return granted({**environ, VISIBLE: "0", "SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0", **others}).job
+        environ = {**environ, "SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0", **others}
+        return granted(environ, EngineFacts(started_with="0")).job
 
     assert job(BATCH) == job(BATCH, SLURM_PROCID="1") == "Slurm.7."
     assert len({job(BATCH), job(STEP), job(STEP, SLURM_STEP_ID="1"), job(BATCH, SLURM_JOB_ID="8")}) == 4
@@ -59,7 +61,11 @@ def test_processes_with_one_grant_of_slurm_have_one_job():
         pytest.param({**STEP, "SLURM_GPUS_ON_NODE": "2"}, Grant("Slurm", unnamed=2), id="gpu-bind-none"),
         pytest.param({**STEP, "SLURM_JOB_GPUS": "0,1"}, NONE_FROM_SLURM, id="gres-none-in-a-gpu-job"),
         pytest.param(JOB, NONE_FROM_SLURM, id="salloc"),
-        pytest.param({**STEP, "SLURM_STEP_GPUS": "0"}, Grant("Slurm"), id="unset-by-the-script"),
+        pytest.param({**STEP, "SLURM_STEP_GPUS": "2"}, UNSET, id="unset-by-the-user"),
+        pytest.param({**shards(1), VISIBLE: "GPU-5d0f"}, HALF, id="uuid-in-a-shard"),
+        pytest.param(
+            {**STEP, **FULL_NODE, "SLURM_STEP_GPUS": "0,1", VISIBLE: "1"}, BY_BUS, id="one-of-two-by-the-user"
+        ),
         pytest.param({**STEP, VISIBLE: "1"}, NO_ENGINE, id="users-list-in-a-job-without-gres"),
         pytest.param({**BATCH, VISIBLE: "2", "SLURM_JOB_GPUS": "0,1"}, NO_ENGINE, id="users-list-of-another-gpu"),
         pytest.param({**ONE_OF_FOUR, VISIBLE: "0"}, NO_ENGINE, id="users-list-that-could-be-counted-anew"),
@@ -99,7 +105,18 @@ def test_slurm_grants_a_part_by_mps(environ, types, expected):
 
 def test_slurm_job_that_has_ended_is_known():
     environ = {**BATCH, VISIBLE: "2,3", "SLURM_JOB_GPUS": "2,3"}
-    assert granted(environ, EngineFacts(slurm_conf=CONF, slurm_job_has_ended=True)).has_ended
+    assert granted(environ, EngineFacts(slurm_conf=CONF, started_with="2,3", slurm_job_has_ended=True)).has_ended
+
+
+def test_list_that_a_script_sets_later_changes_nothing_of_a_grant():
+    facts = EngineFacts(slurm_conf=CONF, started_with="0")
+    assert granted({**shards(1), VISIBLE: "3"}, facts) == granted(shards(1), facts)
+    assert granted(shards(1), facts).fraction == 0.5
+
+
+def test_grant_whose_list_was_unset_is_what_the_driver_shows_or_what_slurm_names():
+    assert settled(UNSET, inventory(gpu(0))) == replace(UNSET, unnamed=None, visible=None), "a device cgroup"
+    assert settled(UNSET, inventory(*map(gpu, range(4)))) == replace(UNSET, unnamed=None)
 
 
 @pytest.mark.parametrize("conf", [WITHOUT_GPUS, ""], ids=["no-gres-types", "empty-or-unreadable"])
@@ -178,7 +195,7 @@ def test_ranks_inside_a_grant():
     environ = {**STEP, VISIBLE: "1", "SLURM_STEP_GPUS": "0,1", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2"}
     rank = among_same_gpus(local_rank(environ), environ)
     assert (rank.rank, rank.size, rank.launcher, rank.dividers) == (1, 2, "Slurm", 1)
-    grant = granted(environ, EngineFacts(slurm_conf=CONF, rank=rank))
+    grant = granted(environ, EngineFacts(slurm_conf=CONF, started_with="1", rank=rank))
     assert grant == Grant("Slurm", counts_by_bus=True, rank=rank, job="Slurm.7.0")
     assert not grant.is_first
     assert granted({}).is_first

@@ -49,6 +49,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
         environ,
         EngineFacts(
             slurm_conf=_slurm_conf(environ),
+            started_with=initial.value,
             slurm_job_has_ended=_slurm_job_has_ended(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),

@@ -26,11 +26,14 @@ class EngineFacts(Value):
         dask: The name of Dask's worker.
         rank: The rank of this process among the processes that see the same GPUs.
         slurm_job_has_ended: True if Slurm runs on this host, and runs nothing of the job that the variables name.
+        started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, as it would be without autogpu. A script
+            that sets it later changes nothing of a grant.
         is_given: True if an engine set ``CUDA_VISIBLE_DEVICES`` after the interpreter of this process had started.
     """
 
     slurm_conf: str = ""
     slurm_job_has_ended: bool = False
+    started_with: str | None = None
     ray: RayTask | None = None
     dask: str = ""
     rank: LocalRank | None = None
@@ -74,33 +77,38 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         return None
     # A step that was started with --gres=none inherits SLURM_JOB_GPUS from its job, but may use no GPU.
     numbers = environ.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in environ else "SLURM_JOB_GPUS")
-    visible = environ.get(CUDA_VISIBLE_DEVICES)
+    visible = facts.started_with
     if visible is None and numbers is None:
         return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     if visible is not None and not _is_slurms_list(environ, visible, numbers):
         return NO_ENGINE  # the user's own list
+    listed = visible or numbers or ""
     return Grant(
         "Slurm",
-        fraction=_fraction_of_shards(environ, facts.slurm_conf, visible) or _fraction_of_mps(environ, facts.slurm_conf),
-        counts_by_bus=visible is not None,
+        fraction=_fraction_of_shards(environ, facts.slurm_conf, listed) or _fraction_of_mps(environ, facts.slurm_conf),
+        # A user has unset the variable. Slurm's numbers are the host's, and a device cgroup may show fewer GPUs.
+        visible=numbers if visible is None else None,
+        unnamed=len(listed.split(",")) if visible is None else None,
+        counts_by_bus=True,
         has_ended=facts.slurm_job_has_ended,
         job=f"Slurm.{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}",
     )
 
 
 def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | None) -> bool:
-    """True if Slurm wrote ``CUDA_VISIBLE_DEVICES``, and not a user after it.
+    """True if ``visible`` lists GPUs that Slurm granted, whoever wrote it; UUIDs are taken for some of them.
 
     Args:
-        visible: The variable's value.
         numbers: The GPUs that Slurm granted, as its own variable names them.
     """
     if not numbers:
         return False
+    entries = set(visible.split(","))
+    if all(entry.startswith(("GPU-", "MIG-")) for entry in entries):
+        return True
     copies = [environ[name] for name in _COPIES if name in environ]
     if copies:
-        return visible in copies
-    entries = set(visible.split(","))
+        return any(entries <= set(copy.split(",")) for copy in copies)
     granted = numbers.split(",")
     # Under device cgroups a job counts its GPUs from 0. A task may be bound to some of the GPUs of its step.
     return entries <= set(granted) or entries <= {str(number) for number in range(len(granted))}
@@ -115,7 +123,7 @@ def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
     return Grant("Slurm", Denial.SLURM_GRANTED_NONE)
 
 
-def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str | None) -> float | None:
+def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str) -> float | None:
     shards = environ.get("SLURM_SHARDS_ON_NODE", "")
     if not visible or not re.fullmatch("[0-9]{1,6}", shards):
         return None

@@ -79,7 +79,7 @@ class Grant(Value):
         role: The type of a coordinating task in ``TF_CONFIG``: ``ps``, ``chief`` or ``master``.
         fraction: The part of each GPU that was granted; ``None`` for all of it.
         visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
-        unnamed: How many GPUs were granted, if the engine does not say which; see :func:`settled`.
+        unnamed: How many GPUs were granted, if it is not certain which; see :func:`settled`.
         on_host: How many GPUs the host has, for ``Denial.UNKNOWN_WHICH``.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
         has_ended: The engine's job seems to have ended, and only its variables are left.
@@ -125,11 +125,13 @@ NO_ENGINE = Grant()
 
 
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
-    """The grant where an engine says how many GPUs and not which: those that the driver shows, or none."""
+    """Return the grant, if an engine says how many GPUs: all that the driver shows, else ``visible``, else none."""
     if grant.unnamed is None or grant.denial or inventory is None:
         return grant
     on_host = len(takeable(inventory.devices))
     if on_host <= grant.unnamed:
+        return replace(grant, unnamed=None, visible=None)
+    if grant.visible is not None:
         return replace(grant, unnamed=None)
     return replace(grant, denial=Denial.UNKNOWN_WHICH, on_host=on_host)
 

@@ -173,7 +173,8 @@ def _left_of_parts(request: SelectionRequest, family: Family, processes: Process
         return {}
     pids = {pid for member in family.members for pid in processes.of(member)}
     parts = [part_of(device, grant.fraction, pids) for device in request.inventory.devices]
-    left = best_effort_caps((part, ()) for part in parts)
+    # Its brothers have this one's cap as well, and may use it later.
+    left = best_effort_caps(((part, ()) for part in parts), sharers=len(family.members))
     return {uuid: Cap(cap.bytes, CapCause.GRANT, grant.engine) for uuid, cap in left.items()}
 
 

@@ -223,6 +223,8 @@ def test_two_shards_of_two_are_half_a_gpu_each(shards, tmp_path, gib):
         pytest.param(1, ["{python}", "{jobs}/parent.py"], {}, "11.15 GiB", id="child"),
         pytest.param(1, ["{python}", "-m", "autogpu", "run", "--hold", "--"], {}, HALF, id="hold"),
         pytest.param(1, [], {"AUTOGPU_NEED": "2GiB"}, HALF, id="need"),
+        pytest.param(1, ["env", "-u", "CUDA_VISIBLE_DEVICES"], {}, HALF, id="list-unset"),
+        pytest.param(1, ["sh", "-c", 'eval "$({python} -m autogpu pick)"; exec "$@"', "sh"], {}, HALF, id="pick"),
     ],
 )
 def test_no_way_of_starting_takes_more_than_the_part_that_was_granted(shards, shard, before, environ, expected):

@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 BROUGHT = {
     "a-list": {"CUDA_VISIBLE_DEVICES": "0"},
     "a-list-and-busy-error": {"CUDA_VISIBLE_DEVICES": "1,2", "AUTOGPU_BUSY": "error"},
+    "count-0": {"AUTOGPU_COUNT": "0"},
     "a-need-and-a-count": {"AUTOGPU_NEED": "100GiB", "AUTOGPU_COUNT": "2", "AUTOGPU_BUSY": "wait"},
 }
 
