@@ -62,6 +62,10 @@ def test_python_that_is_none_is_named_and_is_not_this_one(capsys, verb, python):
     assert f"{python} can't import autogpu: it does not start: " in capsys.readouterr().err
 
 
+# These tests write into one environment.
+IN_TURN = pytest.mark.xdist_group("found-on-path")
+
+
 @pytest.fixture
 def elsewhere(base):
     """An environment with autogpu, whose programs a shell finds while another environment is active."""
@@ -79,6 +83,7 @@ def active(base, tmp_path):
     return {"VIRTUAL_ENV": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@IN_TURN
 @pytest.mark.slow
 def test_command_of_another_environment_than_the_active_one_writes_and_removes_nothing(elsewhere, active):
     active["PATH"] = os.pathsep.join([f"{active['VIRTUAL_ENV']}/bin", str(elsewhere.parent), os.environ["PATH"]])
@@ -109,6 +114,7 @@ def command_in(message):
     return message.splitlines()[-1].rpartition(": ")[2].split()
 
 
+@IN_TURN
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--python", "--target"])
 def test_environment_or_folder_that_is_named_is_served_whatever_is_active(elsewhere, active, tmp_path, options):
@@ -119,6 +125,7 @@ def test_environment_or_folder_that_is_named_is_served_whatever_is_active(elsewh
     assert (undone.returncode, undone.stdout.startswith("removed ")) == (0, True), undone.stderr
 
 
+@IN_TURN
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "programs", "said"),
