@@ -40,7 +40,7 @@ _UNCLAIMED_LOOK_S = 2.0
 # GPUs that have failed for so long are gone; an error that passes is no reason to give the place in the queue up.
 _GONE_S = 5.0
 
-# A driver under load may not answer for seconds. After a minute the readings before say nothing of the GPUs any more.
+# A driver under load may be silent for seconds. After a minute the last reading is too old to decide by.
 _SILENT_S = 60.0
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.frameworks.base import HookedFramework
 
-# The hook notices its import as well, in the worker processes of Ray.
+# In the worker processes of Ray, the hook reports the import of this module as well.
 RAY = "ray"
 
 # Of this process; ``None`` where autogpu does nothing.

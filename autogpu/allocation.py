@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # Seconds from the start of the reading. The import of a framework takes about as long, so waiting costs little.
 IMPORT_DEADLINE_S = 5.0
 
-# How long after another rank a launcher may start the first one, and how often it is looked for.
+# A launcher may start rank 0 so long after another rank, which looks for it at this interval.
 FIRST_RANK_S = 3.0
 _LOOK_EVERY_S = 0.2
 
@@ -393,7 +393,7 @@ class Allocation:
             raise
         finally:
             if report.is_waiting:
-                stderr.forget()  # a further wait of this process has the same lines
+                stderr.forget()  # each text is printed once, and a further wait has the same texts
         self.holding = holding
         self.tell_children()
         if self.holding.problem:
@@ -404,7 +404,7 @@ class Allocation:
         return self.holding.decision
 
     def _report_missing_rank(self, holding: Holding) -> None:
-        """Print a line if this process has claimed for ranks of which the first one, which prints lines, is missing."""
+        """Print a line if this process has claimed GPUs for all ranks of its job, and rank 0 is missing."""
         rank = self.grant.dividing_rank
         claims = holding.lease.claims if holding.lease else {}
         if rank is None or self.policy.level == "quiet" or len(claims) <= len(holding.decision.devices):

@@ -135,7 +135,7 @@ def _read(file: Path) -> str:
 
 
 class KnownNeed(Value):
-    """The need of a script by its last ``runs``: what they needed at most, a tenth more, and a CUDA context."""
+    """The need of a script in bytes: the largest need of its last ``runs``, plus a tenth and a CUDA context."""
 
     runs: int
     bytes: int

@@ -1,7 +1,7 @@
-"""What Ray assigned to the running task: asked of Ray in the task's worker process, and told to the programs it starts.
+"""The GPUs that Ray assigned to the running task, and the variable by which the task's programs learn them.
 
-Ray tells only its worker processes what it assigned. So autogpu passes it on in a variable, before each task. Every
-worker process of Ray imports this module, which therefore imports little.
+Only a worker process can ask Ray. So autogpu writes Ray's answer into a variable before each task. Every worker process
+of Ray imports this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 64
 
-# In Ray, what it calls before each task, to set the variables by which the task finds its GPUs.
+# Ray calls this function of its own before each task, to set CUDA_VISIBLE_DEVICES.
 _UTILS = "ray._private.utils"
 _BEFORE_TASK = "set_visible_accelerator_ids"
 
-# Marks our function in the place of Ray's.
+# An attribute that marks autogpu's replacement of that function.
 _WATCHES = "_autogpu_watches"
 
-# Are called before each task of this process.
+# Functions to call before each task of this process.
 _watchers: list[Callable[[], None]] = []
 
 
-# True if Ray's cluster has GPUs; None before it was asked, which takes longer than a short task.
+# True if Ray's cluster has GPUs. Asked once, because the question takes longer than a short task; None before.
 _cluster_has_gpus: bool | None = None
 
 
@@ -43,7 +43,7 @@ class RayTask(Value):
         gpus: How many GPUs; less than 1 for a part of one GPU.
         ids: Names of the GPUs, as in ``CUDA_VISIBLE_DEVICES``.
         manages_gpus: True if Ray's cluster has GPUs to assign.
-        name: The name of the actor; of the task if there is no actor.
+        name: Name of the actor, or of the task if there is no actor.
         worker: The pid of the worker process that runs the task.
     """
 
@@ -55,7 +55,7 @@ class RayTask(Value):
 
 
 def current_task(environ: Mapping[str, str]) -> RayTask | None:
-    """Return the task of this worker process of Ray, or of the one that started this program; ``None`` if unknown."""
+    """Return the task that runs in this process or has started this program; ``None`` if that is unknown."""
     return _ask_ray() or _passed_on(environ)
 
 
@@ -67,7 +67,7 @@ def _ask_ray() -> RayTask | None:
         ids = tuple(map(str, context.get_accelerator_ids().get("GPU", ())))
         name = str(context.get_actor_name() or context.get_task_name() or _title())
         return RayTask(gpus, ids, bool(gpus) or _manages_gpus(ray), printable(name, _LONGEST_NAME), os.getpid())
-    except Exception as error:  # not connected yet, or a Ray that has none of this: the variables are all there is
+    except Exception as error:  # not connected yet, or a version of Ray without these functions
         raise_if_from_script(error)
         return None
 
@@ -80,13 +80,13 @@ def _manages_gpus(ray: Any) -> bool:
 
 
 def _title() -> str:
-    """The task's name in the title of the process: a thread that it has started, as in Ray Train, is told no other."""
+    """Return the task's name from the process title. Ray does not tell it to threads of the task, as in Ray Train."""
     with open("/proc/self/cmdline", errors="replace") as file:  # noqa: PTH123  (a slow import)
         return file.read().partition("\0")[0].partition("ray::")[2]
 
 
 def _passed_on(environ: Mapping[str, str]) -> RayTask | None:
-    # The pid of the daemon that started the worker: a Ray that a task has started itself has another one.
+    # The value begins with the pid of Ray's daemon. If a task starts a Ray of its own, that one has another daemon.
     daemon = re.escape(environ.get(RAY_WORKER, ""))
     found = re.fullmatch(rf"{daemon} ([0-9]+) ([0-9.]{{1,20}}) ([01]) (\S*) (.*)", environ.get(RAY_TASK, ""))
     if found is None:
@@ -100,7 +100,7 @@ def _passed_on(environ: Mapping[str, str]) -> RayTask | None:
 
 
 def pass_on() -> None:
-    """Write the task that is about to run into the environment, for the programs that it starts."""
+    """Write the GPUs of the task that is about to run into the environment, for the programs that it will start."""
     task = _ask_ray()
     if task is None:
         os.environ.pop(RAY_TASK, None)
@@ -110,7 +110,11 @@ def pass_on() -> None:
 
 
 def before_each_task(call: Callable[[], None]) -> None:
-    """Call a function before each further task of this process, when Ray has assigned its GPUs; it must not raise."""
+    """Have ``call`` called before each further task of this process, after Ray has assigned the task's GPUs.
+
+    Args:
+        call: Must not raise, because an exception would end the task.
+    """
     utils: Any = sys.modules.get(_UTILS) if RAY_WORKER in os.environ else None
     assign = getattr(utils, _BEFORE_TASK, None)
     if not callable(assign):

@@ -1,4 +1,4 @@
-"""The exception that ends a process or a cell, from what Python and IPython keep of it."""
+"""The exception that ends a process or a cell, as Python and IPython keep it, or a line in place of its traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE = "_autogpu_line"
 
 
 def show_line(error: BaseException, line: str) -> None:
-    """Print ``line`` in place of the traceback if ``error`` ends the script, which exits as it would without autogpu.
+    """Print ``line`` in place of the traceback if ``error`` ends the script. The exit status stays the same.
 
     A script that catches the error gets it unchanged. An excepthook that the script or a library has set stays.
     """

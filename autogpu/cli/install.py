@@ -24,8 +24,8 @@ from autogpu.text import printable
 AUTOLOAD = "autogpu-autoload"
 _FROM_A_CLONE = "CLONE CLONE/sitecustomize_template"
 
-# Words that the tool writes into the file, the command that removes what it does not name, and how it comes to name the
-# start-up files. Source: the headers that pip-tools 7.6 and uv 0.13 write.
+# Keyed by lock file: words that its tool writes into it, the tool's command that removes unlisted packages, and how to
+# list autogpu's start-up files there. Source: the headers that pip-tools 7.6 and uv 0.13 write.
 _LOCKS = {
     "uv.lock": ("", "uv sync", f"uv add autogpu {AUTOLOAD} (from a clone: uv add {_FROM_A_CLONE})"),
     "requirements.txt": (
@@ -35,7 +35,7 @@ _LOCKS = {
     ),
 }
 
-# Such as the environment of a tool, which uvx and pipx make.
+# uvx and pipx make such an environment for each tool.
 _NOT_MEANT = (
     "{} has none of {}; probably it is not the one that you mean; "
     "to serve another environment: autogpu install --python PATH"
@@ -86,7 +86,7 @@ def install(method: str, target: Path | None, python: str | None, this_python: b
 
 
 def _what_was_done(folder: Path, written: Sequence[Path]) -> Iterator[str]:
-    """Yield the lines about the start-up files in ``folder``, and who gets a GPU by them."""
+    """Yield lines that list the start-up files in ``folder`` and say which scripts get their GPU from autogpu now."""
     yield from (f"wrote {path}" for path in written)
     if not written:
         yield f"Everything was in place in {folder}."
@@ -103,7 +103,7 @@ def _undo(folder: Path, target: Path | None) -> str:
     owner = installing.owner_of(folder)
     if owner:
         return f"remove {AUTOLOAD} by what installed it ({owner})"
-    # Not by the command, which may be another environment's.
+    # Name this Python: the `autogpu` that a shell finds may belong to another environment.
     command = f"{shlex.quote(sys.executable)} -m autogpu uninstall"
     if target:
         return f"{command} --target {shlex.quote(str(folder))}"
@@ -111,7 +111,7 @@ def _undo(folder: Path, target: Path | None) -> str:
 
 
 def _doubts() -> Iterator[str]:
-    """Yield a sentence for each reason why the files that were written may not serve the user, or not for long."""
+    """Yield a warning if the environment has no framework, and one if a package manager will remove the files."""
     prefix = Path(sys.prefix)
     if not any(importlib.util.find_spec(module) for module in frameworks.FRAMEWORKS):
         yield _NOT_MEANT.format(prefix, ", ".join(frameworks.FRAMEWORKS))
@@ -121,7 +121,7 @@ def _doubts() -> Iterator[str]:
 
 
 def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
-    """Return the error of a command that the shell found outside of the environment that is active in it."""
+    """Return the error for a user who has activated one environment and started the autogpu of another one."""
     nothing_was, to_do, action = {
         "install": ("nothing was written", "to install it for", "install ."),
         "uninstall": ("nothing was removed", "to remove it from", f"uninstall {AUTOLOAD}"),
@@ -144,7 +144,11 @@ def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
 
 
 def _folder(target: Path | None, verb: str, *, this_python: bool) -> Path:
-    """Return the folder of the start-up files; an error if they are another environment's than the active one's."""
+    """Return the folder of the start-up files.
+
+    Raises:
+        InstallError: The user has activated another environment than this one.
+    """
     elsewhere = None if target or this_python else installing.active_elsewhere(os.environ)
     if elsewhere:
         raise _not_the_active_one(elsewhere, verb)
@@ -152,18 +156,20 @@ def _folder(target: Path | None, verb: str, *, this_python: bool) -> Path:
 
 
 def _absolute(folder: Path) -> Path:
-    # Absolute, since the fresh interpreter starts elsewhere; links stay, since that is how Python spells it.
+    # The fresh interpreter starts in another folder. Keep links, because Python keeps them in sys.path.
     return Path(os.path.abspath(str(folder)))  # noqa: PTH100  (resolve() follows links)
 
 
 def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.environ) -> str:
-    """Find a lock that will have the start-up files removed; a sentence on it, or ``""``."""
+    """Return a warning if a lock file makes its tool remove the start-up files; ``""`` if none does."""
     beside = environment.parent
-    # uv's setting for an environment that is elsewhere, as in an image; relative to the project.
+    # uv's setting for an environment outside of the project's folder; a relative path starts at the project.
     of_uv = here if here / (environ.get("UV_PROJECT_ENVIRONMENT") or "/") == environment else beside
     for lock in (of_uv / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
         written, command, remedy = _LOCKS[lock.name]
-        with suppress(OSError):  # a network's file system may be gone, and what has been written is to be told
+        with suppress(
+            OSError
+        ):  # a network file system may be gone; the files are written, and the user has to read that
             text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else AUTOLOAD
             if written in text and AUTOLOAD not in text:
                 return (
@@ -173,10 +179,10 @@ def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.e
 
 
 def _run_by(python: str, verb: str, target: Path | None, this_python: bool, *options: str) -> int:
-    """Let the autogpu of another environment do it: only that one's Python knows where it reads what."""
+    """Run the command with the Python of another environment, because only that Python knows its own folders."""
     if this_python:
         raise click.UsageError("--python and --this-python exclude each other")
-    # Absolute, since another folder is the current one there: a folder called autogpu here is not to be imported.
+    # The command runs in the Python's own folder, so that it can't import a folder called autogpu from the current one.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     answer = run_snippet(executable, "import autogpu; print(1)", os.environ)
     if answer.error:

@@ -1,4 +1,4 @@
-"""A request on the command line: the policy's keys as options, and GPUs of this machine that are asked for."""
+"""Requests for GPUs on the command line: the policy's keys as options, and the decision for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autogpu.text import printable
 
 
 def duration(text: str) -> object:
-    """In seconds, of a time as a policy writes it."""
+    """Return the seconds in a duration such as ``30m``, written as in a policy."""
     try:
         return kinds.DURATION.read(text)
     except kinds.Refused:
@@ -35,7 +35,11 @@ def duration(text: str) -> object:
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command an option for each key of ``sections`` but ``without``; they come as one mapping, ``flags``."""
+    """Add an option for each key of ``sections`` to a command, which gets their values as one mapping, ``flags``.
+
+    Args:
+        without: Names of keys that get no option.
+    """
     keys = [k for k in KEYS if k.section in sections and not k.system_only and k.name not in without]
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,17 +67,21 @@ def _note(ctx: click.Context, param: click.Parameter, given: str | tuple[str, ..
 
 
 def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
-    # Not click.Choice: what is wrong in a policy is said in one way, wherever it stands.
+    # Not click.Choice: a wrong value has the same message in a file, a variable and an option.
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def resolve_here(flags: Mapping[str, str]) -> Resolved:
-    """The policy for a script in the working directory."""
+    """Return the policy for a script in the working directory."""
     return policy.resolve(os.environ, script=None, working_directory=policy.working_directory(), flags=flags)
 
 
 def resolve_flags(flags: Mapping[str, str]) -> Resolved:
-    """The policy, after saying what is wrong in it; a flag that is wrong is an error."""
+    """Print the mistakes in the policy, and return it.
+
+    Raises:
+        click.UsageError: A mistake is in an option.
+    """
     resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer is LayerName.COMMAND_LINE:
@@ -83,20 +91,20 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
 
 
 class NoDriver(DriverUnavailable):
-    """This is a machine without NVIDIA GPUs."""
+    """The machine has no NVIDIA driver."""
 
 
 def request_gpus(
     resolved: Resolved, environ: Mapping[str, str], *, without_driver: str, own_pid: int | None = None
 ) -> SelectionRequest:
-    """Return the request of a process that could see all GPUs of the pool, which is not empty, in the pool's order.
+    """Return the request for a process that would see every GPU that the policy and the environment allow.
 
     Args:
-        without_driver: The command's remedy for a machine that has no NVIDIA driver.
+        without_driver: The remedy to print if the machine has no NVIDIA driver.
 
     Raises:
         NoDriver: The machine has no NVIDIA driver.
-        AutoGpuError: There is another reason why the pool is empty.
+        AutoGpuError: The process would see no GPU for another reason.
     """
     inventory = probe.finish(probe.start(os.environ))
     if inventory.has_no_driver:
@@ -126,20 +134,21 @@ def request_gpus(
 
 
 def in_words(decision: Decision) -> str:
-    """Why it was decided so, with the command's options, as a terminal may show it."""
+    """Return the reason for the decision, with options in place of variables, as printable text."""
     return printable(with_options(why(decision)), 2000)
 
 
 def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[Decision, Family | None]:
-    """Decide beside the jobs of this moment, and tell to which of them a process started here belongs.
+    """Decide beside the present jobs; also return the job to which a process that is started here would belong.
 
-    ``doing`` begins what is said where the claims of the others can't be read.
+    Args:
+        doing: First words of the warning that is printed if the leases can't be read.
     """
     read = read_leases(os.environ, request.inventory.devices)
     if read.problem:
         say(f"{doing} without regard to the claims of other jobs: {read.problem}")
     decision = preview(request, read.leases, read.processes, unix_s(), read.family)
-    # Again: who is served becomes a holder and leaves the queue, and one look can miss both its files.
+    # Look twice: a job that gets its GPU replaces its ticket by a lease, and one look can miss both files.
     if decision.verdict is Verdict.TAKE and looks > 1:
         return decide_now(request, doing, looks - 1)
     return decision, read.family

@@ -1,4 +1,4 @@
-"""Commands and options that people know from other programs, and those of autogpu that do the same."""
+"""Suggestions for a mistyped command or option, also for the names that other programs use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 from autogpu.policy.kinds import most_similar
 
-# What autogpu has, and under which names people look for it: those of nvidia-smi, nvtop, gpustat, watch, Slurm, kubectl
-# and docker. An option counts only for the commands that have it.
+# The names that nvidia-smi, nvtop, gpustat, watch, Slurm, kubectl and docker use, keyed by the command or option of
+# autogpu that does the same. An option is suggested only if the command has it.
 COMMANDS = {
     "status --watch": "top htop nvtop watch monitor",
     "status": "ps ls list show info gpus queue squeue smi gpustat",
@@ -43,14 +43,14 @@ OPTIONS = {
 
 
 def unknown_command(name: str, known: Sequence[str]) -> str:
-    """Return the message for a command that does not exist, with the command that was probably meant."""
+    """Return the message for an unknown command; it suggests the command that the user probably meant."""
     meant = [command for command, names in COMMANDS.items() if name in names.split()]
     meant = meant or [command for command in [most_similar(name, known)] if command]
     return " ".join([f"No such command {name!r}.", *(f"Did you mean `autogpu {command}`?" for command in meant)])
 
 
 def message(error: click.UsageError) -> str:
-    """Return the error's message, with the option that was probably meant."""
+    """Return click's message; for an unknown option it suggests the option that the user probably meant."""
     parameters = error.ctx.command.params if error.ctx else []
     own = [option for parameter in parameters for option in parameter.opts]
     if isinstance(error, click.NoSuchOption):

@@ -192,7 +192,7 @@ def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
         # A device cgroup or a container denies it: that is no fault.
         if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION"):
             return None
-        # Nothing else has to be supported.
+        # The UUID is the only reading that every GPU must support.
         if nvml.is_code(error, "NVML_ERROR_NOT_SUPPORTED"):
             return "NVML tells no UUID of it"
         # A pynvml of another age may lack a function, or fail to decode a name.

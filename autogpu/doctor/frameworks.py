@@ -9,8 +9,9 @@ from autogpu.doctor.model import Facts, Finding, failed, passed
 from autogpu.frozen import Value
 from autogpu.text import counted, printable
 
-# By top-level module, Python source that puts into ``found``, after the import, ``build``, by what the framework uses
-# GPUs, or ``""``, and how many ``gpus`` it lists. No GPU gets a context, so JAX is not asked for its devices.
+# Keyed by top-level module, Python source that runs after the module's import. It sets ``found["build"]`` to the
+# framework's build for GPUs, or to ``""``, and ``found["gpus"]`` to the number of GPUs. It must not make a context on a
+# GPU, and JAX would make one to list its devices.
 QUESTIONS = {
     "tensorflow": """
 found["build"] = "built with CUDA" if tensorflow.test.is_built_with_cuda() else ""
@@ -34,12 +35,12 @@ except ImportError:
 
 
 class CudaBuild(Value):
-    """What pip installs of a framework for GPUs.
+    """A package by which pip installs a framework for GPUs.
 
     Attributes:
-        since: The first version that has it.
+        since: The first version of the framework for which the package exists.
         requirement: Name of the package with its extra, without a version.
-        has_libraries: True if it brings the libraries of CUDA.
+        has_libraries: True if pip installs the libraries of CUDA with it.
     """
 
     since: tuple[int, ...]
@@ -47,8 +48,8 @@ class CudaBuild(Value):
     has_libraries: bool = True
 
 
-# Keyed by module, latest first. Source: the metadata of these versions at PyPI. From 2.1 on there is one TensorFlow
-# for CPU and GPU; its package for GPUs ends with 2.11. JAX before 0.4.23 is not at PyPI for GPUs.
+# Packages keyed by module, the latest first. Source: PyPI's metadata of these versions. Since 2.1 the package
+# ``tensorflow`` serves CPUs and GPUs. PyPI has no JAX for GPUs before 0.4.23.
 _CUDA_BUILDS: Mapping[str, Sequence[CudaBuild]] = {
     "tensorflow": (
         CudaBuild((2, 14), "tensorflow[and-cuda]"),
@@ -63,7 +64,7 @@ _PAGES = {
     "torch": "https://pytorch.org/get-started/locally names the wheel for this machine",
 }
 
-# The command that says on stderr why no GPU is found.
+# A command that prints on stderr why the framework finds no GPU.
 _SAYS_WHY = {
     "tensorflow": "TF_CPP_MIN_LOG_LEVEL=0 {} -c "
     "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
@@ -72,7 +73,7 @@ _SAYS_WHY = {
 
 
 def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Finding:
-    """The framework is built for GPUs, and finds those that are there."""
+    """Return whether the framework is built for GPUs and lists the GPUs of this machine."""
     version = printable(found["version"])
     build = printable(found["build"])
     count = len(facts.inventory.devices)
@@ -91,8 +92,8 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
 
 
 def _remedy(module: str, version: str, facts: Facts, *, lacks_libraries: bool) -> str:
-    """Say how to get a build for CUDA, or, if this is one, its libraries."""
-    public, _, _ = version.partition("+")  # no index has what NVIDIA and others add, as in 1.15.5+nv22.10
+    """Return the command or page by which the user gets a build for CUDA, or the libraries that the build lacks."""
+    public, _, _ = version.partition("+")  # indexes don't have the builds of others, such as NVIDIA's 1.15.5+nv22.10
     numbers = tuple(map(int, re.findall(r"\d+", public)))
     build = next((build for build in _CUDA_BUILDS.get(module, ()) if build.since <= numbers), None)
     page = _PAGES[module]

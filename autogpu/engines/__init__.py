@@ -73,15 +73,15 @@ def _slurm_conf(environ: Mapping[str, str]) -> str:
 
 
 def _slurm_job_has_ended(environ: Mapping[str, str]) -> bool:
-    """True if Slurm's daemon runs on this host, and none of its processes is for the job that the variables name.
+    """True if Slurm's daemon runs on this host, but no process of Slurm for the job in ``SLURM_JOB_ID``.
 
-    A terminal that a job has started keeps the job's variables after its end.
+    A terminal that a job has started keeps the job's variables after the job's end.
     """
     job = environ.get("SLURM_JOB_ID")
     if job is None or any(_is_step_of(job, pid) for pid, _ in with_ancestors()):
         return False
     pids = [pid for pid, *_ in running()]
-    # Where other users' processes are hidden, and in a container, the daemon is not seen either.
+    # Without the daemon nothing is known: /proc may hide processes of other users, and does in a container.
     has_daemon = any(_text(f"/proc/{pid}/comm") == "slurmd\n" for pid in pids)
     return has_daemon and not any(_is_step_of(job, pid) for pid in pids)
 
@@ -109,9 +109,12 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
 
 
 def before_each_task(environ: Mapping[str, str], call: Callable[[], None]) -> None:
-    """Call a function before each further task of a worker process of Ray: no framework asks for its GPUs again."""
+    """Have ``call`` called before each further task if this is a worker process of Ray.
+
+    A worker process keeps its frameworks, which ask for their GPUs only once.
+    """
     if RAY_WORKER in environ:
-        from autogpu import ray_tasks  # imported before, by the first question about the task
+        from autogpu import ray_tasks  # few processes belong to Ray, and this one has imported it
 
         ray_tasks.before_each_task(call)
 
@@ -143,9 +146,9 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
 
 
 def is_first_rank_missing(rank: LocalRank | None) -> bool:
-    """True if this process is another rank than the first one, and no process of this user is the first.
+    """True if this process is not rank 0 of its job, and no process of this user is.
 
-    Only ranks are looked for that have their number from the start: a script may set its own later.
+    Only the variables with which a process was started can be read, so ranks that a script numbers itself don't count.
     """
     own = local_rank(_environ_of(os.getpid()))
     if rank is None or own is None or own.rank == 0:

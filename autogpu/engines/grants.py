@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.ray_tasks import RayTask
 
-# In these Slurm writes the same list as in CUDA_VISIBLE_DEVICES, unless it knows that all GPUs are NVIDIA's.
+# Slurm writes CUDA_VISIBLE_DEVICES into these variables as well, unless its gres.conf says that all GPUs are NVIDIA's.
 _COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
@@ -25,9 +25,9 @@ class EngineFacts(Value):
         slurm_conf: The text of Slurm's configuration; ``""`` if it can't be read.
         dask: The name of Dask's worker.
         rank: The rank of this process among the processes that see the same GPUs.
-        slurm_job_has_ended: True if Slurm runs on this host, and runs nothing of the job that the variables name.
-        started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, as it would be without autogpu. A script
-            that sets it later changes nothing of a grant.
+        slurm_job_has_ended: True if Slurm runs on this host, but nothing of the job in ``SLURM_JOB_ID``.
+        started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, as it would be without autogpu. The value
+            that a script sets later does not change a grant.
         is_given: True if an engine set ``CUDA_VISIBLE_DEVICES`` after the interpreter of this process had started.
     """
 
@@ -86,7 +86,8 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     return Grant(
         "Slurm",
         fraction=_fraction_of_shards(environ, facts.slurm_conf, listed) or _fraction_of_mps(environ, facts.slurm_conf),
-        # A user has unset the variable. Slurm's numbers are the host's, and a device cgroup may show fewer GPUs.
+        # If a user has unset the variable, Slurm's own numbers stand for it. They count all GPUs of the host, so
+        # `settled` drops them under a device cgroup, which shows only the granted GPUs.
         visible=numbers if visible is None else None,
         unnamed=len(listed.split(",")) if visible is None else None,
         counts_by_bus=True,
@@ -96,7 +97,9 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
 
 
 def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | None) -> bool:
-    """True if ``visible`` lists GPUs that Slurm granted, whoever wrote it; UUIDs are taken for some of them.
+    """True if ``visible`` can only mean GPUs that Slurm granted, even if a user wrote it.
+
+    UUIDs can't be compared with Slurm's numbers, so they count as granted.
 
     Args:
         numbers: The GPUs that Slurm granted, as its own variable names them.
@@ -135,7 +138,7 @@ def _fraction_of_shards(environ: Mapping[str, str], conf: str, visible: str) -> 
 
 
 def _fraction_of_mps(environ: Mapping[str, str], conf: str) -> float | None:
-    """Return the part of a GPU that a job has by ``--gres=mps``. Slurm tells it as a percentage of the threads."""
+    """Return the part of a GPU that ``--gres=mps`` granted. Slurm passes it as a percentage of the GPU's threads."""
     percent = environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
     is_granted = "mps" in _gres_types(conf) and re.fullmatch("[1-9][0-9]?", percent)
     return int(percent) / 100 if is_granted else None

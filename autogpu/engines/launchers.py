@@ -34,7 +34,7 @@ _LAUNCHERS = (
     ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
-# Of one step on one host.
+# No step has more tasks on one host.
 _MOST_TASKS = 4096
 
 _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
@@ -188,7 +188,10 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
-    """Return how many of Slurm's tasks have the GPUs of this one, all if none is bound; ``None`` for another's list."""
+    """Return how many tasks of Slurm use the same GPUs as this one; ``None`` if Slurm did not write the list.
+
+    If Slurm bound no task to a GPU, all tasks use the same GPUs.
+    """
     # Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
     on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
@@ -205,7 +208,7 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
 
 
 def _bound_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, the n-th for task n; none without them.
+    """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, one for each task; none if it is not used.
 
     Tasks with the same entry have the same GPUs. Source: srun(1); ``0*2`` stands for two tasks.
     """

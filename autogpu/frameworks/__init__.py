@@ -9,18 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.base import HookedFramework
 
-# By the top-level module whose import starts it all, the class that knows the framework.
+# Classes of the supported frameworks, keyed by the top-level module that a script imports.
 FRAMEWORKS = {
     "tensorflow": "autogpu.frameworks.tensorflow:TensorFlow",
     "jax": "autogpu.frameworks.jax:JAX",
     "torch": "autogpu.frameworks.torch:PyTorch",
 }
 
-# What pip installs if there is none of them. Python 3.8 gets TensorFlow 2.13, which has no such extra yet.
+# The package that doctor suggests to an environment without a framework. The extra exists since TensorFlow 2.14, which
+# needs Python 3.9.
 TO_INSTALL = "'tensorflow[and-cuda]'" if sys.version_info >= (3, 9) else "tensorflow"
 
-# Their import takes less than a second and they never initialise CUDA without our hooks, so that neither the driver
-# nor the policy is read before they are used.
+# For these frameworks autogpu reads the driver and the policy only at their first use: their import takes less than a
+# second, and they never initialise CUDA without calling a hook.
 LATE = ("jax",)
 
 

@@ -1,8 +1,8 @@
-"""The interface between autogpu and a framework: a class of its package derives from :class:`HookedFramework`.
+"""The interface between autogpu and a framework. A framework's package derives a class from :class:`HookedFramework`.
 
-That class provides what :class:`Framework` leaves open. Its hooks call, inside ``guard()``: ``prepare``, ``assign`` and
-``on_usage``, in this order; ``on_listing`` and ``listing`` if the framework lists GPUs before it uses one;
-``on_unused`` if it goes without GPUs.
+The derived class implements the abstract methods of :class:`Framework`. Its hooks call these methods inside
+``guard()``: ``prepare``, ``assign`` and ``on_usage``, in this order; ``on_listing`` and ``listing`` if the framework
+lists GPUs before it uses one; ``on_unused`` if it uses no GPU.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
 
 
-# The attribute by which a hooked function is known.
+# An attribute that marks a hooked function.
 _HOOKED = "_autogpu_hooked"
 
 
 def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
-    """``original``, but for a call of it ``hook`` is called, with ``original`` and ``state`` before the arguments."""
+    """Wrap ``original``: a call becomes ``hook(original, *state, *arguments)``."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -49,18 +49,18 @@ def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
 
 
 def is_hooked(function: Any) -> bool:
-    """:func:`hooked` has made it, and nobody has replaced it since."""
+    """True if ``function`` is a function that :func:`hooked` returned."""
     return _HOOKED in getattr(function, "__dict__", {})
 
 
 def put_back(holder: Any, name: str, original: Any) -> None:
-    """End the hook of a module's or a class's function, unless somebody has replaced that since."""
+    """Remove the hook from a function of a module or class, unless somebody else has replaced the function since."""
     if getattr(holder.__dict__.get(name), "__wrapped__", None) is original:
         setattr(holder, name, original)
 
 
 def part_of(fraction: Any) -> float:
-    """The part of a GPU that a script has set, 0 to 1; 0 for what is no number, of which the framework complains."""
+    """Return the part of a GPU that a script has set, 0 to 1; 0 if it is not a number, which the framework reports."""
     try:
         return min(max(float(fraction), 0.0), 1.0)
     except (TypeError, ValueError) as error:
@@ -69,7 +69,7 @@ def part_of(fraction: Any) -> float:
 
 
 def caller_named(name: str) -> FrameType | None:
-    """The innermost call of a function of that name that leads here."""
+    """Return the innermost frame of a function called ``name`` on the stack; ``None`` if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != name:
         frame = frame.f_back
@@ -77,17 +77,18 @@ def caller_named(name: str) -> FrameType | None:
 
 
 class HookedFramework(Framework):
-    """A framework in a process: what its package provides, and what its hooks call.
+    """A framework in this process, with the methods that its hooks call.
 
     Attributes:
-        guard: Around every step of ours: an error is reported once, and the framework continues with its defaults. Lets
-            through what a policy asks for: :class:`autogpu.errors.NoEligibleDevice`, ``SystemExit``.
-        lock: It may be used in two threads.
-        assignment: What it was told of its GPUs; ``None`` before.
+        guard: A context manager around every step of autogpu. It reports an error once and lets the framework continue
+            with its defaults. It passes on :class:`autogpu.errors.NoEligibleDevice` and ``SystemExit``, which a policy
+            asks for.
+        lock: Protects the attributes, because a script may use the framework in two threads.
+        assignment: The GPUs that the framework was assigned; ``None`` before.
     """
 
     def __init__(self, begin: Callable[[], Allocation], guard: Callable[[], ContextManager[None]]) -> None:
-        """Do nothing yet; ``begin`` makes the allocation of this process, or returns it."""
+        """Do nothing yet. ``begin`` returns the allocation of this process, which its first call makes."""
         self._begin = begin
         self._allocation: Allocation | None = None
         self._listing = process.OncePerProcess()
@@ -103,7 +104,7 @@ class HookedFramework(Framework):
 
     @property
     def allocation(self) -> Allocation:
-        """The one that all frameworks of the process have. One whose import is short joins it at its first use."""
+        """The allocation that all frameworks of the process share. Those in ``LATE`` join it at their first use."""
         if not self._listing.is_done:
             with self.lock:
                 self._list(self._joined(), self.find_hooks())
@@ -120,11 +121,11 @@ class HookedFramework(Framework):
     # The import
 
     def imported(self) -> None:
-        """The framework's modules are there: hook into them. It has not initialised CUDA yet."""
+        """Hook into the framework, whose modules have just been imported. It has not initialised CUDA yet."""
         hooks = self.find_hooks()
         if hooks.found:
             self.install_hooks(hooks)
-        # One whose import is short has no part in an allocation yet, unless there is something to say of it.
+        # A framework in LATE has not joined the allocation yet. It joins now only if there is something to report.
         if self._allocation is not None or not hooks.found:
             self._list(self._joined(), hooks)
 
@@ -134,9 +135,9 @@ class HookedFramework(Framework):
 
     def _order_gpus(self, allocation: Allocation, hooks: Hooks) -> None:
         if not hooks.found and not hooks.missing:
-            # A framework may import another one that is merely installed: say nothing of that.
+            # A framework may import another one that is merely installed. Print nothing about that one.
             if allocation.frameworks[0] == self.NAME:
-                allocation.readings.close()  # another framework begins a new one
+                allocation.readings.close()  # another framework begins a new reading
                 if hooks.obstacle:
                     self.on_unsupported(hooks.obstacle)
             return
@@ -145,7 +146,7 @@ class HookedFramework(Framework):
         else:
             allocation.list_choice(hooks.variables)
         if self.TAKES_FIRST_GPUS and allocation.policy.count == 0:
-            # Its C++ may start CUDA without a word.
+            # Its C++ may start CUDA without calling a hook.
             allocation.hide_gpus_if_cpu_only()
         if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([framework_messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
@@ -153,11 +154,12 @@ class HookedFramework(Framework):
     # CUDA's start
 
     def prepare(self, said: DeviceRequest = NOTHING_SAID) -> None:
-        """The framework is about to initialise CUDA, or has done so: the last moment for the environment.
+        """Prepare for CUDA's start: CUDA is about to read the environment, or has read it.
 
-        One that takes what CUDA counts first tells what the script has ``said`` so far.
+        Args:
+            said: The script's request so far. Only a framework that uses the GPUs that CUDA counts first passes it.
         """
-        # A framework that went without GPUs does not claim one again at each further look.
+        # A framework that has given its GPUs back does not claim again each time the script lists GPUs.
         if not self._is_given_back:
             self.allocation.prepare(said)
 
@@ -168,14 +170,15 @@ class HookedFramework(Framework):
 
     @property
     def gpu_count(self) -> int | None:
-        """How many GPUs CUDA counts, or will count by what the environment says; ``None`` if that is unknown."""
+        """The number of GPUs that CUDA counts, or will count by the environment; ``None`` if that is unknown."""
         uuids = self.allocation.uuids
         return None if uuids is None else len(uuids)
 
     def listing(self) -> Sequence[GpuListing] | None:
-        """The GPUs that the framework sees, by CUDA ordinal; nothing is claimed and CUDA makes no context.
+        """Return the GPUs that the framework sees, by CUDA ordinal. Claim nothing and make no context.
 
-        ``()`` where the policy gives the process none, ``None`` where the driver does not tell.
+        Returns:
+            ``()`` if the policy allows the process no GPU; ``None`` if the driver does not answer.
         """
         allocation = self.allocation
         if allocation.policy.count == 0:
@@ -196,10 +199,10 @@ class HookedFramework(Framework):
     # The context
 
     def assign(self, request: DeviceRequest) -> Assignment:
-        """Decide among the GPUs that this process has, or join what was decided; later calls get the same answer."""
+        """Choose and claim GPUs for the framework, or share an earlier claim. Later calls return the same."""
         allocation = self.allocation
         with allocation.lock:
-            # A script that names GPUs after it was told to go without has the last word.
+            # If the framework was assigned no GPU and the script then names some, the script wins.
             if self.assignment is None or (self.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
                 self._decision = self.decide(selection, request.places)
@@ -240,9 +243,9 @@ class HookedFramework(Framework):
     # What the framework tells afterwards
 
     def on_usage(self, usage: Usage) -> None:
-        """Say which GPUs the process takes, and why; for the first framework that takes some, or none so far.
+        """Print which GPUs the process uses, and why, once the framework has settled that.
 
-        The framework has settled what it takes.
+        The first framework that uses GPUs prints the line; until then the first one that uses none.
         """
         allocation = self.allocation
         takes_some = bool(usage.ordinals)
@@ -300,7 +303,7 @@ class HookedFramework(Framework):
         return framework_messages.sees_no_gpu(why, visible.spec.value, inventory or NO_READING, self.NAME)
 
     def _lines_about_late_list(self) -> list[str]:
-        """Return the line for a script that has set ``CUDA_VISIBLE_DEVICES`` after CUDA had read it."""
+        """Return a line if the script has set ``CUDA_VISIBLE_DEVICES`` too late, after CUDA has read it; else none."""
         allocation = self.allocation
         if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
             now, _ = allocation.visible.found_now(allocation.environ)
@@ -308,7 +311,7 @@ class HookedFramework(Framework):
         return []
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Say why memory ran out, if that is what ``error`` came from."""
+        """Print why memory ran out, if ``error`` or one of its causes is an out-of-memory error of the framework."""
         of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
         found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
         if found is not None and self._selection is not None and self.assignment is not None:
@@ -328,20 +331,20 @@ class HookedFramework(Framework):
                 allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well
 
     def on_unused(self) -> None:
-        """The framework goes without the GPUs that it was given, for a reason of its own."""
+        """Release the claim, because the framework does not use the GPUs that it was assigned."""
         if self.allocation.give_back(self):
             self.forget_assignment()
             self._is_given_back = True
 
     def forget_assignment(self) -> None:
-        """Let the framework be assigned GPUs anew at its next use."""
+        """Forget the assignment, so that the framework gets a new one at its next use."""
         self.assignment = None
         self._decision = None
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
-        """A ``strategy`` that was not told which GPUs to use has made that many replicas.
+        """Print how to get more replicas, if the policy limits those of a ``strategy``.
 
-        Report how to get more, where the policy is why there are so few.
+        The script has not told the strategy which GPUs to use.
         """
         allocation = self.allocation
         policy = allocation.policy
@@ -350,17 +353,17 @@ class HookedFramework(Framework):
             allocation.say(framework_messages.few_replicas(strategy, replicas, decision, policy.per_user))
 
     def on_spreading(self, library: str) -> None:
-        """Name the GPUs that the process has not claimed, because a ``library`` is about to use all that it sees."""
+        """Print which unclaimed GPUs a ``library`` is about to use, because it uses every GPU that it sees."""
         decision = self.allocation.decision
         if decision is not None and decision.verdict is Verdict.TAKE and self.allocation.policy.level != "quiet":
             self.allocation.say(framework_messages.spreading(library, decision))
 
     def on_late_name(self, number: int, taken: int) -> None:
-        """The script names the GPU of this ``number`` after the framework has started with ``taken`` GPUs."""
+        """Print a line for a script that names GPU ``number`` after the framework has started with ``taken`` GPUs."""
         self._say_unless_quiet(framework_messages.late_name(number, taken, self.NAME))
 
     def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
-        """A ``strategy`` has fewer replicas than the script named devices, because it names them too late."""
+        """Print a line for a ``strategy`` with too few replicas, because the script names its devices too late."""
         self._say_unless_quiet(framework_messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
 
     def _say_unless_quiet(self, line: str) -> None:
@@ -368,5 +371,5 @@ class HookedFramework(Framework):
             self.allocation.say([line])
 
     def on_unsupported(self, why: str) -> None:
-        """The framework's GPUs are none that autogpu knows; the policy is not applied."""
+        """Print that the policy is not applied, because autogpu does not support the GPUs of this build."""
         self.allocation.say([framework_messages.unsupported(why, self.NAME)])

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 DISABLED = "autogpu is switched off"
 COUNT_IS_ZERO = "select.count is 0"
 
-# In one line with their names; `autogpu status` shows each.
+# A line names at most so many GPUs; `autogpu status` shows each.
 _MOST_GPUS = 4
 
-# Reasons that need no fact of the request.
+# Sentences that need no fact of the request.
 _SENTENCES = {
     Reason.COUNT_IS_ZERO: COUNT_IS_ZERO,
     Reason.DISABLED: DISABLED,
@@ -61,7 +61,7 @@ _NO_ORDER = {
     Reason.WORKERS_NUMBER: "one of them, by a number that only this worker process knows",
 }
 
-# Less is not told apart in a line that gives tenths of a GiB.
+# A line gives tenths of a GiB, so it can't show a smaller difference.
 _LEAST_RESERVED_BYTES = 100 * MIB
 
 
@@ -89,7 +89,7 @@ def why_with_cap(decision: Decision) -> str:
 
 
 def _shared_part(decision: Decision) -> str:
-    """Return which part of its GPUs a best-effort job may use; of several GPUs, that on the one with the lowest cap."""
+    """Return how much memory a best-effort job may use. If it has several GPUs, name the one with the lowest cap."""
     shared = [each for each in decision.taken if each.device.uuid in decision.caps]
     lowest = min(shared, key=lambda each: decision.caps[each.device.uuid].bytes, default=None)
     if lowest is None or _reserved_bytes(lowest) < _LEAST_RESERVED_BYTES:
@@ -101,13 +101,16 @@ def _shared_part(decision: Decision) -> str:
 
 
 def _reserved_bytes(candidate: Candidate) -> int:
-    """Return how much of a GPU's free memory is left to other jobs; 0 if that is unknown."""
+    """Return the bytes of a GPU's free memory that other jobs have reserved; 0 if the readings are missing."""
     free = candidate.device.memory_free_bytes
     return 0 if free is None or candidate.free_bytes is None else free - candidate.free_bytes
 
 
 def need_reserved(decision: Decision) -> str:
-    """Return, to follow the reason for its GPUs, how much a process has reserved for its stated need; else ``""``."""
+    """Return the memory that a process has reserved for its stated need; ``""`` if it has reserved none.
+
+    The text follows the reason for the process's GPUs.
+    """
     need_bytes = decision.request.policy.need_bytes if decision.request else None
     claims = decision.claims
     if need_bytes is None or not claims or not all(claims.values()):
@@ -116,12 +119,12 @@ def need_reserved(decision: Decision) -> str:
 
 
 def idle_remedy(decision: Decision) -> str:
-    """Return how to have an idle GPU instead of a busy one that was named; ``""`` if there is no way."""
+    """Return what the user can set to get an idle GPU instead of a busy one; ``""`` if nothing helps."""
     return "" if decision.idle_way is None else f"to have the idlest instead: {_IDLE_WAYS[decision.idle_way]}"
 
 
 def busy_remedy(decision: Decision) -> str:
-    """Return each ``select.busy`` that gives a GPU to a process which stops because none is free."""
+    """Return the values of ``select.busy`` with which a process that stops for want of a free GPU would get one."""
     ways = ((decision.ranking.suitable, "wait for one", "wait"), (decision.ranking.candidates, "share one", "share"))
     remedies = [f"to {what}, AUTOGPU_BUSY={busy}" for gpus, what, busy in ways if gpus]
     return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
@@ -131,7 +134,7 @@ def outcome(decision: Decision, usage: Usage, resolved: Resolved, framework: str
     """Return the lines about the GPUs that a framework takes; often one, sometimes none.
 
     Args:
-        task: An engine's name for this process: its log may have the lines of many.
+        task: The engine's name for this process. An engine's log may contain the lines of many processes.
     """
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
@@ -172,9 +175,12 @@ def _gpus(devices: list[Device]) -> str:
 
 
 def not_held(shared: Sequence[Device], decision: Decision) -> str:
-    """Return, to follow the reason for a program's GPUs, that it shares some although it asked to hold them."""
+    """Return a warning that a program shares some of the GPUs that it asked to hold.
+
+    The text follows the reason for the program's GPUs.
+    """
     names = "" if len(shared) == len(decision.devices) else labels(shared) + " "
-    # A job that waits takes an idle lease as well.
+    # With --busy wait a job takes a GPU with an idle lease as well, so the advice would not help.
     idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
     by_waiting = "" if idle.issuperset(device.uuid for device in shared) else ". To wait for a free GPU: --busy wait"
     return f"; {names}not reserved: others may join{by_waiting}"
@@ -185,7 +191,7 @@ def _why_best(decision: Decision, request: SelectionRequest) -> str:
     spec = request.visible_spec
     sentence = _best_of(decision, request) + _as_numbers(request.numbers) + _drawbacks(decision, request)
     sentence += _lists_without_effect(request.policy, spec, request.grant)
-    # An engine's job can have no GPU but those that were granted.
+    # A job of an engine may use only the granted GPUs.
     if not request.grant.engine and (spec.value is not None or request.in_use):
         sentence += _idle_alternative(decision.idle_instead)
     sentence += _shortfall(decision, request)
@@ -228,7 +234,7 @@ def _listed_by(spec: VisibleSpec) -> str:
 
 
 def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
-    # Not by what was rejected: a process that lists its GPUs before CUDA counts them has left out those already.
+    # Read the policy and not the rejected GPUs: the list that autogpu wrote for CUDA no longer has the excluded ones.
     if policy.devices and spec.admits("select.devices", policy):
         return " of select.devices"
     return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
@@ -267,7 +273,7 @@ def _as_numbers(numbers: Sequence[int]) -> str:
 
 
 def _lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
-    """Name the policy's lists that do not count beside an inherited one; ``""`` if there are none."""
+    """Name the policy's lists that an inherited ``CUDA_VISIBLE_DEVICES`` overrides; ``""`` if it overrides none."""
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude}
     keys = [key for key, entries in lists.items() if entries and not spec.admits(key, policy)]
     if not keys:
@@ -282,7 +288,7 @@ def _idle_alternative(idle: Sequence[Device]) -> str:
 
 
 def _shortfall(decision: Decision, request: SelectionRequest) -> str:
-    """Return why the process has fewer GPUs than it wants, to follow why it has those; ``""`` if it has all."""
+    """Return why the process has fewer GPUs than it wants; ``""`` if it has all that it wants."""
     if decision.shortfall is None:
         return ""
     taken = len(decision.devices)
@@ -349,7 +355,7 @@ def _too_few_free(decision: Decision) -> str:
 def _none_free(decision: Decision, request: SelectionRequest) -> str:
     ranking = decision.ranking
     reasons = [f"GPU {c.device.label}: {candidate_state(c, request.own_pid)}" for c in ranking.candidates]
-    # First those that may come free, then those that never will, and last those that the policy excludes.
+    # List the GPUs in use first, because they may come free, and the GPUs that the policy excludes last.
     last = {Cause.IN_USE: 0, Cause.EXCLUDED_BY_POLICY: 2}
     rejected = sorted(ranking.rejected, key=lambda rejection: last.get(rejection.cause, 1))
     reasons += [f"GPU {r.device.label}: {obstacle(r)}" for r in rejected]
@@ -358,7 +364,7 @@ def _none_free(decision: Decision, request: SelectionRequest) -> str:
 
 
 def _until_it_shares(left_s: float) -> str:
-    """Return when a process that waits will share a GPU, to follow why it takes none now."""
+    """Return when a waiting process will share a GPU; the text follows the reason why it takes none now."""
     end = f", for the next {span(left_s)} only where enough of it is free" if left_s > 0 else ""
     return f"; it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
 

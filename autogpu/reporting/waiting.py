@@ -51,7 +51,7 @@ class WaitingReport:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the process has entered the queue."""
+        """True if the process has waited at least once."""
         return self._position != -1
 
     def __call__(self, state: QueueState, decision: Decision) -> None:

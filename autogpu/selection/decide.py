@@ -51,7 +51,7 @@ def decide(
         return _decide(request, claims_on, waiters)
     claims_on = claims_in_part(grant, claims_on)
     parts = parts_of(request.inventory, fraction, claims_on, request.own_pid)
-    # Those who wait for the GPU don't wait for this part of it.
+    # Other jobs in the queue wait for the whole GPU, and could not use this part.
     decision = _decide(replace(request, inventory=parts), claims_on, ())
     known = by_uuid(request.inventory.devices)
     visible = tuple(device and known[device.uuid] for device in decision.visible)
@@ -174,12 +174,12 @@ class _Choice:
         return tier(device, self.request.own_pid, self.claims(device)) is Tier.FREE
 
     def idle_alternatives(self, devices: Sequence[Device]) -> tuple[Device, ...]:
-        """Return the machine's other free GPUs; none if all ``devices`` are free."""
+        """Return the machine's other free GPUs that the policy allows; none if all ``devices`` are free."""
         if all(map(self.is_free, devices)):
             return ()
         policy = self.request.policy
         others = [device for device in self.request.inventory.devices if device not in devices and not device.is_small]
-        # Without a list, the policy's own lists apply.
+        # The user would get one of these GPUs by unsetting CUDA_VISIBLE_DEVICES, and then select.devices counts.
         allowed = [device for device in others if obstacle_for_all(device, policy, VisibleSpec()) is None]
         return tuple(filter(self.is_free, allowed))
 

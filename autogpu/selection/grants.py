@@ -10,7 +10,7 @@ from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
 from autogpu.variables import RAY_WORKER
 
-# As RAY_WORKER: Dask sets it before a worker's first line of Python runs, and CUDA_VISIBLE_DEVICES only after it.
+# Dask sets it, as Ray sets RAY_WORKER, before a worker's Python starts, and CUDA_VISIBLE_DEVICES only afterwards.
 DASK_WORKER = "__DASK_PARENT_PID"
 
 # Launchers of which a rank is known by fewer variables: by LOCAL_RANK alone, and Python's own processes.
@@ -82,9 +82,9 @@ class Grant(Value):
         unnamed: How many GPUs were granted, if it is not certain which; see :func:`settled`.
         on_host: How many GPUs the host has, for ``Denial.UNKNOWN_WHICH``.
         counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
-        has_ended: The engine's job seems to have ended, and only its variables are left.
+        has_ended: True if only the variables of the engine's job are left, and the job seems to have ended.
         task: What the engine calls what runs here.
-        job: Is the same for all processes to which these GPUs were granted together, and for no others of the host.
+        job: Identifies the grant: all processes that share it have the same value, and no others on the host.
     """
 
     engine: str = ""
@@ -125,7 +125,11 @@ NO_ENGINE = Grant()
 
 
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
-    """Return the grant, if an engine says how many GPUs: all that the driver shows, else ``visible``, else none."""
+    """Return the grant, with the GPUs settled if the engine only said how many.
+
+    If the driver shows no more GPUs than that, all of them are granted. Otherwise ``visible`` counts if it is set, and
+    without it the process gets none.
+    """
     if grant.unnamed is None or grant.denial or inventory is None:
         return grant
     on_host = len(takeable(inventory.devices))

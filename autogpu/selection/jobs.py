@@ -2,7 +2,7 @@
 
 The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
 without a claim stands for one that it claims and is not on; beyond that it counts there by what it uses. A bare
-context is no use of a GPU without a claim.
+context is no use of a GPU without a claim. A granted part of a GPU counts as a GPU of its own.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
     return used
 
 
-# A granted part of a GPU, as a GPU of its own: other jobs than the engine's have nothing of it
+# A granted part of a GPU counts as a GPU of its own, which only the processes with that grant use
 
 
 def claims_in_part(grant: Grant, claims_on: Mapping[str, Sequence[Claim]]) -> Mapping[str, Sequence[Claim]]:
@@ -298,7 +298,7 @@ def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> De
         device,
         memory_total_bytes=int(device.memory_total_bytes * fraction),
         memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes),
-        # The driver does not tell which part computes.
+        # The driver reports one utilization for the whole GPU.
         utilization_percent=device.utilization_percent if processes else 0,
         compute_processes=None if device.compute_processes is None else processes,
         graphics_processes=(),

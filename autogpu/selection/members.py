@@ -116,7 +116,7 @@ def decide_as_member(request: SelectionRequest, family: Family, processes: Proce
     """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself.
 
     Args:
-        processes: Those of the family's leases.
+        processes: The processes of the family's leases.
     """
     # Ranks have their own GPUs, also where a process that has one started their launcher.
     job = job_of_ranks(request)
@@ -167,13 +167,13 @@ def _decide_as_child(request: SelectionRequest, family: Family, processes: Proce
 
 
 def _left_of_parts(request: SelectionRequest, family: Family, processes: Processes) -> Mapping[str, Cap]:
-    """Return what the family's other processes leave of each granted part; no caps for a grant of whole GPUs."""
+    """Return caps on a child's memory, so that its family stays within the granted parts; none for whole GPUs."""
     grant = request.grant
     if grant.fraction is None:
         return {}
     pids = {pid for member in family.members for pid in processes.of(member)}
     parts = [part_of(device, grant.fraction, pids) for device in request.inventory.devices]
-    # Its brothers have this one's cap as well, and may use it later.
+    # Other children of the job may use the memory later, so each further child gets a smaller part of the rest.
     left = best_effort_caps(((part, ()) for part in parts), sharers=len(family.members))
     return {uuid: Cap(cap.bytes, CapCause.GRANT, grant.engine) for uuid, cap in left.items()}
 

@@ -79,7 +79,7 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
-    """Return how much a process claims that says how much; else its part of a GPU, which ``sharers`` divide."""
+    """Return the memory that a process claims: its stated need or limit, else an equal part among ``sharers``."""
     demand = demand_told(request)
     if sharers == 1 or not demand.is_whole:
         or_best_effort = demand.or_best_effort or request.joins_at_once or request.has_waited

@@ -245,7 +245,7 @@ class SelectionRequest(Value):
     @property
     def joins_at_once(self) -> bool:
         """True if it shares GPUs without a wait: its ``wait_s`` is 0, or its GPUs were named and no others would do."""
-        # What a job has already taken of its part of a GPU is its own, so that its next script can wait for it.
+        # A part of a GPU is full only because of the job's own scripts, so the next script can wait for them.
         is_named = self.names_cards and self.grant.fraction is None
         is_named |= len(self.numbers) == self.gpu_count > 1
         return self.busy == "share" and (is_named or not self.wait_s)

@@ -76,14 +76,14 @@ MOST_FOR_VISITORS = 2
 
 
 def faulty_gpu(gpus: int) -> int | None:
-    """Return the index of the GPU that has a fault; ``None`` on a server with few GPUs."""
+    """Return the index of the GPU whose memory is faulty; ``None`` if the server has too few GPUs for one."""
     return gpus - 1 if gpus >= GPUS_WITH_A_FAULTY_ONE else None
 
 
 def scene_for(gpus: int, *, is_cut: bool = False) -> tuple[Part, ...]:
     """Return the first jobs of a server, in the order of their start; one of two or more GPUs stays free.
 
-    The GPU that has a fault gets none of them.
+    No job gets the faulty GPU.
 
     ``is_cut`` means that some of the GPUs are cut into MIG instances.
     """

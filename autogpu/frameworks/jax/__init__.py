@@ -44,7 +44,7 @@ _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# Allocators that ignore the fraction, and the variable with which the other one ignores it. XLA reads "1" and "true".
+# These allocators ignore the fraction. The default allocator ignores it if the variable is "1" or "true".
 _UNLIMITED = ("platform", "cuda_async", "address")
 _UNIFIED_MEMORY = "TF_FORCE_UNIFIED_MEMORY"
 

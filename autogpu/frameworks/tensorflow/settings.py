@@ -23,7 +23,7 @@ NO_LIMITS: Limits = MappingProxyType({})
 # Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
-# With this allocator CUDA's own pool allocates, to which a limit is a hint of how much to keep.
+# This allocator uses CUDA's own pool, which takes a limit only as a hint of how much memory to keep.
 _ALLOCATOR = "TF_GPU_ALLOCATOR"
 _UNLIMITED = "cuda_malloc_async"
 

@@ -65,7 +65,7 @@ _NCCL = "is_nccl_available"
 # Both are read by PyTorch, of which the second is newer.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-# With it PyTorch allocates by CUDA alone, and ignores limits.
+# If this variable is set, PyTorch calls cudaMalloc for each tensor and ignores limits.
 _NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 # Up to here a limit makes a context, and its GPU the thread's current device.

@@ -42,10 +42,10 @@ Actors = ray.remote(Actor)
 
 
 def actors(count, gib=0.1, **options):
-    """What so many actors report, one after the other; they keep their GPUs until they are killed."""
+    """Start actors one after another; return them and their reports. They keep their GPUs until they are killed."""
     made, told = [], []
     for _ in range(count):
-        # Of two that are made at once either may be given the first GPU.
+        # If two were started at once, either could get the first GPU.
         made.append(Actors.options(**options).remote())
         told.append(ray.get(made[-1].compute.remote(gib)))
     return made, told
@@ -92,13 +92,13 @@ def managed():
 
 
 def script():
-    """A program that a task of Ray starts: it takes GPUs, reports, and keeps them until its input ends."""
+    """Take GPUs, report them, and keep them until the input ends. A task of Ray runs this as a program."""
     report({"pid": os.getpid(), "gpus": len(toyflow().take(round(22 * GIB)))})
     sys.stdin.read()
 
 
 def starts_scripts(count):
-    """A task that only starts programs, and reports what they report."""
+    """Start programs and return their reports. This task itself uses no GPU."""
     command = [sys.executable, __file__, "script"]
     pipe = subprocess.PIPE
     started = []
@@ -112,7 +112,7 @@ def starts_scripts(count):
 
 
 def subprocesses():
-    """Tasks whose programs, and not themselves, use GPUs: without one, with a half, and with two."""
+    """Run tasks that only start programs: a task without a GPU, one with half a GPU, and one with two."""
     begin(num_gpus=4, runtime_env={"env_vars": {"AUTOGPU_WAIT": "0"}})
     task = ray.remote(starts_scripts)
     for gpus, count in ((0, 1), (0.5, 2), (2, 2)):
