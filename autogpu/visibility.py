@@ -100,7 +100,8 @@ class GpuList:
         # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
         if self._policy.count == 0 or inventory is None or self._cuda.visible_uuids() is not None:
             # Without a reading this is tried again.
-            visible = replace(visible, is_listed=inventory is not None)
+            has_driver = inventory is None or not inventory.has_no_driver
+            visible = replace(visible, is_listed=inventory is not None, may_have_gpus=has_driver)
             if found == self.initial.value:
                 visible = replace(visible, written=self.initial.parents_list or None, shown=self.initial.shown)
             self._write(visible)

@@ -276,8 +276,6 @@ class HookedFramework(Framework):
 
     def _lines(self, usage: Usage, inventory: Inventory | None) -> list[str]:
         allocation = self.allocation
-        if inventory is not None and inventory.has_no_driver and not usage.ordinals:
-            return []
         own = self._decision
         decision = own or allocation.decision
         task = allocation.grant.task
