@@ -105,7 +105,8 @@ def pass_on() -> None:
     if task is None:
         os.environ.pop(RAY_TASK, None)
         return
-    facts = (os.environ[RAY_WORKER], task.worker, task.gpus, int(task.manages_gpus), ",".join(task.ids), task.name)
+    daemon = os.environ.get(RAY_WORKER, "")
+    facts = (daemon, task.worker, task.gpus, int(task.manages_gpus), ",".join(task.ids), task.name)
     os.environ[RAY_TASK] = " ".join(map(str, facts))
 
 
@@ -115,7 +116,7 @@ def before_each_task(call: Callable[[], None]) -> None:
     Args:
         call: Must not raise, because an exception would end the task.
     """
-    utils: Any = sys.modules.get(_UTILS) if RAY_WORKER in os.environ else None
+    utils: Any = sys.modules.get(_UTILS)
     assign = getattr(utils, _BEFORE_TASK, None)
     if not callable(assign):
         return

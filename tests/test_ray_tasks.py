@@ -77,6 +77,14 @@ def test_task_without_an_answer_of_ray_leaves_no_older_one(monkeypatch):
     assert RAY_TASK not in os.environ
 
 
+def test_task_goes_on_if_a_script_has_removed_the_variable_of_ray(monkeypatch):
+    ray_with(monkeypatch, 1, ["0"])
+    monkeypatch.delenv(RAY_WORKER)
+    pass_on()
+    monkeypatch.delitem(sys.modules, "ray")
+    assert current_task(WORKER) is None
+
+
 def test_each_watcher_is_called_once_before_each_task(monkeypatch):
     utils: Any = types.ModuleType("ray._private.utils")
     utils.set_visible_accelerator_ids = lambda: "assigned"

@@ -286,7 +286,7 @@ def parts_of(
     """
     pids_on = {uuid: {pid for claim in claims for pid in claim.pids} for uuid, claims in claims_on.items()}
     devices = [part_of(device, fraction, {own_pid, *pids_on.get(device.uuid, ())}) for device in inventory.devices]
-    return replace(inventory, devices=devices)
+    return replace(inventory, devices=tuple(devices))
 
 
 def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> Device:
@@ -300,6 +300,6 @@ def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> De
         memory_used_bytes=sum(each.memory_used_bytes or 0 for each in processes),
         # The driver reports one utilization for the whole GPU.
         utilization_percent=device.utilization_percent if processes else 0,
-        compute_processes=None if device.compute_processes is None else processes,
+        compute_processes=None if device.compute_processes is None else tuple(processes),
         graphics_processes=(),
     )
