@@ -215,7 +215,7 @@ def test_lease_of_a_child_holds_the_caps_of_its_job(acquired, other, tmp_path):
     assert held.caps == {gpu(0).uuid: cap}
 
 
-def test_a_rank_that_has_less_than_was_granted_tells_so_to_its_children_and_to_others(acquired, tmp_path):
+def test_lease_of_a_rank_has_the_cap_of_its_slice(acquired, tmp_path):
     taken = acquired(asking(gpu(0), grant=replace(HALF, rank=LocalRank(1, 2, "torchrun")))).decision
     (holder,) = leases(tmp_path).holders
     (told,), (own,) = holder.caps.values(), caps(Policy(), taken).values()

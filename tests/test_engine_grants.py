@@ -114,7 +114,7 @@ def test_list_that_a_script_sets_later_changes_nothing_of_a_grant():
     assert granted(shards(1), facts).fraction == 0.5
 
 
-def test_grant_whose_list_was_unset_is_what_the_driver_shows_or_what_slurm_names():
+def test_unset_list_of_slurm_is_replaced_by_slurms_own_numbers():
     assert settled(UNSET, inventory(gpu(0))) == replace(UNSET, unnamed=None, visible=None), "a device cgroup"
     assert settled(UNSET, inventory(*map(gpu, range(4)))) == replace(UNSET, unnamed=None)
 

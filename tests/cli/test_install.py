@@ -85,7 +85,7 @@ def active(base, tmp_path):
 
 @IN_TURN
 @pytest.mark.slow
-def test_command_of_another_environment_than_the_active_one_writes_and_removes_nothing(elsewhere, active):
+def test_environment_that_is_not_active_stays_unchanged(elsewhere, active):
     active["PATH"] = os.pathsep.join([f"{active['VIRTUAL_ENV']}/bin", str(elsewhere.parent), os.environ["PATH"]])
     there, here = active["VIRTUAL_ENV"], elsewhere.parents[1]
     site_packages = environments.site_packages(elsewhere)

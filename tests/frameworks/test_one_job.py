@@ -73,7 +73,7 @@ def test_rank_without_a_first_one_says_what_it_holds(machine_of, ranks, of_size,
     assert (missing or "") in said
 
 
-def test_second_rank_that_claims_before_the_first_one_is_silent_if_that_is_running(machine_of):
+def test_second_rank_that_claims_first_is_silent_if_rank_0_is_running(machine_of):
     machine = machine_of("torch", *IDLE)
     together = {"WORLD_SIZE": "2", "MASTER_PORT": "29577", "fresh": True}
     waiting = "import sys\nprint('started', flush=True)\nsys.stdin.readline()\n"

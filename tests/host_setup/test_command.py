@@ -68,7 +68,7 @@ def without_systemd(image):
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["set-up", "check"])
-def test_without_systemd_the_end_says_that_the_folder_lasts_until_the_next_boot(without_systemd, run, image, options):
+def test_without_systemd_the_folder_is_said_to_last_until_the_next_boot(without_systemd, run, image, options):
     run()
     status, said = run(*options)
     assert (status, "All that is required" in said) == (0, False)

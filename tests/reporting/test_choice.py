@@ -424,7 +424,7 @@ def test_who_names_a_busy_gpu_is_told_how_to_have_the_idlest(gpus, asked, expect
     assert remedy == (f"to have the idlest instead: {expected}" if expected else "")
 
 
-def test_program_whose_library_has_started_cuda_is_told_how_to_have_the_idlest():
+def test_program_with_cuda_started_early_is_told_how_to_get_the_idlest_gpu():
     decision = decided(BUSY, inventory=inventory(*ONE_BUSY), wait_s=0.0)
     counted = replace(decision, reason=Reason.COUNTED_BEFORE)
     assert "; to have" not in why(counted)
