@@ -96,27 +96,40 @@ class Folder(Value):
             LeaseUnavailable: The folder can't be opened.
         """
         mutex = locks.Descriptor()
-        problem = None
-        locks.close_in_children.add(mutex)
         with self.open() as descriptor:
+            # Python 3.7 and 3.8 run signal handlers also between the end of a block and its "finally".
             try:
                 try:
-                    # Once more: a fork's child goes on with the other one.
-                    mutex.open(os.open, ".", _FOLDER_FLAGS, dir_fd=descriptor)
-                    _lock(self, mutex.number)
-                    _stuck_since_s.pop(self.path, None)
-                except LeaseUnavailable as error:
-                    problem = error.problem
-                except OSError as error:
-                    raise_if_from_script(error)
-                    problem = self._unusable(error)
-                yield descriptor, problem
+                    yield descriptor, self._lock(mutex, descriptor)
+                    mutex.unlock_and_close()
+                finally:
+                    mutex.unlock_and_close()
             finally:
-                try:
-                    mutex.unlock_and_close()
-                except BaseException:  # a signal handler of the script came in between
-                    mutex.unlock_and_close()
-                    raise
+                mutex.unlock_and_close()
+
+    def _lock(self, mutex: locks.Descriptor, descriptor: int) -> LeaseProblem | None:
+        """Wait for the lock of the folder; return why it can't be had."""
+        locks.close_in_children.add(mutex)
+        begun_s = monotonic_s()
+        pause_s = _FIRST_PAUSE_S
+        patience_s = _AGAIN_S if self.path in _stuck_since_s else self.patience_s
+        try:
+            # Once more: a fork's child goes on with the other one.
+            mutex.open(os.open, ".", _FOLDER_FLAGS, dir_fd=descriptor)
+            while not locks.try_exclusive(mutex.number):
+                now_s = monotonic_s()
+                if now_s > begun_s + patience_s:
+                    stuck_s = now_s - _stuck_since_s.setdefault(self.path, begun_s)
+                    holder = locks.flock_holder(mutex.number)
+                    return LeaseProblem(Fault.MUTEX_HELD, str(self.path), holder=holder, stuck_s=stuck_s)
+                # Spread out forty waiters. Not by ``random``: the script may have seeded it.
+                time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except OSError as error:
+            raise_if_from_script(error)
+            return self._unusable(error)
+        _stuck_since_s.pop(self.path, None)
+        return None
 
     def _unusable(self, error: OSError) -> LeaseProblem:
         return LeaseProblem(Fault.UNUSABLE, str(self.path), error.strerror or str(error), error.errno)
@@ -164,21 +177,6 @@ def find_folder(
         raise LeaseUnavailable(LeaseProblem(fault, str(path), str(error.strerror), error.errno)) from error
     _refuse_untrusted(path, status)
     return Folder(path, origin, status.st_uid)
-
-
-def _lock(folder: Folder, mutex: int) -> None:
-    begun_s = monotonic_s()
-    pause_s = _FIRST_PAUSE_S
-    patience_s = _AGAIN_S if folder.path in _stuck_since_s else folder.patience_s
-    while not locks.try_exclusive(mutex):
-        now_s = monotonic_s()
-        if now_s > begun_s + patience_s:
-            stuck_s = now_s - _stuck_since_s.setdefault(folder.path, begun_s)
-            holder = locks.flock_holder(mutex)
-            raise LeaseUnavailable(LeaseProblem(Fault.MUTEX_HELD, str(folder.path), holder=holder, stuck_s=stuck_s))
-        # Spread, or forty waiters would try at the same instant. Not by ``random``: the script may have seeded it.
-        time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _make(path: Path) -> None:

@@ -32,6 +32,18 @@ def test_ctrl_c_at_every_line_frees_the_mutex_and_loses_no_lease(start, what, st
     assert told["lines"] > 300
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("body_raises", [False, True], ids=["body_ends", "body_raises"])
+@pytest.mark.parametrize("version", ["3.7", "3.8"])
+def test_ctrl_c_at_every_opcode_frees_the_mutex(start, version, body_raises):
+    python = environments.interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    told = start(python=python).ask("interrupt_at_each_opcode", body_raises=body_raises)
+    assert told["leaks_at"] == ""
+    assert told["opcodes"] > 300
+
+
 def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_see_it_half_done(folder):
     file = LockedFile(folder)
     seen = []

@@ -5,6 +5,7 @@ imported before the user changes, who may not be able to read this checkout.
 """
 
 import ctypes
+import dis
 import fcntl
 import gc
 import json
@@ -294,6 +295,44 @@ class Worker:
             os.close(reading)
             if not where:
                 return {"lines": lines, "problems": problems}
+
+    def interrupt_at_each_opcode(self, command):
+        """Raise KeyboardInterrupt before each opcode of the mutex where Python 3.7 and 3.8 run signal handlers."""
+        before, opcodes, where = locked_files(), 0, "begin"
+        while where and locked_files() == before:
+            opcodes += 1
+            where = self._interrupt_mutex_at(opcodes, command["body_raises"])
+        return {"opcodes": opcodes, "leaks_at": where}
+
+    def _interrupt_mutex_at(self, stop_at, body_raises):
+        """Return the line that was interrupted; ``""`` if the mutex needs fewer opcodes."""
+        opcodes, where = 0, ""
+
+        def trace(frame, event, _):
+            nonlocal opcodes, where
+            if not frame.f_code.co_filename.startswith(OURS):
+                return trace
+            frame.f_trace_opcodes = True
+            opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            # These Pythons run no signal handler before the two; newer ones run them at fewer opcodes.
+            if event == "opcode" and opcode not in {"SETUP_FINALLY", "SETUP_WITH"}:
+                opcodes += 1
+                if opcodes == stop_at:
+                    sys.settrace(None)
+                    where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            with self.folder.locked():
+                if body_raises:
+                    raise ValueError
+        except (KeyboardInterrupt, ValueError):
+            pass
+        finally:
+            sys.settrace(None)
+        return where
 
     def interrupt_at_random(self, command):
         """Let the kernel interrupt claims, waits and releases at random moments; the process lives on."""
