@@ -236,6 +236,9 @@ class _Acquisition:
             uuids=tuple(device.uuid for device in usable),
             joins=request.busy == "share",
             per_user=request.per_user,
+            last_runs={
+                each.device.uuid: each.last_runs.bytes for each in decision.ranking.candidates if each.last_runs
+            },
         )
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[Decision, Terms | None]:

@@ -280,7 +280,6 @@ class Allocation:
         if uuids is not None:
             uuids = tuple(counted_by_framework(uuids, request.gpu_count, inventory.devices))
         numbers = tuple(request.visible or ())
-        self.this_run.read_last_runs(self.readings.newest)
         # A number that no GPU has is left to the framework, which reports it.
         is_number = visible.counts_indices(numbers, self.grant) and max(numbers) < request.gpu_count
         # Lightning starts one rank for each of its GPUs, so each rank claims one GPU.
@@ -308,6 +307,7 @@ class Allocation:
             wait_s=self.policy.wait_s,
             per_user=self.policy.per_user,
             grant=self.grant,
+            last_runs=self.this_run.last_runs(inventory.devices),
             in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
             script_demand=demand_of_script(
                 request.limits, request.fraction, request.logical, min(wanted.count, request.gpu_count)

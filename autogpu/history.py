@@ -1,7 +1,7 @@
 """How much GPU memory the runs of a user's scripts took: what is kept, for that user alone, and what follows from it.
 
-One file, ``runs``. Its first line is a random salt; every other line is one run: when it ended, a hash of the job, and
-the largest number of bytes that the frameworks counted on one GPU; 0 if it ran out of memory.
+One file, ``runs``. Its first line is a random salt. Every other line is one run on one GPU model: when it ended in Unix
+time, a hash of the job and the model, how it ended, and two numbers of bytes, which :class:`Run` describes.
 """
 
 from __future__ import annotations
@@ -18,35 +18,69 @@ from typing import Mapping, Sequence
 
 from autogpu import uncaught
 from autogpu.atomic_file import write_file
-from autogpu.devices.model import Device, Inventory
+from autogpu.devices.model import Device
 from autogpu.errors import ignoring, raise_if_from_script
-from autogpu.frozen import Value
+from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
 from autogpu.selection.grants import Grant, is_engine_worker
 from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.selection.model import LastRuns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.model import Framework
 
-# So many clean runs tell what a script needs.
+# So many runs tell what a script needs.
 RUNS = 3
 _DAYS = 90
-# Half of them are left when there are more: the file never has 64 KiB.
+# Half of them are left when there are more: the file never has 80 KiB.
 _MOST_RUNS = 1000
 _MOST_BYTES = 128 << 10
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+_SUCCEEDED, _FAILED = "succeeded", "failed"
 
 # Of a GPU that a script needs nearly whole, the rest is of no use to others.
 _WORTH_SHARING = 0.75
 
 
-def peak_of(kept: str, job: Sequence[object], ranks: int = 1) -> int:
-    """The largest of the last three runs, of ``ranks`` processes each; 0 until there are as many that ended well."""
-    newest_first = (int(run.rpartition(" ")[2]) for run in reversed(runs_of(kept, key_of(kept, *job))))
-    clean = [*takewhile(bool, newest_first)]
-    return max(clean[: RUNS * ranks]) if len(clean) >= RUNS * ranks else 0
+class Run(Value):
+    """One run of a script on GPUs of one model.
+
+    Attributes:
+        used_bytes: The most that it used on one GPU, the CUDA context included; if it failed, the most with what it
+            requested last. 0 if that is unknown.
+        needed_bytes: What its frameworks need on a GPU, without the CUDA context; 0 if a cap hides that.
+        has_failed: True if it ran out of memory.
+    """
+
+    used_bytes: int
+    needed_bytes: int = 0
+    has_failed: bool = False
+
+
+def last_runs_of(runs: Sequence[Run], script: str) -> LastRuns | None:
+    """Return the most that the last three successful runs, and all failed ones since, took; ``None`` if unknown.
+
+    Args:
+        runs: Oldest first.
+    """
+    failed = list(takewhile(lambda run: run.has_failed, reversed(runs)))
+    successful = [run for run in runs if not run.has_failed][-RUNS:]
+    most = max((*failed, *successful), key=lambda run: run.used_bytes, default=None)
+    return LastRuns(script, most.used_bytes, most.has_failed) if most and most.used_bytes else None
+
+
+def need_of(runs: Sequence[Run], ranks: int = 1) -> int:
+    """Return the largest need of the last three runs of ``ranks`` processes each; 0 until so many ended well in a row.
+
+    Args:
+        runs: Oldest first.
+    """
+    since_failure = takewhile(lambda run: not run.has_failed, reversed(runs))
+    known = [run.needed_bytes for run in since_failure if run.needed_bytes]
+    return max(known[: RUNS * ranks]) if len(known) >= RUNS * ranks else 0
 
 
 def key_of(kept: str, *job: object) -> str:
@@ -55,11 +89,17 @@ def key_of(kept: str, *job: object) -> str:
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
 
 
-def runs_of(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[str]:
-    """The lines of the last ``days``, oldest first."""
+def runs_of(kept: str, key: str) -> list[Run]:
+    """Return the runs of one job, oldest first."""
+    found = (line.split() for line in _lines(kept, key))
+    return [Run(int(used), int(needed), ended == _FAILED) for _, _, ended, used, needed in found]
+
+
+def _lines(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[str]:
+    """Return the well-formed lines of the last ``days``, oldest first."""
     oldest_s = unix_s() - days * 86400
-    found = re.findall(rf"^([0-9]{{1,12}})( {key} [0-9]{{1,16}})$", kept, re.MULTILINE)
-    return [ended_s + rest for ended_s, rest in found if int(ended_s) >= oldest_s]
+    pattern = rf"^[0-9]{{1,12}} {key} (?:{_SUCCEEDED}|{_FAILED}) [0-9]{{1,16}} [0-9]{{1,16}}$"
+    return [line for line in re.findall(pattern, kept, re.MULTILINE) if int(line.partition(" ")[0]) >= oldest_s]
 
 
 class History:
@@ -79,7 +119,7 @@ class History:
             raise_if_from_script(error)
             return ""
 
-    def keep(self, job: Sequence[object], peak_bytes: int) -> None:
+    def keep(self, job: Sequence[object], run: Run) -> None:
         """Add a run to the file, which is made if there is none.
 
         Raises:
@@ -94,16 +134,17 @@ class History:
             write_file(file, kept.encode(), 0o600)
         # After a line that a full disk has cut.
         begin = "" if kept.endswith("\n") else "\n"
-        run = f"{begin}{int(unix_s())} {key_of(kept, *job)} {peak_bytes}\n"
-        runs = runs_of(kept)
+        ended = _FAILED if run.has_failed else _SUCCEEDED
+        line = f"{begin}{int(unix_s())} {key_of(kept, *job)} {ended} {run.used_bytes} {run.needed_bytes}\n"
+        lines = _lines(kept)
         # Another process may have written half of its line so far, and what is replaced loses what others append.
-        if len(runs) < len(runs_of(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
-            left = "".join(line + "\n" for line in runs[-_MOST_RUNS // 2 :])
-            write_file(file, (kept[: kept.index("\n") + 1] + left + run).encode(), 0o600)
+        if len(lines) < len(_lines(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
+            left = "".join(line + "\n" for line in lines[-_MOST_RUNS // 2 :])
+            write_file(file, (kept[: kept.index("\n") + 1] + left + line).encode(), 0o600)
             return
         descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | _SAFELY)
         try:
-            os.write(descriptor, run.encode())  # in one piece: others append as well
+            os.write(descriptor, line.encode())  # in one piece: others append as well
         finally:
             os.close(descriptor)
 
@@ -142,46 +183,62 @@ class KnownNeed(Value):
 
 
 class ThisRun:
-    """The run that this process is; its script, arguments, policy and GPUs say which others were runs of its job."""
+    """The run that this process is; its script, ranks and GPU models say which others were runs of its job."""
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
-        """Nothing is read yet. The arguments are those of now: a script may change them later."""
+        """Nothing is read yet. The script is that of now: it may change its arguments later."""
         # What a worker of an engine runs is not told by its arguments.
-        self._arguments = _script_arguments() if policy.history and not is_engine_worker(environ) else ()
+        self._script = _script_path() if policy.history and not is_engine_worker(environ) else ""
         self._history = History(environ)
         self._policy = policy
-        self._ranks = grant.rank.size if grant.rank is not None else 1
-        self._job: Sequence[object] = ()
-        self._peak_bytes = 0
+        self._grant = grant
+        self._kept: str | None = None
         self._frameworks: list[Framework] = []
+        self._devices: Sequence[Device] = ()
         self._is_limited = False
         self._pid: int | None = None
 
-    def read_last_runs(self, inventory: Inventory | None) -> None:
-        """Read once what the last runs of this job took, when the GPUs of the host are known."""
-        if inventory is None or not self._arguments or self._job:
-            return
-        policy = self._policy
-        models = sorted({device.name for device in inventory.devices})
-        memory = policy.growth, str(policy.limit), policy.limit_includes, policy.virtual_gpus
-        # Workers that a program starts do something else than the program.
-        self._job = (*self._arguments, *memory, policy.count, self._ranks, is_worker(), *models)
-        self._peak_bytes = peak_of(self._history.read(), self._job, self._ranks)
+    def last_runs(self, devices: Sequence[Device]) -> Mapping[str, LastRuns]:
+        """Return what the last runs of the script took, keyed by GPU model.
+
+        Nothing for a rank, which starts together with others, and inside the grant of an engine, which chose the GPU.
+        """
+        if not self._script or self._grant.rank is not None or self._grant.engine:
+            return {}
+        name = os.path.basename(self._script)  # noqa: PTH119  (faster)
+        found = {model: last_runs_of(self._runs_on(model), name) for model in {device.name for device in devices}}
+        return {model: runs for model, runs in found.items() if runs is not None}
 
     def need_worth_stating(self, taken: Sequence[Device], *, by_script: bool) -> KnownNeed | None:
         """Return what the last runs needed, if others could share the GPU by it and no size is stated."""
         policy = self._policy
-        if by_script or policy.need_bytes is not None or policy.limit is not None or not self._peak_bytes:
+        if by_script or policy.need_bytes is not None or policy.limit is not None or not self._script:
+            return None
+        needs = [need_of(self._runs_on(device.name), self._ranks) for device in taken]
+        if not all(needs):
             return None
         # A tenth more, because runs differ.
-        need_bytes = self._peak_bytes * 11 // 10 + CONTEXT_BYTES
+        need_bytes = max(needs, default=0) * 11 // 10 + CONTEXT_BYTES
         if need_bytes > _WORTH_SHARING * min((device.memory_total_bytes or 0 for device in taken), default=0):
             return None
         return KnownNeed(RUNS, need_bytes)
 
-    def uses(self, framework: Framework, *, is_limited: bool) -> None:
+    @property
+    def _ranks(self) -> int:
+        return self._grant.rank.size if self._grant.rank is not None else 1
+
+    def _job_on(self, model: str) -> Sequence[object]:
+        # Workers that a program starts do something else than the program.
+        return self._script, self._ranks, is_worker(), model
+
+    def _runs_on(self, model: str) -> list[Run]:
+        if self._kept is None:
+            self._kept = self._history.read()
+        return runs_of(self._kept, key_of(self._kept, *self._job_on(model)))
+
+    def uses(self, framework: Framework, devices: Sequence[Device], *, is_limited: bool) -> None:
         """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
-        if not self._job:
+        if not self._script:
             return
         if self._pid != os.getpid():
             self._pid = os.getpid()
@@ -190,6 +247,7 @@ class ThisRun:
             # Later than those of the framework, so that it runs before them.
             uncaught.at_end(self._at_end)
         self._is_limited |= is_limited
+        self._devices = devices
         if framework not in self._frameworks:
             self._frameworks.append(framework)
 
@@ -197,19 +255,39 @@ class ThisRun:
         if self._pid != os.getpid():
             return
         with ignoring(BaseException):  # a full disk, or what a script has broken
-            if any(used.out_of_memory(each) for each in uncaught.chain(error) for used in self._frameworks):
-                self._history.keep(self._job, 0)
-            # An error or Ctrl-C may have come before the memory was needed, and a limit hides what would have been
-            # taken.
-            elif error is None and not self._is_limited:
-                needed = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
-                if all(needed):
-                    self._history.keep(self._job, sum(needed))
+            run = self._run_that_ended(error)
+            if run is not None:
+                # One line for each model.
+                for device in {device.name: device for device in self._devices}.values():
+                    self._history.keep(self._job_on(device.name), _run_on(device, run))
+
+    def _run_that_ended(self, error: BaseException | None) -> Run | None:
+        """Return what this run took; ``None`` if that is unknown."""
+        peak = sum(framework.peak_bytes() for framework in self._frameworks)
+        causes = list(uncaught.chain(error))
+        for framework in self._frameworks:
+            for failure in filter(None, map(framework.out_of_memory, causes)):
+                requested = peak + failure.asked_bytes
+                return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
+        # An error or Ctrl-C may have come before the memory was needed.
+        needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
+        if error is not None or not all(needs):
+            return None
+        # A cap hides what would have been taken in advance.
+        return Run(peak + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
 
 
-def _script_arguments() -> tuple[str, ...]:
-    """The file of the running script and its arguments; ``()`` at a prompt, in a notebook, and for ``-c`` and stdin."""
+def _run_on(device: Device, run: Run) -> Run:
+    """Return what a run tells about later runs on GPUs of this size."""
+    if run.used_bytes <= (device.memory_total_bytes or run.used_bytes):
+        return run
+    # A run that requested more than the GPU has can't succeed there. The user will change the script before the next.
+    return replace(run, used_bytes=0 if run.has_failed else device.memory_total_bytes)
+
+
+def _script_path() -> str:
+    """The file of the running script; ``""`` at a prompt, in a notebook, and for ``-c`` and stdin."""
     argv = [str(each) for each in getattr(sys, "argv", None) or ()]
     # A folder may not be entered, and there may be no name at all.
     is_script = bool(argv) and not hasattr(sys, "ps1") and os.path.isfile(argv[0])  # noqa: PTH113  (raises nothing)
-    return (os.path.realpath(argv[0]), *argv[1:]) if is_script else ()
+    return os.path.realpath(argv[0]) if is_script else ""

@@ -49,7 +49,10 @@ import os
 environ = dict(os.environ)
 policy = replace(autogpu.policy.Policy())
 grant = autogpu.engines.granted_here(environ)
-inventory = autogpu.devices.model.Inventory()
+device = autogpu.devices.model.Device(
+    uuid="GPU-0", index=0, memory_total_bytes=24 << 30, memory_used_bytes=0, utilization_percent=0,
+    compute_processes=(), graphics_processes=(), compute_mode=autogpu.devices.model.ComputeMode.DEFAULT,
+)
 def begin():
     global run
     from autogpu.history import ThisRun
@@ -61,8 +64,8 @@ NEXT_START = (
     + """
 begun = time.perf_counter()
 begin()
-run.read_last_runs(inventory)
-run.need_worth_stating((), by_script=False)
+run.last_runs([device])
+run.need_worth_stating([device], by_script=False)
 print(1000 * (time.perf_counter() - begun))
 """
 )
@@ -73,12 +76,14 @@ END_OF_A_RUN = (
 class Framework:
     def needed_bytes(self, *, growth):
         return 1 << 30
+    peak_bytes = lambda self: 1 << 30
+    out_of_memory = lambda self, error: None
 begin()
 import atexit
 atexit.register(lambda: print(1000 * (used + time.perf_counter() - at_exit)))
 begun = time.perf_counter()
-run.read_last_runs(inventory)
-run.uses(Framework(), is_limited=False)
+run.last_runs([device])
+run.uses(Framework(), [device], is_limited=False)
 used = time.perf_counter() - begun
 def end():
     global at_exit
@@ -117,10 +122,10 @@ def main() -> None:
 
 def _fill(environ: dict[str, str]) -> None:
     sys.path.insert(0, str(ROOT))
-    from autogpu.history import History
+    from autogpu.history import History, Run
 
     for number in range(900):
-        History(environ).keep((number,), 1 << 30)
+        History(environ).keep((number,), Run(1 << 30, 1 << 30))
 
 
 def _bare_ms(environ: dict[str, str]) -> float:

@@ -2,12 +2,14 @@
 
     python benchmarks/lab_day.py                          every table: loads, cards, stated needs; under three minutes
     python benchmarks/lab_day.py --load 0.9 --memory 24   one of them
+    python benchmarks/lab_day.py --warm                   every table, with scripts that have run before
 
 Replays days of a four-GPU server with ten people and 200 jobs, whose hours, durations, memory and use of a GPU are
 sampled from published traces (``lab/day.py``), on simulated cards (``lab/server.py``). With autogpu each start is
 decided by autogpu's own rules (``lab/rules.py``); on the same days others decide by theirs (``lab/others.py``), by
 their own functions where that is possible: nvitop and GPUtil are installed into an environment of the benchmark.
-Whatever fails is started again, unchanged, some minutes later (``lab/replay.py``).
+Whatever fails is started again, unchanged, some minutes later (``lab/replay.py``). A script's first run of the day is
+also its first one that autogpu knows; with ``--warm`` autogpu knows the runs of three earlier days.
 
 The bounds are means that nothing can beat: cards with one job at a time, and shared ones without an end to their memory
 (``lab/bounds.py``).
@@ -35,6 +37,7 @@ from benchmarks.lab.replay import Replay  # noqa: E402
 from benchmarks.lab.tables import report  # noqa: E402
 
 SEEDS, LOADS, MEMORIES_GIB, STATING = 20, (0.6, 0.9, 1.2), (11, 24), (0.0, 0.25)
+EARLIER_DAYS = 3
 
 
 def main() -> int:
@@ -46,21 +49,24 @@ def main() -> int:
     parser.add_argument(
         "--stating", type=float, nargs="+", default=list(STATING), help="the part of the scripts that state their need"
     )
+    parser.add_argument("--warm", action="store_true", help="autogpu knows the scripts' runs of earlier days")
     options = parser.parse_args()
     settings = [
         Setting(load=load, gpus=options.gpus, card_bytes=memory * GIB, stating=part)
         for memory, part, load in product(options.memory, options.stating, options.load)
     ]
-    print(report(measure(settings, tuple(contenders.LEGEND), options.seeds)))
+    print(report(measure(settings, tuple(contenders.LEGEND), options.seeds, is_warm=options.warm)))
     return 0
 
 
-def measure(settings: Sequence[Setting], names: Sequence[str], seeds: int) -> list[dict[str, Any]]:
+def measure(
+    settings: Sequence[Setting], names: Sequence[str], seeds: int, *, is_warm: bool = False
+) -> list[dict[str, Any]]:
     """A table for each setting; a day is a piece of work for one processor."""
     folders = packages_of_others()
     if not folders:
         names = [name for name in names if name not in ("nvitop", "GPUtil")]
-    work = [(setting, name, seed) for setting in settings for seed in range(seeds) for name in names]
+    work = [(setting, name, seed, is_warm) for setting in settings for seed in range(seeds) for name in names]
     days: dict[tuple[Setting, str], list[Day]] = {}
     begun_s = time.monotonic()
     with multiprocessing.Pool(len(os.sched_getaffinity(0)), contenders.use_packages, (folders,)) as pool:
@@ -90,9 +96,11 @@ def table(
     }
 
 
-def one_day(work: tuple[Setting, str, int]) -> tuple[Setting, str, Day]:
-    setting, name, seed = work
-    return setting, name, day_of(Replay(setting, seed, contenders.MADE[name]()).run())
+def one_day(work: tuple[Setting, str, int, bool]) -> tuple[Setting, str, Day]:
+    setting, name, seed, is_warm = work
+    days_before = range(EARLIER_DAYS, 0, -1) if is_warm else ()
+    earlier = [job for number in days_before for job in jobs_of_day(setting, seed, number)]
+    return setting, name, day_of(Replay(setting, seed, contenders.MADE[name](earlier)).run())
 
 
 def packages_of_others() -> list[str]:

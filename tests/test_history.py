@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from autogpu.history import History, key_of, peak_of, runs_of
+from autogpu.history import History, Run, key_of, last_runs_of, need_of, runs_of
+from autogpu.selection.model import LastRuns
 from tests.support.processes import in_a_fork
 
-JOB = ("/home/a/train.py", "--batch", "32")
-OUT_OF_MEMORY = 0
+JOB = ("/home/a/train.py", "an argument")
 
 
 @pytest.fixture
@@ -26,43 +26,76 @@ def file_of(kept):
     return kept.folder / "runs"
 
 
-def peaks(kept, *job):
-    """Of a job, oldest first."""
+def used(kept, *job):
+    """What the runs of a job used, oldest first."""
     text = kept.read()
-    return [int(run.split()[-1]) for run in runs_of(text, key_of(text, *(job or JOB)))]
+    return [run.used_bytes for run in runs_of(text, key_of(text, *(job or JOB)))]
+
+
+def failed(used_bytes=0):
+    return Run(used_bytes, has_failed=True)
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        pytest.param([], None, id="none"),
+        pytest.param([Run(5)], (5, False), id="one"),
+        pytest.param([Run(9), Run(5), Run(7), Run(6)], (7, False), id="the-last-three"),
+        pytest.param([Run(5), failed(9)], (9, True), id="failed-since"),
+        pytest.param([Run(5), failed(8), failed(9), failed(7)], (9, True), id="all-that-failed-since"),
+        pytest.param([failed(9)], (9, True), id="never-succeeded"),
+        pytest.param([Run(5), failed(9), Run(6)], (6, False), id="succeeded-since"),
+        pytest.param([Run(5), failed(3)], (5, False), id="failed-at-less"),
+        pytest.param([Run(5), failed()], (5, False), id="failed-at-an-unknown-size"),
+        pytest.param([failed()], None, id="only-that"),
+    ],
+)
+def test_last_runs_took_the_most_of_three_and_of_what_failed_since(runs, expected):
+    found = last_runs_of(runs, "train.py")
+    assert found == (None if expected is None else LastRuns("train.py", *expected))
+
+
+def needs(*sizes):
+    return [Run(1, size) if size else failed() for size in sizes]
 
 
 @pytest.mark.parametrize(
     ("runs", "ranks", "expected"),
     [
         pytest.param([], 1, 0, id="no-run"),
-        pytest.param([5, 4], 1, 0, id="two-runs"),
-        pytest.param([9, 5, 4, 6], 1, 6, id="the-last-three"),
-        pytest.param([5, 4, 6, OUT_OF_MEMORY, 7, 8], 1, 0, id="two-since-out-of-memory"),
-        pytest.param([9, OUT_OF_MEMORY, OUT_OF_MEMORY, 7, 8, 6], 1, 8, id="three-since-then"),
-        pytest.param([1, 9, 2, 8, 3], 2, 0, id="ranks-count-together"),
-        pytest.param([1, 9, 2, 8, 3, 7], 2, 9, id="largest-of-all-ranks"),
+        pytest.param(needs(5, 4), 1, 0, id="two-runs"),
+        pytest.param(needs(9, 5, 4, 6), 1, 6, id="the-last-three"),
+        pytest.param(needs(5, 4, 6, 0, 7, 8), 1, 0, id="two-since-out-of-memory"),
+        pytest.param(needs(9, 0, 0, 7, 8, 6), 1, 8, id="three-since-then"),
+        pytest.param([*needs(5, 4), Run(9), *needs(6)], 1, 6, id="a-capped-run-does-not-count"),
+        pytest.param(needs(1, 9, 2, 8, 3), 2, 0, id="ranks-count-together"),
+        pytest.param(needs(1, 9, 2, 8, 3, 7), 2, 9, id="largest-of-all-ranks"),
     ],
 )
-def test_three_clean_runs_tell_what_a_script_takes(kept, runs, ranks, expected):
-    for run in runs:
-        kept.keep(JOB, run)
-    assert peak_of(kept.read(), JOB, ranks) == expected
+def test_three_runs_that_ended_well_tell_what_a_script_needs(runs, ranks, expected):
+    assert need_of(runs, ranks) == expected
+
+
+@pytest.mark.parametrize("run", [Run(7, 8), Run(7), failed(7), failed()])
+def test_a_run_is_read_as_it_was_kept(kept, run):
+    kept.keep(JOB, run)
+    assert runs_of(kept.read(), key_of(kept.read(), *JOB)) == [run]
 
 
 def test_a_run_is_kept_for_its_user_alone_and_says_nothing_to_others(kept, tmp_path):
     before = os.umask(0)
     try:
-        kept.keep(JOB, 5)
+        kept.keep(JOB, Run(5))
     finally:
         os.umask(before)
     assert kept.folder.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in kept.folder.iterdir()] == ["runs"]
     assert file_of(kept).stat().st_mode & 0o777 == 0o600
-    assert (peaks(kept), peaks(kept, *JOB[:-1])) == ([5], [])
-    assert not {"train", "batch"} & set(file_of(kept).read_text().replace(".", " ").split())
+    assert (used(kept), used(kept, *JOB[:-1])) == ([5], [])
+    assert not {"train", "argument"} & set(file_of(kept).read_text().replace(".", " ").split())
     other = History({"HOME": str(tmp_path / "other")})
-    other.keep(JOB, 5)
+    other.keep(JOB, Run(5))
     assert key_of(kept.read(), *JOB) != key_of(other.read(), *JOB)
 
 
@@ -79,21 +112,21 @@ def test_where_it_is(environ, folder):
 
 
 def test_what_is_old_or_damaged_counts_for_nothing_and_leaves_the_file(kept):
-    kept.keep(JOB, 1)
+    kept.keep(JOB, Run(1))
     old = int(time.time()) - 91 * 86400
     with file_of(kept).open("ab") as file:
-        file.write(f"{old} {key_of(kept.read(), *JOB)} 7\n12 half a li\n".encode() + b"\xff\xfe\n")
-    assert peaks(kept) == [1]
-    kept.keep(JOB, 2)
-    assert peaks(kept) == [1, 2]
+        file.write(f"{old} {key_of(kept.read(), *JOB)} succeeded 7 7\n12 half a li\n".encode() + b"\xff\xfe\n")
+    assert used(kept) == [1]
+    kept.keep(JOB, Run(2))
+    assert used(kept) == [1, 2]
     assert len(file_of(kept).read_text().splitlines()) == 3
 
 
 def test_the_file_has_a_bound(kept):
     for number in range(1, 1600):
-        kept.keep(JOB, number)
-        assert file_of(kept).stat().st_size <= 64 << 10
-    found = peaks(kept)
+        kept.keep(JOB, Run(number))
+        assert file_of(kept).stat().st_size <= 80 << 10
+    found = used(kept)
     assert found == list(range(1600 - len(found), 1600))
     assert len(found) > 400
 
@@ -122,7 +155,7 @@ def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
 
     before = found()
     with pytest.raises(OSError, match=r".*"):
-        kept.keep(JOB, 1)
+        kept.keep(JOB, Run(1))
     assert kept.read() == ""
     assert found() == before
 
@@ -130,7 +163,7 @@ def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
 def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept):
     tmp_path.chmod(0o755)
-    kept.keep(JOB, 1)
+    kept.keep(JOB, Run(1))
     other, home = 65533, tmp_path / "others"
     home.mkdir()
     os.chown(home, other, other)
@@ -140,7 +173,7 @@ def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept
     (home / ".local").mkdir()
     (home / ".local" / "state").symlink_to(shared.parent)
     with pytest.raises(PermissionError):  # as with sudo, which keeps HOME
-        History({"HOME": str(home)}).keep(JOB, 1)
+        History({"HOME": str(home)}).keep(JOB, Run(1))
     assert (list(shared.iterdir()), shared.stat().st_mode & 0o777) == ([], 0o755)
     ran = subprocess.run(["cat", str(file_of(kept))], user=other, capture_output=True, timeout=60, check=False)
     assert b"Permission denied" in ran.stderr
@@ -151,7 +184,7 @@ def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept
 def failure_of(kept, prepare):
     prepare()
     try:
-        kept.keep(JOB, 1)
+        kept.keep(JOB, Run(1))
     except OSError as error:
         return error.errno
     return None
@@ -160,22 +193,22 @@ def failure_of(kept, prepare):
 @pytest.mark.parametrize("has_file", [False, True])
 def test_a_full_disk_keeps_nothing_and_breaks_nothing(kept, has_file):
     if has_file:
-        kept.keep(JOB, 1)
+        kept.keep(JOB, Run(1))
     # Python ignores the signal for it.
     full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
     assert in_a_fork(lambda: failure_of(kept, full)) == errno.EFBIG
     assert [path.name for path in kept.folder.iterdir()] == ["runs"] * has_file
-    assert len(peaks(kept)) == has_file
+    assert len(used(kept)) == has_file
 
 
 def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
-    kept.keep(JOB, 1)
+    kept.keep(JOB, Run(1))
     with file_of(kept).open("a") as file:
         file.write("12345 abc")
     written = file_of(kept).stat().st_ino
     for peak in (2, 3):
-        kept.keep(JOB, peak)
-    assert peaks(kept) == [1, 2, 3]
+        kept.keep(JOB, Run(peak))
+    assert used(kept) == [1, 2, 3]
     # It may be another process's that goes on with it: in a new file its run would be lost.
     assert file_of(kept).stat().st_ino == written
 
@@ -194,14 +227,14 @@ def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
 
 KEEP = """
 import sys
-from autogpu.history import History
+from autogpu.history import History, Run
 for number in range(100):
-    History({"HOME": sys.argv[1]}).keep(("a",), 1)
+    History({"HOME": sys.argv[1]}).keep(("a",), Run(1))
 """
 
 
 def test_processes_that_end_at_once_all_have_their_run_kept(tmp_path, kept):
-    kept.keep(("a",), 1)
+    kept.keep(("a",), Run(1))
     begun = [subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)]) for _ in "123"]
     assert [process.wait(60) for process in begun] == [0, 0, 0]
-    assert len(runs_of(kept.read())) == 301
+    assert len(used(kept, "a")) == 301

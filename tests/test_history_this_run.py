@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
-from autogpu.history import History, runs_of
+from autogpu.history import History
 from autogpu.selection.grants import DASK_WORKER
+from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.selection.model import LastRuns
 from autogpu.text import GIB
 from tests.support.processes import Process, in_a_fork
 from tests.support.values import gpu
@@ -49,7 +51,13 @@ def raised(error, cause):
 
 
 def kept(folder):
-    return [int(run.split()[-1]) / GIB for run in runs_of(History({"HOME": str(folder)}).read())]
+    """How each run ended, and how many GiB it used and needed, without the CUDA context; 0 if that is unknown."""
+    lines = [line.split()[2:] for line in History({"HOME": str(folder)}).read().splitlines()[1:]]
+    return [(ended, *(max(0, int(used) - CONTEXT_BYTES) / GIB, int(needed) / GIB)) for ended, used, needed in lines]
+
+
+def succeeded(gib):
+    return "succeeded", gib, gib
 
 
 def test_line_names_no_runs_until_three_are_known(runs):
@@ -78,19 +86,35 @@ def test_what_is_said_of_three_runs(runs, peak, options, said):
 
 
 OTHERS = {
-    "arguments": (["--batch", "64"], "train.py", {}, ONE),
-    "script": ([], "other.py", {}, ONE),
-    "policy": ([], "train.py", {"AUTOGPU_GROWTH": "0"}, ONE),
-    "count": ([], "train.py", {"AUTOGPU_COUNT": "2"}, ONE),
-    "model": ([], "train.py", {}, (gpu(0, name="NVIDIA A100"),)),
+    "script": ("other.py", ONE),
+    "model": ("train.py", (gpu(0, name="NVIDIA A100"),)),
 }
 
 
-@pytest.mark.parametrize(("arguments", "name", "options", "gpus"), OTHERS.values(), ids=OTHERS)
-def test_other_runs_are_no_runs_of_this_job(runs, script, arguments, name, options, gpus):
+@pytest.mark.parametrize(("name", "gpus"), OTHERS.values(), ids=OTHERS)
+def test_runs_of_another_script_or_model_do_not_count(runs, script, name, gpus):
     runs(2, 2, 2)
-    script(*arguments, name=name)
-    assert "last 3 runs" not in runs(2, gpus=gpus, **options).lines[0]
+    script(name=name)
+    assert "last 3 runs" not in runs(2, gpus=gpus).lines[0]
+
+
+def test_runs_with_other_arguments_count(runs, script):
+    runs(2, 2, 2)
+    script("--learning-rate", "0.1")
+    assert "last 3 runs" in runs(2).lines[0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "said"),
+    [
+        pytest.param(ONE, {"AUTOGPU_HISTORY": "false"}, {}, id="switched-off"),
+        pytest.param(ONE, {"AUTOGPU_COUNT": "0"}, {}, id="no-gpu"),
+        pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="worker"),
+    ],
+)
+def test_a_run_that_nobody_should_learn_from_is_not_kept(runs, tmp_path, gpus, options, said):
+    runs(2, gpus=gpus, said=said, **options)
+    assert kept(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -100,30 +124,57 @@ def test_other_runs_are_no_runs_of_this_job(runs, script, arguments, name, optio
         pytest.param(ONE, {"AUTOGPU_LIMIT": "5GiB"}, {}, id="limit"),
         pytest.param(ONE, {}, {"fraction": 0.5}, id="the-scripts-fraction"),
         pytest.param(ONE, {}, {"limits": (GIB,)}, id="the-scripts-limit"),
-        pytest.param(ONE, {"AUTOGPU_HISTORY": "false"}, {}, id="switched-off"),
-        pytest.param(ONE, {"AUTOGPU_COUNT": "0"}, {}, id="no-gpu"),
-        pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="worker"),
     ],
 )
-def test_a_run_that_teaches_nothing_is_not_kept(runs, tmp_path, gpus, options, said):
+def test_a_cap_hides_what_a_run_needs_but_not_what_it_used(runs, tmp_path, gpus, options, said):
     runs(2, gpus=gpus, said=said, **options)
-    assert kept(tmp_path) == []
+    assert kept(tmp_path) == [("succeeded", 2, 0)]
+
+
+def test_on_gpus_of_two_models_a_run_is_kept_for_each(runs, tmp_path):
+    runs(2, gpus=(gpu(0), gpu(1, name="NVIDIA A100")), AUTOGPU_COUNT="2")
+    assert kept(tmp_path) == [succeeded(2)] * 2
 
 
 ENDS = {
-    "another-error": (ValueError("shape"), ONE, [2, 2, 2]),
-    "interrupted": (KeyboardInterrupt(), ONE, [2, 2, 2]),
-    "out-of-memory": (MemoryError(), ONE, [2, 2, 2, 0]),
-    "an-error-that-it-led-to": (raised(RuntimeError("step 7"), MemoryError()), ONE, [2, 2, 2, 0]),
-    "out-of-memory-under-a-limit": (MemoryError(), BUSY, [2, 2, 2, 0]),
+    "another-error": (ValueError("shape"), 9, ONE, []),
+    "interrupted": (KeyboardInterrupt(), 9, ONE, []),
+    "out-of-memory": (MemoryError(), 9, ONE, [("failed", 10, 0)]),
+    "an-error-that-it-led-to": (raised(RuntimeError("step 7"), MemoryError()), 9, ONE, [("failed", 10, 0)]),
+    "out-of-memory-under-a-cap": (MemoryError(), 9, BUSY, [("failed", 10, 0)]),
+    "while-nothing-is-counted": (MemoryError(), 0, ONE, [("failed", 1, 0)]),
+    "at-more-than-the-gpu-has": (MemoryError(), 23, ONE, [("failed", 0, 0)]),
 }
 
 
-@pytest.mark.parametrize(("error", "gpus", "after"), ENDS.values(), ids=ENDS)
-def test_a_run_that_ends_by_an_error(runs, tmp_path, error, gpus, after):
-    runs(2, 2, 2)
-    runs(9, error=error, gpus=gpus)
+@pytest.mark.parametrize(("error", "peak", "gpus", "after"), ENDS.values(), ids=ENDS)
+def test_a_run_that_an_error_ends_is_kept_if_it_ran_out_of_memory(runs, tmp_path, error, peak, gpus, after):
+    runs(peak, error=error, gpus=gpus)
     assert kept(tmp_path) == after
+
+
+def last_runs(folder, *devices, **options):
+    """What the next process of the script learns."""
+    return Process(folder, *ONE, **options).imports().allocation.this_run.last_runs(devices)
+
+
+def test_last_runs_are_those_of_the_script_on_each_model(runs, tmp_path):
+    runs(9, error=MemoryError())
+    runs(3)
+    last = LastRuns("train.py", 3 * GIB + CONTEXT_BYTES)
+    assert last_runs(tmp_path, *ONE, gpu(1, name="NVIDIA A100")) == {ONE[0].name: last}
+    runs(9, error=MemoryError())
+    assert last_runs(tmp_path, *ONE) == {ONE[0].name: LastRuns("train.py", 10 * GIB + CONTEXT_BYTES, has_failed=True)}
+
+
+RANK = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+@pytest.mark.parametrize("options", [RANK, SLURM, {"AUTOGPU_HISTORY": "false"}], ids=["rank", "granted", "no-history"])
+def test_ranks_and_granted_jobs_learn_nothing_from_their_last_runs(runs, tmp_path, options):
+    runs(3, **options)
+    assert last_runs(tmp_path, *ONE, **options) == {}
 
 
 @pytest.mark.parametrize(
@@ -142,12 +193,12 @@ def test_program_without_a_file_keeps_no_runs(runs, tmp_path, monkeypatch, argv)
 def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
     process = runs(2)
     in_a_fork(lambda: process.allocation.this_run._at_end(None))
-    assert kept(tmp_path) == [2]
+    assert kept(tmp_path) == [succeeded(2)]
     process.allocation.this_run._at_end(None)
-    assert kept(tmp_path) == [2, 2]
+    assert kept(tmp_path) == [succeeded(2)] * 2
 
 
-@pytest.mark.parametrize(("peaks", "after"), [((2, 2), [4]), ((2, 0), [])])
+@pytest.mark.parametrize(("peaks", "after"), [((2, 2), [succeeded(4)]), ((2, 0), [])])
 def test_what_two_frameworks_took_is_added_if_both_have_counted(script, tmp_path, peaks, after):
     process = Process(tmp_path, *ONE).imports()
     for framework, peak in zip((process.framework, process.imports_another()), peaks):
@@ -166,5 +217,5 @@ def test_whatever_fails_at_the_end_is_not_seen(runs, tmp_path, capfd, error):
 
     process.framework.needed_bytes = fail
     process.allocation.this_run._at_end(None)
-    assert kept(tmp_path) == [2]
+    assert kept(tmp_path) == [succeeded(2)]
     assert capfd.readouterr() == ("", "")

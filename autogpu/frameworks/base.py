@@ -265,7 +265,9 @@ class HookedFramework(Framework):
         allocation = self.allocation
         caps_of_ours = self.assignment.caps if self.assignment else {}
         is_limited = self._is_limited_by_script or not caps_of_ours.keys().isdisjoint(usage.ordinals)
-        allocation.this_run.uses(self, is_limited=is_limited)
+        decision = self._decision or allocation.decision
+        devices = decision.at(usage.ordinals) if decision else ()
+        allocation.this_run.uses(self, devices, is_limited=is_limited)
         if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
             self._watching_pid = os.getpid()
             uncaught.watch(self.on_uncaught)

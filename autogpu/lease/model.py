@@ -163,6 +163,7 @@ class Demand(Value):
         uuids: The GPUs it may use; empty means any.
         joins: It also takes a GPU in use, once jobs without a stated size may join there.
         per_user: How many GPUs its user may hold; 0 for any number.
+        last_runs: Bytes that its script's last runs took: it joins other jobs only if so much is free. Keyed by UUID.
     """
 
     count: int = 1
@@ -170,6 +171,7 @@ class Demand(Value):
     uuids: tuple[str, ...] = ()
     joins: bool = False
     per_user: int = 0
+    last_runs: Mapping[str, int] = MappingProxyType({})
 
     def could_use(self, uuid: str, free_bytes: int | None = None) -> bool:
         """This GPU would serve; ``free_bytes`` is what it may have there, ``None`` if that is unknown."""
@@ -248,8 +250,15 @@ def encode_lease(fields: Mapping[str, Any], terms: Terms) -> bytes:
 
 
 def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
-    wanted = {"count": demand.count, "bytes": demand.bytes_per_gpu, "uuids": list(demand.uuids), "joins": demand.joins}
-    return _encoded({**fields, **wanted, "per_user": demand.per_user}, ticket_fields)
+    wanted = {
+        "count": demand.count,
+        "bytes": demand.bytes_per_gpu,
+        "uuids": list(demand.uuids),
+        "joins": demand.joins,
+        "per_user": demand.per_user,
+        "last_runs": dict(demand.last_runs),
+    }
+    return _encoded({**fields, **wanted}, ticket_fields)
 
 
 def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> bytes:
@@ -303,6 +312,7 @@ def ticket_fields(raw: bytes) -> dict[str, Any]:
             uuids=tuple(map(_uuid, uuids)),
             joins=fields.get("joins") is True,
             per_user=whole(fields.get("per_user", 0)),
+            last_runs=_claims(fields.get("last_runs", {})),
         ),
     }
 

@@ -268,7 +268,7 @@ KEYS = (
         system_only=True,
     ),
     _key("report.level", '"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"'),
-    _key("report.history", "keep how much memory each script took, for you alone, and say what it needs"),
+    _key("report.history", "keep how much memory each script took, for you alone, and use it for its next run"),
 )
 
 BY_DOTTED = {key.dotted: key for key in KEYS}

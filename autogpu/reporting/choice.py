@@ -22,6 +22,7 @@ from autogpu.reporting.gpus import (
     some,
     unreadable,
 )
+from autogpu.reporting.memory import took
 from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
@@ -342,7 +343,7 @@ def _why_none(decision: Decision, request: SelectionRequest) -> str:
     if decision.attainable < wanted < sys.maxsize:
         sentence += f"; {wanted} are asked for, there are no more than {decision.attainable}"
     if request.busy == "share":
-        sentence += _until_it_shares(request.wait_s - request.waited_s)
+        sentence += _until_it_shares(decision.ranking.candidates, request.wait_s - request.waited_s)
     return sentence
 
 
@@ -363,10 +364,19 @@ def _none_free(decision: Decision, request: SelectionRequest) -> str:
     return f"{'no GPU is free' if is_busy else 'no GPU is suitable'} ({some(reasons)})"
 
 
-def _until_it_shares(left_s: float) -> str:
+def _until_it_shares(candidates: Sequence[Candidate], left_s: float) -> str:
     """Return when a waiting process will share a GPU; the text follows the reason why it takes none now."""
-    end = f", for the next {span(left_s)} only where enough of it is free" if left_s > 0 else ""
+    end = f", for the next {span(left_s)} only if {_enough(candidates)}" if left_s > 0 else ""
     return f"; it shares a GPU once all jobs there have run for a minute{end}; to start now: AUTOGPU_WAIT=0"
+
+
+def _enough(candidates: Sequence[Candidate]) -> str:
+    """Return how much memory must be free on a GPU that the process joins."""
+    known = {each.last_runs for each in candidates if each.last_runs and each.last_runs.bytes == each.least_free_bytes}
+    if len(known) != 1:
+        return "enough of it is free"
+    (runs,) = known
+    return f"{size(runs.bytes)} of it are free, as much as {took(runs)}"
 
 
 def _why_fixed_order(decision: Decision, request: SelectionRequest) -> str:

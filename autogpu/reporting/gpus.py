@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Sequence
 
 from autogpu.devices.model import Device, FailureCause, Inventory, UnreadableDevice
+from autogpu.reporting.memory import took
 from autogpu.selection.decision import Decision
 from autogpu.selection.jobs import unmanaged_processes
-from autogpu.selection.model import Candidate, Claim, Obstacle, Rejection
+from autogpu.selection.model import Candidate, Claim, LastRuns, Obstacle, Rejection
 from autogpu.text import GIB, counted, listed, printable, size
 
 # So many GPUs, jobs or processes are named in one line of a message; ``autogpu status`` shows each.
@@ -129,6 +130,8 @@ def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken")
         state = f"{tier}, {occupancy(candidate.device, candidate.claims, own_pid)}"
         if candidate.is_awaited:
             state += f", {_AWAITED}"
+        if candidate.last_runs and not candidate.fits_last_runs:
+            state += f"; {_too_little(candidate.free_bytes or 0, candidate.last_runs)}"
         found.append((candidate.device, f"place {number}", state))
     for rejection in decision.ranking.rejected:
         found.append((rejection.device, "not eligible", obstacle(rejection)))
@@ -136,6 +139,10 @@ def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken")
     if request:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in request.inventory.unreadable]
     return [printable(f"  {line}") for line in lines]
+
+
+def _too_little(free_bytes: int, runs: LastRuns) -> str:
+    return f"{size(max(free_bytes, 0))} can be had, less than the {size(runs.bytes)} that {took(runs)}"
 
 
 def _holder_name(claim: Claim) -> str:

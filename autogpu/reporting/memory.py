@@ -9,6 +9,7 @@ from autogpu.text import whole_gib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.history import KnownNeed
+    from autogpu.selection.model import LastRuns
 
 
 def memory_in_words(
@@ -41,6 +42,11 @@ def not_enforced(setting: str) -> str:
 
 def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
     return " + ".join(f"{limit:.0f}" for limit in limits_mib) + " MiB"
+
+
+def took(runs: LastRuns) -> str:
+    """Return what the last runs of a script did with so much memory; the text follows the number."""
+    return f"{runs.script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
 
 
 def last_runs(need: KnownNeed) -> str:

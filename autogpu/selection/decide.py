@@ -137,7 +137,11 @@ class _Choice:
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
         theirs = awaited(ranking.candidates, waiters, claims_on)
-        candidates = (replace(each, is_awaited=each.device.uuid in theirs) for each in ranking.candidates)
+        last_runs = request.last_runs if self.is_demand_unknown else {}
+        candidates = (
+            replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
+            for each in ranking.candidates
+        )
         self.ranking = replace(ranking, candidates=tuple(candidates))
         suitable = ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
@@ -328,11 +332,15 @@ def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> lis
 
 def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     """True if the request allows the process to use this candidate, alone or beside other jobs."""
-    if not candidate.is_best_effort or candidate.tier is Tier.IDLE_LEASE:
+    if not candidate.is_best_effort:
+        return True
+    is_share = request.busy == "share"
+    is_idle = candidate.tier is Tier.IDLE_LEASE
+    if (is_idle and candidate.fits_last_runs) or (is_share and candidate.is_joinable):
         return True
     is_here = candidate.device.uuid in request.uuids_in_use
-    may_join = candidate.is_joinable or (request.has_waited and candidate.is_settled)
-    return request.busy == "share" and (request.joins_at_once or is_here or may_join)
+    starts_anyway = request.has_waited and (is_idle or candidate.is_settled)
+    return is_share and (request.joins_at_once or is_here or starts_anyway)
 
 
 def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collection[int] = ()) -> Mapping[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+from types import MappingProxyType
 from typing import Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory
@@ -197,6 +198,20 @@ def wanted_gpus(
     return Wanted(most, minimum, WantedBy.SCRIPT if most > minimum else WantedBy.DEFAULT, named)
 
 
+class LastRuns(Value):
+    """How much memory the last runs of a script took on one GPU of a model, the CUDA context included.
+
+    Attributes:
+        script: Name of the script.
+        bytes: The most that one of them used, or requested when it failed.
+        has_failed: True if ``bytes`` was requested by a run that ran out of memory, and none has succeeded since.
+    """
+
+    script: str
+    bytes: int
+    has_failed: bool = False
+
+
 class SelectionRequest(Value):
     """Everything that a decision depends on, except the leases, which are read under the host's mutex.
 
@@ -219,6 +234,7 @@ class SelectionRequest(Value):
         in_use: Ordinals on which another library of this process has a context already.
         processes: How many processes it asks for: the ranks of a job, which divide these GPUs.
         waited_s: How long the process has waited for GPUs.
+        last_runs: What the last runs of the script took, keyed by GPU model; empty if nothing is known.
     """
 
     policy: Policy
@@ -241,6 +257,7 @@ class SelectionRequest(Value):
     in_use: Sequence[int] = ()
     processes: int = 1
     waited_s: float = 0.0
+    last_runs: Mapping[str, LastRuns] = MappingProxyType({})
 
     @property
     def joins_at_once(self) -> bool:
@@ -292,6 +309,7 @@ class Candidate(Value):
         left_bytes: What would be left after the claim; ``free_bytes`` for a job that claims all or nothing.
         is_best_effort: True if the job would be placed beside others and claim nothing.
         is_awaited: True if a job in the queue could use the GPU now.
+        last_runs: What the script's last runs took on this model, if the process states no need of its own.
     """
 
     device: Device
@@ -303,6 +321,12 @@ class Candidate(Value):
     left_bytes: int | None = None
     is_best_effort: bool = False
     is_awaited: bool = False
+    last_runs: LastRuns | None = None
+
+    @property
+    def fits_last_runs(self) -> bool:
+        """True unless less memory is free than the script's last runs took."""
+        return self.last_runs is None or self.free_bytes is None or self.free_bytes >= self.last_runs.bytes
 
     @property
     def is_settled(self) -> bool:
@@ -310,11 +334,16 @@ class Candidate(Value):
         return all(claim.is_settled or claim.is_stated_of(self.device) for claim in self.claims)
 
     @property
+    def least_free_bytes(self) -> int:
+        """The memory that must be free before a job without a stated need joins the jobs there."""
+        quarter = int(LEAST_FREE_PART * (self.device.memory_total_bytes or 0))
+        return max(quarter, self.last_runs.bytes) if self.last_runs else quarter
+
+    @property
     def is_joinable(self) -> bool:
         """True if a job without a stated need may join the jobs there."""
         # If the free memory is unknown, the minute alone decides.
-        least = LEAST_FREE_PART * (self.device.memory_total_bytes or 0)
-        is_enough = self.free_bytes is None or self.free_bytes >= least
+        is_enough = self.free_bytes is None or self.free_bytes >= self.least_free_bytes
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
     def usable_bytes(self, *, may_join: bool) -> int | None:

@@ -7,13 +7,14 @@ import sys
 import warnings
 from typing import Any, Callable, Sequence
 
+from benchmarks.lab.day import Job
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil, Nvitop
 from benchmarks.lab.rules import Autogpu
 
 # GPUtil imports distutils, which Python has no more and setuptools still had then.
 PACKAGES = ("nvitop", "gputil", "setuptools<80")
 
-DEFAULT, ORACLE = "autogpu", "true needs"
+DEFAULT, FORGETFUL, ORACLE = "autogpu", "autogpu, no history", "true needs"
 LEGEND = {
     "by hand": "nvidia-smi and CUDA_VISIBLE_DEVICES: the card with the least memory in use, growth on, no waiting; who "
     "starts several jobs at once starts them on that one card",
@@ -22,6 +23,7 @@ LEGEND = {
     "GPUtil": "getAvailability() of GPUtil 1.4 itself: load and memory below one half, else again in 15 minutes",
     "exclusive": "a whole card for each, first come, first served, as with Slurm's --gres=gpu:1 or safe_gpu in a loop",
     DEFAULT: "its defaults",
+    FORGETFUL: "AUTOGPU_HISTORY=false: a job also starts where its script's last runs took more than is free",
     "autogpu, wait": "AUTOGPU_BUSY=wait",
     ORACLE: "AUTOGPU_BUSY=wait, and every job states to the byte what it will take, as nobody can",
 }
@@ -49,14 +51,15 @@ def _gputil() -> Any:
     return GPUtil
 
 
-# Each function makes a new contender for one day.
-MADE: dict[str, Callable[[], Any]] = {
-    "by hand": lambda: ByHand(spreads=False),
-    "by hand, spread": lambda: ByHand(spreads=True),
-    "nvitop": lambda: Nvitop(_nvitop()),
-    "GPUtil": lambda: GpuTil(_gputil()),
-    "exclusive": Exclusive,
-    DEFAULT: Autogpu,
-    "autogpu, wait": lambda: Autogpu("wait"),
-    ORACLE: lambda: Autogpu("wait", has_true_needs=True),
+# Each function makes a new contender for one day; it is given the jobs of earlier days.
+MADE: dict[str, Callable[[Sequence[Job]], Any]] = {
+    "by hand": lambda _: ByHand(spreads=False),
+    "by hand, spread": lambda _: ByHand(spreads=True),
+    "nvitop": lambda _: Nvitop(_nvitop()),
+    "GPUtil": lambda _: GpuTil(_gputil()),
+    "exclusive": lambda _: Exclusive(),
+    DEFAULT: lambda earlier: Autogpu(earlier=earlier),
+    FORGETFUL: lambda _: Autogpu(has_history=False),
+    "autogpu, wait": lambda earlier: Autogpu("wait", earlier=earlier),
+    ORACLE: lambda _: Autogpu("wait", has_true_needs=True),
 }

@@ -90,12 +90,17 @@ class Setting:
     memory_spread: tuple[float, float] = (0.95, 1.1)
 
 
-def jobs_of_day(setting: Setting, seed: int) -> tuple[Job, ...]:
-    """The jobs of one day, in the order of their submission; days of one seed differ in what ``setting`` says alone."""
+def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job, ...]:
+    """The jobs of one day, in the order of their submission; days of one seed differ in what ``setting`` says alone.
+
+    Args:
+        days_before: So many days before that day, when the same people started the same scripts, at other hours.
+    """
     # One source of chance for each thing, so that another load has the same people at the same hours.
-    names = ("arrivals", "people", "durations", "memory", "scripts")
-    chance = {name: random.Random(f"{seed} {name}") for name in names}
-    scripts = _scripts(setting, chance["scripts"])
+    names = ("arrivals", "people", "durations", "memory")
+    day = f" {-days_before}" if days_before else ""
+    chance = {name: random.Random(f"{seed} {name}{day}") for name in names}
+    scripts = _scripts(setting, random.Random(f"{seed} scripts"))
     submitted = _submissions(setting.jobs, chance["arrivals"])
     durations = _durations(setting, [quantile(DURATIONS_S, chance["durations"].random()) for _ in submitted])
     found, person = [], chance["people"]

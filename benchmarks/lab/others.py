@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Sequence
 
 from benchmarks.lab.replay import IMPORT_S, Answer, Attempt, Later, NoGpu, Start, Wait
-from benchmarks.lab.server import Card, Server
+from benchmarks.lab.server import Card, Run, Server
 
 # GPUtil.getFirstAvailable's own default.
 POLL_S = 900.0
@@ -14,6 +14,9 @@ POLL_S = 900.0
 
 class _AtScriptsStart:
     lag_s = IMPORT_S
+
+    def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
+        """Forget it."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         return True

@@ -87,6 +87,9 @@ class Contender(Protocol):
             ahead: Those in the queue before it, in their order.
         """
 
+    def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
+        """Note what a run has used, or what it requested when it failed."""
+
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         """Whether one that is ahead and was not served could use all that this one could: it needs no look."""
 
@@ -232,6 +235,7 @@ class Replay:
         outcome.failed += not is_victim
         outcome.lost_s += now_s - run.started_s
         outcome.deaths.append((now_s, run.job.number))
+        self._contender.learn(run, run.at_step(run.step + 1), has_failed=True)
         self._server.cards[run.card].remove(run, now_s)
         self._again(run.job, now_s)
         self._foresee(run.card)
@@ -245,6 +249,7 @@ class Replay:
     def _end(self, run: Run, now_s: float) -> None:
         self._server.cards[run.card].remove(run, now_s)
         self._outcome.took_s[run.job.number] = now_s - run.job.submitted_s
+        self._contender.learn(run, run.used_bytes, has_failed=False)
         self._foresee(run.card)
         self._serve(now_s)
 

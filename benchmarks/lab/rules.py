@@ -11,8 +11,9 @@ and claims, the queue becomes what is awaited, and ``decide`` decides. What stan
 
 from __future__ import annotations
 
-from typing import Literal, Sequence
+from typing import Literal, Mapping, Sequence
 
+from autogpu import history
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
 from autogpu.lease.model import Demand, Holder, Waiter
@@ -21,13 +22,15 @@ from autogpu.policy import Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Verdict
 from autogpu.selection.jobs import claims_by_gpu, jobs_of
-from autogpu.selection.model import ONE_GPU, SelectionRequest, VisibleSpec
+from autogpu.selection.model import ONE_GPU, LastRuns, SelectionRequest, VisibleSpec
+from benchmarks.lab.day import Job
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 
 # The user and the process that asks; its pid is none of the server's.
 OWN_PID = 9_999
 FIRST_UID = 1000
+MODEL = "card"
 
 Busy = Literal["share", "wait", "cpu", "error"]
 
@@ -38,12 +41,25 @@ class Autogpu:
     Args:
         busy: ``select.busy``.
         has_true_needs: Each process states what it will take to the byte, as nobody can.
+        has_history: ``report.history``.
+        earlier: Jobs of earlier days, each of which has a run that succeeded.
     """
 
     lag_s = 0.0
 
-    def __init__(self, busy: Busy = "share", *, has_true_needs: bool = False) -> None:
+    def __init__(
+        self,
+        busy: Busy = "share",
+        *,
+        has_true_needs: bool = False,
+        has_history: bool = True,
+        earlier: Sequence[Job] = (),
+    ) -> None:
         self.busy = busy
+        self._has_history = has_history
+        self._runs_of: dict[int, list[history.Run]] = {}
+        for job in earlier:
+            self._runs_of.setdefault(job.script, []).append(history.Run(job.peak_bytes))
         self._wait_s = WAIT_S if busy == "share" else float("inf")
         self._has_true_needs = has_true_needs
 
@@ -67,12 +83,13 @@ class Autogpu:
             wait_s=self._wait_s,
             per_user=0,
             waited_s=now_s - attempt.asked_s - IMPORT_S,
+            last_runs=self._last_runs(attempt.job),
         )
         runs = sorted(server.runs, key=lambda run: run.pid)
         holders = [_holder(run, uuids[run.card]) for run in runs]
         processes = Processes({holder.name: (run.pid,) for holder, run in zip(holders, runs)})
         claims_on = claims_by_gpu(jobs_of(holders, processes, inventory.devices, now_s))
-        waiters = [self._waiter(other, place, now_s) for place, other in enumerate(ahead)]
+        waiters = [self._waiter(other, place, now_s, uuids) for place, other in enumerate(ahead)]
         decision = decide(request, claims_on, waiters)
         if decision.verdict is Verdict.WAIT:
             return Wait()
@@ -82,11 +99,25 @@ class Autogpu:
         (claim_bytes,) = decision.claims.values()
         return Start(card, claim_bytes, min((cap.bytes for cap in decision.caps.values()), default=None))
 
+    def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
+        known = history.Run(took_bytes, has_failed=has_failed)
+        self._runs_of.setdefault(run.job.script, []).append(known)
+
+    def _last_runs(self, job: Job) -> Mapping[str, LastRuns]:
+        found = history.last_runs_of(self._runs_of.get(job.script, ()), _script(job))
+        return {MODEL: found} if found and self._has_history else {}
+
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         least, wanted = self.need_bytes_of(refused), self.need_bytes_of(attempt)
-        return wanted is None or (least is not None and least <= wanted)
+        if wanted is None:
+            return least is None and self._room_bytes(refused) <= self._room_bytes(attempt)
+        return least is not None and least <= wanted
 
-    def _waiter(self, attempt: Attempt, place: int, now_s: float) -> Waiter:
+    def _room_bytes(self, attempt: Attempt) -> int:
+        """What must be free where it joins others."""
+        return max((runs.bytes for runs in self._last_runs(attempt.job).values()), default=0)
+
+    def _waiter(self, attempt: Attempt, place: int, now_s: float, uuids: Sequence[str]) -> Waiter:
         return Waiter(
             name=f"wait.{place}",
             uid=FIRST_UID + attempt.job.user,
@@ -96,15 +127,25 @@ class Autogpu:
             pid_namespace=None,
             start_time=None,
             since_s=attempt.asked_s,
-            script=f"script{attempt.job.script}.py",
-            demand=Demand(1, self.need_bytes_of(attempt), joins=self.busy == "share"),
+            script=_script(attempt.job),
+            demand=Demand(
+                1,
+                self.need_bytes_of(attempt),
+                joins=self.busy == "share",
+                last_runs=dict.fromkeys(uuids, self._room_bytes(attempt)),
+            ),
         )
+
+
+def _script(job: Job) -> str:
+    return f"script{job.script}.py"
 
 
 def _device(card: Card) -> Device:
     return Device(
         uuid=f"GPU-{card.number:08x}",
         index=card.number,
+        name=MODEL,
         memory_total_bytes=card.total_bytes,
         memory_used_bytes=card.used_bytes,
         utilization_percent=min(100, round(100 * card.utilization)),
@@ -123,7 +164,7 @@ def _holder(run: Run, uuid: str) -> Holder:
         pid_namespace=None,
         start_time=None,
         since_s=run.started_s,
-        script=f"script{run.job.script}.py",
+        script=_script(run.job),
         group="",
         claims={uuid: run.claim_bytes},
         caps={} if run.cap_bytes is None else {uuid: Cap(run.cap_bytes, CapCause.LIMIT)},

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from benchmarks.lab.contenders import DEFAULT, LEGEND, ORACLE
+from benchmarks.lab.contenders import DEFAULT, FORGETFUL, LEGEND, ORACLE
 
-# Of ours, at a load of 0.9: the mean over that with true needs, and the victims of a day.
-GOAL_LOAD, GOAL_RATIO, GOAL_VICTIMS = 0.9, 1.3, 0.5
+# At a load of 0.9: the mean over that with true needs.
+GOAL_LOAD, GOAL_RATIO = 0.9, 1.3
+# The victims of a day; and over those without a history, the mean and, on cards of 11 GiB, the failed starts.
+GOAL_VICTIMS, GOAL_MEAN, GOAL_FAILED = 0.1, 1.03, 0.45
+SMALL_GIB = 11
 COLUMNS = (
     ("mean", "mean_h", ".2f"),
     ("median", "median_h", ".2f"),
@@ -56,14 +59,19 @@ def _rows(contenders: Mapping[str, Any]) -> list[str]:
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    ours, oracle = (result["contenders"].get(name) for name in (DEFAULT, ORACLE))
-    if not ours or not oracle or result["load"] != GOAL_LOAD:
+    """Return a line for each goal of this table that can be checked."""
+    rows = result["contenders"]
+    ours, oracle, forgetful = (rows.get(name) for name in (DEFAULT, ORACLE, FORGETFUL))
+    if not ours:
         return []
-    ratio = ours["mean_h"] / oracle["mean_h"]
-    return [
-        f"goal, a mean of at most {GOAL_RATIO} x that with true needs: {ratio:.2f}, {_met(ratio <= GOAL_RATIO)}",
-        f"goal, at most {GOAL_VICTIMS} victims: {ours['victims']:.1f}, {_met(ours['victims'] <= GOAL_VICTIMS)}",
-    ]
+    goals = [("victims", ours["victims"], GOAL_VICTIMS)]
+    if oracle and result["load"] == GOAL_LOAD:
+        goals.append(("mean / mean with true needs", ours["mean_h"] / oracle["mean_h"], GOAL_RATIO))
+    if forgetful:
+        goals.append(("mean / mean without a history", ours["mean_h"] / forgetful["mean_h"], GOAL_MEAN))
+    if forgetful and forgetful["failed"] and result["memory_gib"] == SMALL_GIB:
+        goals.append(("failed / failed without a history", ours["failed"] / forgetful["failed"], GOAL_FAILED))
+    return [f"{what}: {value:.2f}, goal {goal:g}: {_met(round(value, 2) <= goal)}" for what, value, goal in goals]
 
 
 def _met(is_met: bool) -> str:

@@ -62,11 +62,24 @@ class Machine:
         (line, *_) = ran.said
         return line
 
+    def start(self, *sizes):
+        """Start such a script, which may have to wait."""
+        return self.machine.start(self.script(*sizes), name="train.py", fresh=True)
+
+    def neighbour(self, memory=""):
+        """Let the only other process on the GPU use so much; without ``memory`` it has ended."""
+        self.machine.server.change(0, processes={5004242: memory} if memory else {}, utilization=97 if memory else 0)
+
     @property
-    def peaks(self):
-        """What is kept, in GiB."""
-        lines = self._file.read_text().splitlines()[1:] if self._file.exists() else []
-        return [int(line.split()[-1]) / GIB for line in lines]
+    def runs(self):
+        """What is kept: how each run ended, and how many GiB it used and needed, without the CUDA context."""
+        lines = [line.split() for line in self._file.read_text().splitlines()[1:]] if self._file.exists() else []
+        return [(ended, int(used) / GIB - 0.5, int(needed) / GIB) for _, _, ended, used, needed in lines]
+
+    @property
+    def needs(self):
+        """What is kept of the needs, in GiB; 0 for a run whose need is unknown."""
+        return [needed for _, _, needed in self.runs]
 
 
 # What is counted for 2 and 3 tensors of 1 GiB: JAX counts what it has reserved, and TensorFlow half as much again.
@@ -77,12 +90,13 @@ def test_after_three_runs_the_next_start_says_which_need_is_enough(framework, ta
     machine, (two, three) = takes(Gpu()), COUNTED[framework]
     for sizes in ((1, 1), (1, 1, 1), (1, 1)):
         assert "runs" not in machine.take(*sizes)
-    assert machine.peaks == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
+    assert machine.needs == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
+    assert [used for _, used, _ in machine.runs] == [pytest.approx(gib, abs=0.1) for gib in (2, 3, 2)]
     gib = int(1.1 * three + 1.5)
     line = machine.take(1)
     assert f"; by its last 3 runs, AUTOGPU_NEED={gib}GiB should be enough and lets others share this GPU" in line
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
-    assert len(machine.peaks) == 5
+    assert len(machine.needs) == 5
 
 
 def test_need_that_the_line_names_is_enough_beside_others(framework, takes):
@@ -106,17 +120,67 @@ def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
 
 def test_runs_that_teach_nothing(framework, takes):
     machine = takes(BUSY)
-    assert "limited to what is free" in machine.take(1)  # capped beside another job
-    machine.take(1, AUTOGPU_LIMIT="4GiB")
     machine.take(1, tail=KILLED, status=-15)
     machine.take(1, tail=OTHER_ERROR, status=1)
     machine.take(1, AUTOGPU_NEED="4GiB", AUTOGPU_HISTORY="false")
-    assert machine.peaks == []
+    assert machine.runs == []
     machine.take(1, tail=FORKED + "sys.exit(7)\n", status=7, AUTOGPU_NEED="4GiB")
-    assert len(machine.peaks) == 1
+    assert len(machine.runs) == 1
     if framework == "torch":  # the others do not count it
         machine.take(1, tail=CAUGHT, status=1, AUTOGPU_NEED="4GiB")
-        assert len(machine.peaks) == 1
+        assert len(machine.runs) == 1
+
+
+def test_capped_runs_tell_what_they_used_and_no_need(framework, takes):
+    machine = takes(BUSY)
+    assert "limited to what is free" in machine.take(1)
+    machine.take(1, AUTOGPU_LIMIT="4GiB")
+    assert machine.runs == [("succeeded", pytest.approx(1, abs=0.1), 0)] * 2
+
+
+def test_a_job_that_failed_beside_another_is_started_again_and_waits_for_its_end(framework, takes):
+    machine = takes(Gpu())
+    machine.neighbour("12GiB")
+    assert "limited to what is free there" in machine.take(14, status=1)
+    again = machine.start(14)
+    line = again.heard("waiting for a GPU")
+    assert re.search(r"only if 14\.[4-9] GiB of it are free, as much as train\.py requested when it ran out of", line)
+    machine.neighbour()
+    assert again.end().exit_status == 0
+    machine.neighbour("12GiB")
+    third = machine.start(14)
+    assert "of it are free, as much as train.py used in its last runs" in third.heard("waiting for a GPU")
+    third.kill()
+    machine.neighbour("6GiB")
+    assert "shared" in machine.take(14)
+
+
+def test_a_script_that_has_failed_joins_others_at_once_if_its_user_states_a_need_or_wants_no_wait(framework, takes):
+    machine = takes(Gpu())
+    machine.neighbour("12GiB")
+    machine.take(14, status=1)
+    assert "shared" in machine.take(1, AUTOGPU_NEED="2GiB")
+    machine.take(14, status=1)
+    assert "shared" in machine.take(1, AUTOGPU_WAIT="0")
+
+
+MPI_RANK = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
+WITHOUT_THE_RULE = {
+    "rank": MPI_RANK,
+    "granted": SLURM,
+    "no-history": {"AUTOGPU_HISTORY": "false"},
+    "unwritable-state-folder": {"XDG_STATE_HOME": "/proc"},
+}
+
+
+@pytest.mark.parametrize("environ", WITHOUT_THE_RULE.values(), ids=WITHOUT_THE_RULE)
+def test_job_without_the_rule_joins_others_again_after_it_has_failed(framework, takes, environ):
+    machine = takes(Gpu())
+    machine.neighbour("12GiB")
+    first, second = (machine.take(14, status=1, **environ) for _ in "12")
+    assert first == second
+    assert "12.0 of 24.0 GiB free" in first
 
 
 def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, takes):
@@ -125,5 +189,5 @@ def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, takes):
         machine.take(1)
     assert "last 3 runs" in machine.take(1)
     machine.take(20, status=1)
-    assert machine.peaks[-1] == 0
+    assert machine.runs[-1] == ("failed", pytest.approx(-0.5), 0)  # the GPU has less
     assert "last 3 runs" not in machine.take(1)

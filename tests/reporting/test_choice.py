@@ -7,7 +7,7 @@ from autogpu.frozen import replace
 from autogpu.reporting.choice import busy_remedy, idle_remedy, need_reserved, not_held, why, why_with_cap
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
 from autogpu.selection.grants import Denial, Grant, LocalRank
-from autogpu.selection.model import VisibleSpec
+from autogpu.selection.model import LastRuns, VisibleSpec
 from autogpu.text import GIB
 from tests.support.selections import ME, claim, decided, request
 from tests.support.values import DeviceFields, cut, gpu, inventory, unreadable
@@ -252,13 +252,33 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "waits-to-share",
             ONE,
             YOUNG,
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only where enough of it is free; {NOW}",
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if enough of it is free; {NOW}",
         ),
         sentence(
             "waits-12-min-to-share",
             ONE,
             {**YOUNG, "waited_s": 720.0},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 18 min only where enough of it is free; {NOW}",
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 18 min only if enough of it is free; {NOW}",
+        ),
+        sentence(
+            "waits-for-as-much-as-the-last-runs-used",
+            ONE,
+            {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if "
+            f"9.0 GiB of it are free, as much as a.py used in its last runs; {NOW}",
+        ),
+        sentence(
+            "waits-for-a-quarter-which-is-more",
+            ONE,
+            {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", GIB)}},
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if enough of it is free; {NOW}",
+        ),
+        sentence(
+            "waits-for-as-much-as-failed",
+            ONE,
+            {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB, has_failed=True)}},
+            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if "
+            f"9.0 GiB of it are free, as much as a.py requested when it ran out of memory; {NOW}",
         ),
         sentence(
             "waits-for-the-minute",

@@ -5,6 +5,8 @@ import pytest
 from autogpu.devices.model import NO_READING, FailureCause, Inventory, UnreadableDevice
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.reporting.gpus import driver_remedy, each_gpu, gpu_names, occupancy
+from autogpu.selection.model import LastRuns
+from autogpu.text import GIB
 from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory, unreadable
 
@@ -51,6 +53,24 @@ def test_awaited_gpu_has_its_readings_and_that_others_wait():
     decision = decided(gpu(0), gpu(1), awaited=[gpu(0).uuid])
     readings = "free, 0 % busy, 24.0 of 24.0 GiB free"
     assert each_gpu(decision, decision.devices)[1] == f"  GPU 0: place 2: {readings}, a job in the queue waits for it"
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (LastRuns("a.py", 8 * GIB), ""),
+        (LastRuns("a.py", 9 * GIB), "; 8.0 GiB can be had, less than the 9.0 GiB that a.py used in its last runs"),
+        (
+            LastRuns("a.py", 9 * GIB, has_failed=True),
+            "; 8.0 GiB can be had, less than the 9.0 GiB that a.py requested when it ran out of memory",
+        ),
+    ],
+    ids=["enough", "used-more", "failed-at-more"],
+)
+def test_gpu_with_less_memory_than_the_last_runs_took_has_a_line_that_says_so(runs, expected):
+    decision = decided(gpu(0), gpu(1, pids=[7], used_gib=16), last_runs={gpu(1).name: runs})
+    readings = "busy, pid 7 on it without a claim, 0 % busy, 8.0 of 24.0 GiB free"
+    assert each_gpu(decision, decision.devices)[1] == f"  GPU 1: place 2: {readings}{expected}"
 
 
 def test_gpus_are_named_in_a_list():

@@ -10,7 +10,7 @@ from autogpu.policy.kinds import MemoryLimit
 from autogpu.selection.decision import RankSlice, Reason, Shortfall, Verdict
 from autogpu.selection.grants import WORKERS, Grant, LocalRank
 from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
-from autogpu.selection.model import Obstacle, VisibleSpec
+from autogpu.selection.model import LastRuns, Obstacle, VisibleSpec
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields
 from tests.support.values import gpu, inventory
@@ -337,6 +337,41 @@ def held(*claims, on=0):
     ],
 )
 def test_process_without_a_free_gpu_joins_others(gpus, asked, expected):
+    assert fields(decided(*gpus, **asked), expected) == expected
+
+
+def after_runs(gib, **asked):
+    return {"last_runs": {gpu(0).name: LastRuns("train.py", int(gib * GIB))}, **asked}
+
+
+OTHER_MODEL = gpu(3, name="NVIDIA A100", used_gib=12, pids=[7])
+IDLE_NOTEBOOK = gpu(0, pids=[7], used_gib=20)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "expected"),
+    [
+        case("joins-where-as-much-is-free", [LESS_FREE], after_runs(14, held={1: OLD}), verdict=TAKE),
+        case("waits-where-less-is-free", [LESS_FREE], after_runs(14.1, held={1: OLD}), verdict=WAIT, waits_for=1),
+        case("takes-the-other-gpu", [LESS_FREE, MORE_FREE], after_runs(16, held={1: OLD, 2: OLD}), ordinals=(1,)),
+        case("quarter-counts-as-well", [FULL], after_runs(1, **held(OLD)), verdict=WAIT),
+        case("unknown-memory", [NO_USE_READ], after_runs(20, **held(OLD)), verdict=TAKE),
+        case("reserved-memory-is-not-free", ONE, after_runs(11, **held(claim(14, age_s=60.0))), verdict=WAIT),
+        case("other-model", [LESS_FREE, OTHER_MODEL], after_runs(20, held={1: OLD, 3: OLD}), ordinals=(1,)),
+        case("free-gpu-is-not-shared", [gpu(0, used_gib=1)], after_runs(24), verdict=TAKE),
+        case("end-of-the-wait", [LESS_FREE], after_runs(20, held={1: OLD}, **AFTER_WAIT), verdict=TAKE),
+        case("no-wait", [LESS_FREE], after_runs(20, held={1: OLD}, **WITHOUT_WAIT), verdict=TAKE),
+        case("list-of-the-script", [LESS_FREE], after_runs(20, held={1: OLD}, **BY_SCRIPT), verdict=TAKE),
+        case("stated-need", [LESS_FREE], after_runs(20, held={1: OLD}, **EIGHT), claims={LESS_FREE.uuid: 8 * GIB}),
+        case("limit", [LESS_FREE], after_runs(20, held={1: OLD}, limit=MemoryLimit(4 * GIB)), verdict=TAKE),
+        case("idle-lease-with-room", [IDLE_NOTEBOOK], after_runs(4, **IDLE_LEASE), verdict=TAKE),
+        case("idle-lease-without-room", [IDLE_NOTEBOOK], after_runs(5, **IDLE_LEASE), verdict=WAIT),
+        case("free-gpu-wanted", [IDLE_NOTEBOOK], after_runs(5, busy="wait", **IDLE_LEASE), verdict=WAIT),
+        case("idle-lease-and-no-wait", [IDLE_NOTEBOOK], after_runs(5, **WITHOUT_WAIT, **IDLE_LEASE), verdict=TAKE),
+        case("idle-lease-after-the-wait", [IDLE_NOTEBOOK], after_runs(5, **AFTER_WAIT, **IDLE_LEASE), verdict=TAKE),
+    ],
+)
+def test_job_does_not_join_others_with_less_free_than_its_last_runs_took(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 

@@ -146,6 +146,9 @@ def test_what_a_waiter_awaits(demand, claims_on, asked, expected):
         pytest.param({}, 60.0, 6, False, id="by-none-that-wants-it-whole"),
         pytest.param({"joins": True}, 59.0, 6, False, id="not-before-a-minute-has-passed"),
         pytest.param({"joins": True}, 60.0, 5, False, id="not-below-a-quarter"),
+        pytest.param({"joins": True, "last_runs": {UUID: 6 * GIB}}, 60.0, 6, True, id="last-runs-took-as-much"),
+        pytest.param({"joins": True, "last_runs": {UUID: 7 * GIB}}, 60.0, 6, False, id="last-runs-took-more"),
+        pytest.param({"joins": True, "last_runs": {"GPU-else": 7 * GIB}}, 60.0, 6, True, id="on-another-model"),
     ],
 )
 def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):

@@ -102,3 +102,22 @@ def test_interrupted_wait_ends_the_cell_and_the_kernel_lives(tmp_path, lease_fol
     for each in (waited, again):
         assert each.startswith("autogpu: waiting for a GPU, place 1 in the queue")
     assert (after, after_again) == ("alive\n", "alive\n")
+
+
+@pytest.mark.thorough
+def test_notebook_that_ran_out_of_memory_beside_others_joins_them_again(tmp_path, lease_folder):
+    state = tmp_path / "state"
+    environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_STATE_HOME": str(state)}
+    cells = ["import tensorflow as tf", "tf.random.uniform((14 * 256, 1024, 1024))"]
+    neighbour = Gpu(memory="24GiB", processes={5004242: "12GiB"}, utilization=97)
+    with Server([neighbour], folder=tmp_path, context=CONTEXT) as server:
+        command = [str(kernel_python()), "-c", CLIENT]
+        kernels = [
+            server.run(command, input=json.dumps(cells), environ=environ, timeout=600, cwd=str(tmp_path)) for _ in "12"
+        ]
+    assert [kernel.returncode for kernel in kernels] == [0, 0], kernels
+    first, second = (json.loads(kernel.stdout.splitlines()[-1])["said"][1] for kernel in kernels)
+    assert re.match(r"autogpu: GPU 0 .*limited to what is free there", first)
+    assert first == second
+    assert "autogpu: out of memory on GPU 0" in first
+    assert not state.exists()
