@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from autogpu.text import whole_gib
+from autogpu.lease.model import MAX_SCRIPT
+from autogpu.text import printable, whole_gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
 
 def took(runs: LastRuns) -> str:
     """Return what the last runs of a script did with so much memory; the text follows the number."""
-    return f"{runs.script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
+    script = printable(runs.script, MAX_SCRIPT)
+    return f"{script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
 
 
 def last_runs(need: KnownNeed) -> str:

@@ -137,7 +137,7 @@ class _Choice:
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
         theirs = awaited(ranking.candidates, waiters, claims_on)
-        last_runs = request.last_runs if self.is_demand_unknown else {}
+        last_runs = request.last_runs if self.is_demand_unknown and request.may_wait else {}
         candidates = (
             replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
             for each in ranking.candidates
@@ -360,9 +360,8 @@ def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     When ``select.wait`` is over, it still waits until all jobs on the candidates have run for a minute. Otherwise two
     waiting jobs could both be capped at the same free memory.
     """
-    if request.joins_at_once or request.busy not in ("share", "wait"):
-        return False
-    return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
+    is_over = request.has_waited and all(candidate.is_settled for candidate in candidates)
+    return request.may_wait and not is_over
 
 
 def _take(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str], attainable: int) -> Decision:

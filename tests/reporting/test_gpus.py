@@ -61,8 +61,8 @@ def test_awaited_gpu_has_its_readings_and_that_others_wait():
         (LastRuns("a.py", 8 * GIB), ""),
         (LastRuns("a.py", 9 * GIB), "; 8.0 GiB can be had, less than the 9.0 GiB that a.py used in its last runs"),
         (
-            LastRuns("a.py", 9 * GIB, has_failed=True),
-            "; 8.0 GiB can be had, less than the 9.0 GiB that a.py requested when it ran out of memory",
+            LastRuns("a\n.py", 9 * GIB, has_failed=True),
+            "; 8.0 GiB can be had, less than the 9.0 GiB that a\\n.py requested when it ran out of memory",
         ),
     ],
     ids=["enough", "used-more", "failed-at-more"],

@@ -366,6 +366,7 @@ IDLE_NOTEBOOK = gpu(0, pids=[7], used_gib=20)
         case("limit", [LESS_FREE], after_runs(20, held={1: OLD}, limit=MemoryLimit(4 * GIB)), verdict=TAKE),
         case("idle-lease-with-room", [IDLE_NOTEBOOK], after_runs(4, **IDLE_LEASE), verdict=TAKE),
         case("idle-lease-without-room", [IDLE_NOTEBOOK], after_runs(5, **IDLE_LEASE), verdict=WAIT),
+        case("job-that-never-waits", [IDLE_NOTEBOOK], after_runs(5, busy="cpu", **IDLE_LEASE), verdict=TAKE),
         case("free-gpu-wanted", [IDLE_NOTEBOOK], after_runs(5, busy="wait", **IDLE_LEASE), verdict=WAIT),
         case("idle-lease-and-no-wait", [IDLE_NOTEBOOK], after_runs(5, **WITHOUT_WAIT, **IDLE_LEASE), verdict=TAKE),
         case("idle-lease-after-the-wait", [IDLE_NOTEBOOK], after_runs(5, **AFTER_WAIT, **IDLE_LEASE), verdict=TAKE),
