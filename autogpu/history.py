@@ -31,17 +31,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.model import Framework
 
-# So many runs tell what a script needs.
+# How many successful runs it takes to suggest a need.
 RUNS = 3
 _DAYS = 90
-# Half of them are left when there are more: the file never has 80 KiB.
+# When there are more, the newer half is kept: the file never has 80 KiB.
 _MOST_RUNS = 1000
 _MOST_BYTES = 128 << 10
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _SUCCEEDED, _FAILED = "succeeded", "failed"
 
-# Of a GPU that a script needs nearly whole, the rest is of no use to others.
+# No need above this part of a GPU is suggested: the rest of the GPU is of no use to others.
 _WORTH_SHARING = 0.75
 
 
@@ -61,7 +61,7 @@ class Run(Value):
 
 
 def last_runs_of(runs: Sequence[Run], script: str) -> LastRuns | None:
-    """Return the most that the last three successful runs, and all failed ones since, took; ``None`` if unknown.
+    """Return the largest of the last three successful runs and of all that failed since; ``None`` if unknown.
 
     Args:
         runs: Oldest first.
@@ -73,7 +73,7 @@ def last_runs_of(runs: Sequence[Run], script: str) -> LastRuns | None:
 
 
 def need_of(runs: Sequence[Run], ranks: int = 1) -> int:
-    """Return the largest need of the last three runs of ``ranks`` processes each; 0 until so many ended well in a row.
+    """Return the largest need of the last three runs, of ``ranks`` processes each; 0 if fewer succeeded in a row.
 
     Args:
         runs: Oldest first.
@@ -84,7 +84,7 @@ def need_of(runs: Sequence[Run], ranks: int = 1) -> int:
 
 
 def key_of(kept: str, *job: object) -> str:
-    """A name for ``job`` from which nothing can be told; ``""`` where nothing is kept."""
+    """Return the salted hash of ``job``; ``""`` if ``kept`` has no salt, because nothing is kept."""
     salt = kept.partition("\n")[0]
     return sha256(repr((salt, job)).encode("utf-8", "surrogateescape")).hexdigest()[:16] if salt else ""
 
@@ -103,7 +103,7 @@ def _lines(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[st
 
 
 class History:
-    """The file of this user, in ``folder`` if there is one. Whatever is wrong with it, nothing is known and kept."""
+    """The file of this user in ``folder``, which is ``None`` without a home. One that is unsafe is left alone."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         state = Path(environ.get("XDG_STATE_HOME", ""))
@@ -112,7 +112,7 @@ class History:
         self.folder = folder / "autogpu" if folder.is_absolute() else None
 
     def read(self) -> str:
-        """The file's text, for the functions above; ``""`` where nothing is kept."""
+        """Return the file's text, for the functions above; ``""`` if there is none or it is unsafe."""
         try:
             return _read(self._file())
         except OSError as error:
@@ -123,7 +123,7 @@ class History:
         """Add a run to the file, which is made if there is none.
 
         Raises:
-            OSError: That can't be done.
+            OSError: The file can't be written, or is unsafe.
         """
         file = self._file(make=True)
         try:
@@ -132,12 +132,12 @@ class History:
             raise_if_from_script(error)
             kept = os.urandom(16).hex() + "\n"
             write_file(file, kept.encode(), 0o600)
-        # After a line that a full disk has cut.
+        # A full disk may have cut the last line.
         begin = "" if kept.endswith("\n") else "\n"
         ended = _FAILED if run.has_failed else _SUCCEEDED
         line = f"{begin}{int(unix_s())} {key_of(kept, *job)} {ended} {run.used_bytes} {run.needed_bytes}\n"
         lines = _lines(kept)
-        # Another process may have written half of its line so far, and what is replaced loses what others append.
+        # A new file loses what other processes append to the old one meanwhile, so make one only if it is necessary.
         if len(lines) < len(_lines(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
             left = "".join(line + "\n" for line in lines[-_MOST_RUNS // 2 :])
             write_file(file, (kept[: kept.index("\n") + 1] + left + line).encode(), 0o600)
@@ -151,7 +151,7 @@ class History:
     def _file(self, *, make: bool = False) -> Path:
         if self.folder is None or not hasattr(os, "geteuid"):
             raise FileNotFoundError("there is no home folder")
-        # As with sudo: links in there may lead anywhere.
+        # With sudo, HOME may be another user's, whose links may lead anywhere.
         if next(each for each in (self._home, *self._home.parents) if each.is_dir()).stat().st_uid != os.geteuid():
             raise PermissionError("the home folder of another user")
         if make:
@@ -171,7 +171,7 @@ def _read(file: Path) -> str:
     finally:
         os.close(descriptor)
     if not re.match("[0-9a-f]{32}\n", text):
-        raise PermissionError("none of ours")
+        raise PermissionError("a file without the line of the salt")
     return text
 
 
@@ -183,11 +183,11 @@ class KnownNeed(Value):
 
 
 class ThisRun:
-    """The run that this process is; its script, ranks and GPU models say which others were runs of its job."""
+    """The run of this process. Runs with the same script, number of ranks and GPU model belong to the same job."""
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
-        """Nothing is read yet. The script is that of now: it may change its arguments later."""
-        # What a worker of an engine runs is not told by its arguments.
+        """Read ``sys.argv``, which the script may change later, and nothing else."""
+        # The arguments of an engine's worker do not name the program that it runs.
         self._script = _script_path() if policy.history and not is_engine_worker(environ) else ""
         self._history = History(environ)
         self._policy = policy
@@ -210,7 +210,7 @@ class ThisRun:
         return {model: runs for model, runs in found.items() if runs is not None}
 
     def need_worth_stating(self, taken: Sequence[Device], *, by_script: bool) -> KnownNeed | None:
-        """Return what the last runs needed, if others could share the GPU by it and no size is stated."""
+        """Return what the last runs needed, if stating it lets others share the GPU and no size is stated."""
         policy = self._policy
         if by_script or policy.need_bytes is not None or policy.limit is not None or not self._script:
             return None
@@ -228,7 +228,7 @@ class ThisRun:
         return self._grant.rank.size if self._grant.rank is not None else 1
 
     def _job_on(self, model: str) -> Sequence[object]:
-        # Workers that a program starts do something else than the program.
+        # A worker of a program computes something else than the program.
         return self._script, self._ranks, is_worker(), model
 
     def _runs_on(self, model: str) -> list[Run]:
@@ -237,14 +237,14 @@ class ThisRun:
         return runs_of(self._kept, key_of(self._kept, *self._job_on(model)))
 
     def uses(self, framework: Framework, devices: Sequence[Device], *, is_limited: bool) -> None:
-        """A framework takes GPUs: at the end it will have counted how much. A forked child calls this itself."""
+        """Note that ``framework`` uses ``devices``: what it took is kept at the end. A forked child calls this too."""
         if not self._script:
             return
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._frameworks = []
             self._is_limited = False
-            # Later than those of the framework, so that it runs before them.
+            # The framework has registered its exit functions before, and the last one registered runs first.
             uncaught.at_end(self._at_end)
         self._is_limited |= is_limited
         self._devices = devices
@@ -269,8 +269,8 @@ class ThisRun:
             for failure in filter(None, map(framework.out_of_memory, causes)):
                 requested = peak + failure.asked_bytes
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
-        # An error or Ctrl-C may have come before the memory was needed.
         needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
+        # Another error or Ctrl-C may have come before the memory was needed.
         if error is not None or not all(needs):
             return None
         # A cap hides what would have been taken in advance.
@@ -286,8 +286,8 @@ def _run_on(device: Device, run: Run) -> Run:
 
 
 def _script_path() -> str:
-    """The file of the running script; ``""`` at a prompt, in a notebook, and for ``-c`` and stdin."""
+    """Return the file of the running script; ``""`` at a prompt, in a notebook, and for ``-c`` and stdin."""
     argv = [str(each) for each in getattr(sys, "argv", None) or ()]
-    # A folder may not be entered, and there may be no name at all.
+    # isfile() also returns False for a name that is empty or in a folder that can't be read.
     is_script = bool(argv) and not hasattr(sys, "ps1") and os.path.isfile(argv[0])  # noqa: PTH113  (raises nothing)
     return os.path.realpath(argv[0]) if is_script else ""

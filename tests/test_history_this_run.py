@@ -30,7 +30,7 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runs(script, tmp_path):
-    """Let the script run to its end, with a framework that counts so many GiB; its process."""
+    """Run the script once for each peak in GiB that its framework counts; return the last process."""
 
     def run(*peaks, gpus=ONE, said=None, error=None, **options):
         process = None
@@ -87,7 +87,7 @@ def test_what_is_said_of_three_runs(runs, peak, options, said):
 
 OTHERS = {
     "script": ("other.py", ONE),
-    "model": ("train.py", (gpu(0, name="NVIDIA A100"),)),
+    "gpu-model": ("train.py", (gpu(0, name="NVIDIA A100"),)),
 }
 
 
@@ -112,7 +112,7 @@ def test_runs_with_other_arguments_count(runs, script):
         pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="worker"),
     ],
 )
-def test_a_run_that_nobody_should_learn_from_is_not_kept(runs, tmp_path, gpus, options, said):
+def test_run_without_a_gpu_a_script_or_a_history_is_not_kept(runs, tmp_path, gpus, options, said):
     runs(2, gpus=gpus, said=said, **options)
     assert kept(tmp_path) == []
 
@@ -120,7 +120,7 @@ def test_a_run_that_nobody_should_learn_from_is_not_kept(runs, tmp_path, gpus, o
 @pytest.mark.parametrize(
     ("gpus", "options", "said"),
     [
-        pytest.param(BUSY, {}, {}, id="best-effort"),
+        pytest.param(BUSY, {}, {}, id="cap-beside-others"),
         pytest.param(ONE, {"AUTOGPU_LIMIT": "5GiB"}, {}, id="limit"),
         pytest.param(ONE, {}, {"fraction": 0.5}, id="the-scripts-fraction"),
         pytest.param(ONE, {}, {"limits": (GIB,)}, id="the-scripts-limit"),
@@ -140,7 +140,7 @@ ENDS = {
     "another-error": (ValueError("shape"), 9, ONE, []),
     "interrupted": (KeyboardInterrupt(), 9, ONE, []),
     "out-of-memory": (MemoryError(), 9, ONE, [("failed", 10, 0)]),
-    "an-error-that-it-led-to": (raised(RuntimeError("step 7"), MemoryError()), 9, ONE, [("failed", 10, 0)]),
+    "caused-by-out-of-memory": (raised(RuntimeError("step 7"), MemoryError()), 9, ONE, [("failed", 10, 0)]),
     "out-of-memory-under-a-cap": (MemoryError(), 9, BUSY, [("failed", 10, 0)]),
     "while-nothing-is-counted": (MemoryError(), 0, ONE, [("failed", 1, 0)]),
     "at-more-than-the-gpu-has": (MemoryError(), 23, ONE, [("failed", 0, 0)]),
@@ -172,7 +172,7 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_
 
 
 @pytest.mark.parametrize("options", [RANK, SLURM, {"AUTOGPU_HISTORY": "false"}], ids=["rank", "granted", "no-history"])
-def test_ranks_and_granted_jobs_learn_nothing_from_their_last_runs(runs, tmp_path, options):
+def test_last_runs_are_empty_for_jobs_without_the_rule(runs, tmp_path, options):
     runs(3, **options)
     assert last_runs(tmp_path, *ONE, **options) == {}
 

@@ -46,7 +46,7 @@ def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
 
 
 def took(runs: LastRuns) -> str:
-    """Return what the last runs of a script did with so much memory; the text follows the number."""
+    """Return which script used or requested an amount of memory; the text follows the amount."""
     script = printable(runs.script, MAX_SCRIPT)
     return f"{script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
 

@@ -314,7 +314,8 @@ class Candidate(Value):
         left_bytes: What would be left after the claim; ``free_bytes`` for a job that claims all or nothing.
         is_best_effort: True if the job would be placed beside others and claim nothing.
         is_awaited: True if a job in the queue could use the GPU now.
-        last_runs: What the script's last runs took on this model, if the process states no need of its own.
+        last_runs: What the script's last runs took on this model; ``None`` for a process to which the rule about them
+            does not apply.
     """
 
     device: Device

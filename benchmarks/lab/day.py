@@ -91,10 +91,12 @@ class Setting:
 
 
 def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job, ...]:
-    """The jobs of one day, in the order of their submission; days of one seed differ in what ``setting`` says alone.
+    """Return the jobs of one day, in the order of their submission.
+
+    Days with the same seed and ``days_before`` differ only as their settings differ.
 
     Args:
-        days_before: So many days before that day, when the same people started the same scripts, at other hours.
+        days_before: The number of days before the day of ``seed``: the same scripts, started at other times.
     """
     # One source of chance for each thing, so that another load has the same people at the same hours.
     names = ("arrivals", "people", "durations", "memory")

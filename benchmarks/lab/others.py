@@ -16,7 +16,7 @@ class _AtScriptsStart:
     lag_s = IMPORT_S
 
     def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
-        """Forget it."""
+        """Do nothing: none of them keeps a history."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         return True

@@ -114,7 +114,7 @@ class Autogpu:
         return least is not None and least <= wanted
 
     def _room_bytes(self, attempt: Attempt) -> int:
-        """What must be free where it joins others."""
+        """Return the bytes that must be free on a card before the job joins others there; 0 if nothing is known."""
         return max((runs.bytes for runs in self._last_runs(attempt.job).values()), default=0)
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float, uuids: Sequence[str]) -> Waiter:

@@ -6,11 +6,12 @@ from typing import Any, Mapping, Sequence
 
 from benchmarks.lab.contenders import DEFAULT, FORGETFUL, LEGEND, ORACLE
 
-# At a load of 0.9: the mean over that with true needs.
+# Goals are upper bounds. At this load: the mean, divided by the mean with true needs.
 GOAL_LOAD, GOAL_RATIO = 0.9, 1.3
-# The victims of a day; and over those without a history, the mean and, on cards of 11 GiB, the failed starts.
-GOAL_VICTIMS, GOAL_MEAN, GOAL_FAILED = 0.1, 1.03, 0.45
-SMALL_GIB = 11
+# In every table: the victims of a day; the mean, divided by the mean without a history.
+GOAL_VICTIMS, GOAL_MEAN = 0.1, 1.03
+# On cards of this size: the failed starts, divided by those without a history.
+SMALL_GIB, GOAL_FAILED = 11, 0.45
 COLUMNS = (
     ("mean", "mean_h", ".2f"),
     ("median", "median_h", ".2f"),
@@ -71,7 +72,8 @@ def verdicts(result: Mapping[str, Any]) -> list[str]:
         goals.append(("mean / mean without a history", ours["mean_h"] / forgetful["mean_h"], GOAL_MEAN))
     if forgetful and forgetful["failed"] and result["memory_gib"] == SMALL_GIB:
         goals.append(("failed / failed without a history", ours["failed"] / forgetful["failed"], GOAL_FAILED))
-    return [f"{what}: {value:.2f}, goal {goal:g}: {_met(round(value, 2) <= goal)}" for what, value, goal in goals]
+    checked = [(what, round(value, 2), goal) for what, value, goal in goals]
+    return [f"{what}: {value:.2f}, goal: at most {goal:g}, {_met(value <= goal)}" for what, value, goal in checked]
 
 
 def _met(is_met: bool) -> str:

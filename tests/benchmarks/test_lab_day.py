@@ -213,4 +213,4 @@ def test_a_table_says_whether_the_goals_are_met():
     told = tables.report([a_table()])
 
     assert "4 GPUs of 24 GiB, load 0.9, nobody states needs; 1 days of 20 jobs" in told
-    assert "mean / mean with true needs: 1.11, goal 1.3: met" in told
+    assert "mean / mean with true needs: 1.11, goal: at most 1.3, met" in told

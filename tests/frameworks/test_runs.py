@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# Take so many GiB each, at one time.
+# Hold one tensor of each size in GiB at the same time.
 TAKE = {
     "torch": "import sys, torch\nx = [torch.empty(n << 30, dtype=torch.uint8, device='cuda') for n in SIZES]\ndel x\n",
     "jax": "import sys, jax\nx = [jax.numpy.zeros(n << 30, 'uint8').block_until_ready() for n in SIZES]\ndel x\n",
@@ -25,7 +25,7 @@ try:
 except RuntimeError:
     sys.exit(1)
 """
-# A child that only ends as Python does: what it has of its parent's is its parent's.
+# A forked child that only runs its exit functions keeps no run.
 FORKED = """
 import os
 if os.fork() == 0:
@@ -51,12 +51,12 @@ class Machine:
         self._file = machine.project.parent / "home/.local/state/autogpu/runs"
 
     def script(self, *sizes, tail=""):
-        """That takes so many GiB each, and ends in that way."""
+        """Return a script that holds tensors of these sizes in GiB, then runs ``tail``."""
         return self._script.replace("SIZES", repr(sizes)) + tail
 
     def take(self, *sizes, tail="", status=0, **environ):
         """The line of a run."""
-        # The same file each time: what is taken is no argument.
+        # The sizes are in the script, so that its file and arguments stay the same.
         ran = self.machine.run(self.script(*sizes, tail=tail), fresh=True, **environ)
         assert ran.exit_status == status, ran.stderr
         (line, *_) = ran.said
@@ -118,7 +118,7 @@ def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
         assert ran.exit_status == 0, (sizes, ran.stderr)
 
 
-def test_runs_that_teach_nothing(framework, takes):
+def test_run_that_failed_otherwise_is_not_kept(framework, takes):
     machine = takes(BUSY)
     machine.take(1, tail=KILLED, status=-15)
     machine.take(1, tail=OTHER_ERROR, status=1)
@@ -138,7 +138,7 @@ def test_capped_runs_tell_what_they_used_and_no_need(framework, takes):
     assert machine.runs == [("succeeded", pytest.approx(1, abs=0.1), 0)] * 2
 
 
-def test_a_job_that_failed_beside_another_is_started_again_and_waits_for_its_end(framework, takes):
+def test_job_that_ran_out_of_memory_waits_until_its_neighbour_ends(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
     assert "limited to what is free there" in machine.take(14, status=1)
@@ -155,7 +155,7 @@ def test_a_job_that_failed_beside_another_is_started_again_and_waits_for_its_end
     assert "shared" in machine.take(14)
 
 
-def test_a_script_that_has_failed_joins_others_at_once_if_its_user_states_a_need_or_wants_no_wait(framework, takes):
+def test_job_that_ran_out_of_memory_joins_at_once_with_a_need_or_without_wait(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
     machine.take(14, status=1)
@@ -175,7 +175,7 @@ WITHOUT_THE_RULE = {
 
 
 @pytest.mark.parametrize("environ", WITHOUT_THE_RULE.values(), ids=WITHOUT_THE_RULE)
-def test_job_without_the_rule_joins_others_again_after_it_has_failed(framework, takes, environ):
+def test_rank_or_granted_job_joins_again_after_it_ran_out_of_memory(framework, takes, environ):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
     first, second = (machine.take(14, status=1, **environ) for _ in "12")
@@ -183,7 +183,7 @@ def test_job_without_the_rule_joins_others_again_after_it_has_failed(framework, 
     assert "12.0 of 24.0 GiB free" in first
 
 
-def test_a_run_that_ends_by_want_of_memory_begins_anew(framework, takes):
+def test_out_of_memory_run_restarts_the_count_of_three(framework, takes):
     machine = takes(Gpu(memory="6GiB"))
     for _ in range(3):
         machine.take(1)
