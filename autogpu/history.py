@@ -198,12 +198,17 @@ class ThisRun:
         self._is_limited = False
         self._pid: int | None = None
 
-    def last_runs(self, devices: Sequence[Device]) -> Mapping[str, LastRuns]:
-        """Return what the last runs of the script took, keyed by GPU model.
+    @property
+    def teaches_next(self) -> bool:
+        """True if the next run of the script takes into account what this one took.
 
-        Nothing for a rank, which starts together with others, and inside the grant of an engine, which chose the GPU.
+        A rank does not, because it starts together with others, nor a job whose GPUs an engine chose.
         """
-        if not self._script or self._grant.rank is not None or self._grant.engine:
+        return bool(self._script) and self._grant.rank is None and not self._grant.engine
+
+    def last_runs(self, devices: Sequence[Device]) -> Mapping[str, LastRuns]:
+        """Return what the last runs of the script took, keyed by GPU model."""
+        if not self.teaches_next:
             return {}
         name = os.path.basename(self._script)  # noqa: PTH119  (faster)
         found = {model: last_runs_of(self._runs_on(model), name) for model in {device.name for device in devices}}

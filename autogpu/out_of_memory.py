@@ -14,7 +14,7 @@ from autogpu.frozen import replace
 from autogpu.process import unix_s
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, remedy_for
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes
-from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.selection.memory import CONTEXT_BYTES, heeds_last_runs
 from autogpu.selection.model import Claim, SelectionRequest
 from autogpu.users import owner
 
@@ -45,6 +45,7 @@ def exhaustion(
     had = peak + CONTEXT_BYTES if peak else held
     needed = had + error.asked_bytes if had else 0
     is_child = allocation.holding is not None and allocation.holding.is_parents
+    is_followed = allocation.this_run.teaches_next and heeds_last_runs(request) and not is_child
     return Exhaustion(
         device=device,
         cap=cap,
@@ -53,6 +54,7 @@ def exhaustion(
         needed_bytes=needed,
         others=tuple(others or ()),
         remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.idle_way is not None),
+        next_waits=is_followed and peak > 0,
     )
 
 

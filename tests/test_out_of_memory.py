@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,13 +79,16 @@ def test_an_option_that_was_typed_is_named_as_it_is_typed(started, typed, word, 
     assert last == f"to have more: {remedy}"
 
 
-def test_beside_others(started):
+def test_beside_others(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
+    (tmp_path / "train.py").touch()
     process = started(*FULL)
     process.framework.take()
+    process.framework.peak = GIB // 2
     first, second, third = ended(process)
     assert first.startswith(MAY) and "because it shares the GPU" in first
     assert re.fullmatch(r"also there: pid 7( of \S+)?, 14.0 GiB", second)
-    assert third == "to say what it needs at least: AUTOGPU_NEED=2GiB"
+    assert third == "the next run waits until 2.0 GiB are free; to reserve them as well: AUTOGPU_NEED=2GiB"
     # But for the numbers, the lines of the documents.
     page = unnumbered(PAGE.read_text(encoding="utf-8"))
     assert unnumbered(f"autogpu: {first}\nautogpu: also there: ben's train.py (pid 4242), 17.2 GiB") in page
@@ -123,7 +127,7 @@ def test_a_script_that_names_a_busy_gpu_while_one_is_idle(started):
 
 
 def test_the_three_largest_are_named(started):
-    process = started(*ONE)
+    process = started(*ONE, AUTOGPU_HISTORY="false")
     process.framework.take()
     first = 1 << 22  # no process has such a number
     others = tuple(Process(first + number, number * GIB) for number in range(1, 6))

@@ -52,13 +52,20 @@ def out_of_memory(found: Exhaustion, *, limit_origin: str, idle_remedy: str, loc
         Remedy.OTHER_GPU: idle_remedy,
         Remedy.STATUS: "`autogpu status` shows who is there, and which GPU has room",
         Remedy.OWN_GPU: "to get a GPU of its own: AUTOGPU_BUSY=wait",
-        Remedy.NEED: f"to say what it needs at least: AUTOGPU_NEED={whole_gib(found.needed_bytes)}GiB",
+        Remedy.NEED: _need(found),
     }[found.remedy]
     return [
         f"out of memory on {gpu}: {reason}{_had(found.held_bytes, found.asked_bytes)}",
         *_also_there(found.others),
         unless_locked(remedy, locked),
     ]
+
+
+def _need(found: Exhaustion) -> str:
+    setting = f"AUTOGPU_NEED={whole_gib(found.needed_bytes)}GiB"
+    if found.next_waits:
+        return f"the next run waits until {size(found.needed_bytes)} are free; to reserve them as well: {setting}"
+    return f"to say what it needs at least: {setting}"
 
 
 def _cap_words(cap: Cap | None, needed_bytes: int, limit_origin: str) -> tuple[str, str]:

@@ -137,7 +137,7 @@ class _Choice:
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
         theirs = awaited(ranking.candidates, waiters, claims_on)
-        last_runs = request.last_runs if self.is_demand_unknown and request.may_wait else {}
+        last_runs = request.last_runs if memory.heeds_last_runs(request) else {}
         candidates = (
             replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
             for each in ranking.candidates

@@ -48,6 +48,7 @@ class Exhaustion(Value):
         asked_bytes: What it could not allocate; 0 if the error does not say.
         needed_bytes: What it would have had with that; 0 if that is unknown.
         others: The largest first.
+        next_waits: True if the next run of the script joins others only if ``needed_bytes`` are free.
     """
 
     device: Device
@@ -57,6 +58,7 @@ class Exhaustion(Value):
     needed_bytes: int
     others: tuple[Neighbour, ...]
     remedy: Remedy
+    next_waits: bool = False
 
 
 def remedy_for(

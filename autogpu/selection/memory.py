@@ -78,6 +78,11 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
     return request.script_demand or memory_demand(request.policy)
 
 
+def heeds_last_runs(request: SelectionRequest) -> bool:
+    """True if the process waits rather than join others where its script's last runs would not have fitted."""
+    return request.may_wait and demand_told(request).is_whole
+
+
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:
     """Return the memory that a process claims: its stated need or limit, else an equal part among ``sharers``."""
     demand = demand_told(request)

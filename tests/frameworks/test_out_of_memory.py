@@ -47,7 +47,8 @@ def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
         first,
     ), first
     assert second == "also there: pid 5004242, 9.0 GiB"
-    assert re.fullmatch(r"to say what it needs at least: AUTOGPU_NEED=\d+GiB", third), third
+    need = r"the next run waits until \d+\.\d GiB are free; to reserve them as well: AUTOGPU_NEED=\d+GiB"
+    assert re.fullmatch(need, third), third
 
 
 def test_a_limit_of_the_policy(framework, on):
