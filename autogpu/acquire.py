@@ -239,6 +239,7 @@ class _Acquisition:
             last_runs={
                 each.device.uuid: each.last_runs.bytes for each in decision.ranking.candidates if each.last_runs
             },
+            wait_s=math.ceil(request.wait_s),
         )
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[Decision, Terms | None]:

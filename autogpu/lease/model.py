@@ -12,7 +12,7 @@ from typing import Any, Callable, Mapping
 from autogpu import process, users
 from autogpu.caps import Cap, CapCause
 from autogpu.errors import raise_if_from_script
-from autogpu.frozen import Value
+from autogpu.frozen import Value, replace
 from autogpu.text import printable
 
 # A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
@@ -164,6 +164,7 @@ class Demand(Value):
         joins: It also takes a GPU in use, once jobs without a stated size may join there.
         per_user: How many GPUs its user may hold; 0 for any number.
         last_runs: Bytes that its script's last runs took: it joins other jobs only if so much is free. Keyed by UUID.
+        wait_s: After this time ``last_runs`` no longer counts.
     """
 
     count: int = 1
@@ -172,6 +173,7 @@ class Demand(Value):
     joins: bool = False
     per_user: int = 0
     last_runs: Mapping[str, int] = MappingProxyType({})
+    wait_s: int = 0
 
     def could_use(self, uuid: str, free_bytes: int | None = None) -> bool:
         """This GPU would serve; ``free_bytes`` is what it may have there, ``None`` if that is unknown."""
@@ -195,6 +197,11 @@ class Waiter(Holder):
         """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
         return self.pid is None or abs(self.silent_s) >= SILENCE_S
+
+    def demand_at(self, now_s: float) -> Demand:
+        """Return what the process waits for at ``now_s`` in Unix time."""
+        is_over = now_s - self.since_s >= self.demand.wait_s
+        return replace(self.demand, last_runs={}) if is_over else self.demand
 
 
 class QueueState(Value):
@@ -257,6 +264,7 @@ def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
         "joins": demand.joins,
         "per_user": demand.per_user,
         "last_runs": dict(demand.last_runs),
+        "wait_s": demand.wait_s,
     }
     return _encoded({**fields, **wanted}, ticket_fields)
 
@@ -313,6 +321,7 @@ def ticket_fields(raw: bytes) -> dict[str, Any]:
             joins=fields.get("joins") is True,
             per_user=whole(fields.get("per_user", 0)),
             last_runs=_claims(fields.get("last_runs", {})),
+            wait_s=whole(fields.get("wait_s", 0)),
         ),
     }
 

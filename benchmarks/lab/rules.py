@@ -16,6 +16,7 @@ from typing import Literal, Mapping, Sequence
 from autogpu import history
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
+from autogpu.frozen import replace
 from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.processes import Processes
 from autogpu.policy import Policy
@@ -118,7 +119,7 @@ class Autogpu:
         return max((runs.bytes for runs in self._last_runs(attempt.job).values()), default=0)
 
     def _waiter(self, attempt: Attempt, place: int, now_s: float, uuids: Sequence[str]) -> Waiter:
-        return Waiter(
+        waiter = Waiter(
             name=f"wait.{place}",
             uid=FIRST_UID + attempt.job.user,
             is_mine=False,
@@ -126,15 +127,17 @@ class Autogpu:
             pid=1,
             pid_namespace=None,
             start_time=None,
-            since_s=attempt.asked_s,
+            since_s=attempt.asked_s + IMPORT_S,
             script=_script(attempt.job),
             demand=Demand(
                 1,
                 self.need_bytes_of(attempt),
                 joins=self.busy == "share",
                 last_runs=dict.fromkeys(uuids, self._room_bytes(attempt)),
+                wait_s=int(WAIT_S),
             ),
         )
+        return replace(waiter, demand=waiter.demand_at(now_s))
 
 
 def _script(job: Job) -> str:

@@ -78,6 +78,7 @@ NO_WISH: dict[str, list[object]] = {
     "bytes": [-1, 1.5],
     "per_user": [-1, "2"],
     "uuids": ["GPU-a", [1], ["a b"]],
+    "wait_s": [-1, 0.5],
     "last_runs": [7, {"GPU-a": -1}, {"a b": 1}],
 }
 

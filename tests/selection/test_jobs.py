@@ -157,3 +157,10 @@ def test_a_gpu_that_can_be_joined_is_awaited(demand, age_s, free_gib, expected):
     sizes = {"spare_bytes": 0, "free_bytes": free_gib * GIB}
     candidate = Candidate(gpu(0, pids=[11]), Tier.BUSY, here, is_best_effort=True, **sizes)
     assert bool(awaited([candidate], [waiter], {})) is expected
+
+
+@pytest.mark.parametrize(("took_gib", "expected"), [(4, True), (5, False)])
+def test_gpu_of_an_idle_lease_is_awaited_only_by_a_job_that_fits_there(took_gib, expected):
+    waiter = Waiter("wait.1", 1001, False, 7, demand=Demand(joins=True, last_runs={UUID: took_gib * GIB}))
+    candidate = Candidate(gpu(0), Tier.IDLE_LEASE, (claim(24, age_s=7200.0),), free_bytes=4 * GIB)
+    assert bool(awaited([candidate], [waiter], {})) is expected

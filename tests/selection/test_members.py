@@ -4,8 +4,9 @@ import pytest
 
 from autogpu.caps import Cap, CapCause
 from autogpu.frozen import replace
-from autogpu.lease import Holder, Processes
-from autogpu.selection.members import family_of, promised_to, rivals
+from autogpu.lease import Demand, Holder, Processes, Waiter
+from autogpu.selection.decision import Verdict
+from autogpu.selection.members import decide_beside, family_of, promised_to, rivals
 from autogpu.text import GIB
 from tests.support.selections import request
 from tests.support.values import gpu, inventory
@@ -32,6 +33,18 @@ def test_a_parent_that_begins_to_compute_while_its_child_waits_counts_from_then_
     family, looks = family_of(PARENT, [PARENT], has_parents_list=True), [gpu(0), gpu(0, pids=[7])]
     found = [rivals([PARENT], family, Processes({"a": (7,)}), inventory(device)) for device in looks]
     assert found == [[], [PARENT]]
+
+
+NEIGHBOUR = replace(PARENT, name="b", pid=9, since_s=0.0)
+
+
+@pytest.mark.parametrize(("now_s", "verdict"), [(159.0, Verdict.TAKE), (160.0, Verdict.WAIT)])
+def test_job_behind_one_whose_last_runs_do_not_fit_passes_it_until_its_wait_is_over(now_s, verdict):
+    demand = Demand(joins=True, last_runs={gpu(0).uuid: 12 * GIB}, wait_s=60)
+    ahead = Waiter("wait.1", 1001, False, 8, since_s=100.0, demand=demand)
+    busy = gpu(0, used_gib=14, pids=[9])
+    decision, _ = decide_beside(request(busy), [NEIGHBOUR], [ahead], Processes({"b": (9,)}), now_s, family=None)
+    assert decision.verdict is verdict
 
 
 SIZES = ((4, 6), (6, 4))
