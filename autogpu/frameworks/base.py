@@ -21,7 +21,6 @@ from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import choice
 from autogpu.reporting import frameworks as framework_messages
-from autogpu.reporting.memory import last_runs
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import own_memory_bytes
 from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
@@ -284,13 +283,12 @@ class HookedFramework(Framework):
         if decision is None:
             lines = self._lines_without_gpu(inventory)
         else:
-            lines = choice.outcome(decision, usage, allocation.resolved, self.NAME, task)
+            need = None
+            if own is not None and own.verdict is Verdict.TAKE:
+                need = allocation.this_run.need_worth_stating(own.devices, by_script=self._is_limited_by_script)
+            lines = choice.outcome(decision, usage, allocation.resolved, self.NAME, task, need)
         if allocation.policy.level == "quiet":
             return lines
-        if lines and own is not None and own.verdict is Verdict.TAKE and usage.ordinals:
-            need = allocation.this_run.need_worth_stating(own.devices, by_script=self._is_limited_by_script)
-            if need is not None:
-                lines[0] += f"; {last_runs(need)}"
         return [*lines, *self._lines_about_late_list()]
 
     def _lines_without_gpu(self, inventory: Inventory | None) -> list[str]:

@@ -22,17 +22,18 @@ from autogpu.reporting.gpus import (
     some,
     unreadable,
 )
-from autogpu.reporting.memory import took
+from autogpu.reporting.memory import last_runs, took
 from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
 from autogpu.selection.memory import demand_told
 from autogpu.selection.model import Candidate, Cause, Ranking, SelectionRequest, Tier, VisibleSpec, WantedBy
-from autogpu.text import MIB, counted, listed, printable, size, span
+from autogpu.text import MIB, counted, listed, printable, size, span, whole_gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.model import Usage
+    from autogpu.history import KnownNeed
 
 DISABLED = "autogpu is switched off"
 COUNT_IS_ZERO = "select.count is 0"
@@ -80,13 +81,23 @@ def why(decision: Decision) -> str:
     return sentence
 
 
-def why_with_cap(decision: Decision) -> str:
-    """Return :func:`why`, and why the process may allocate only what is free."""
+def why_with_cap(decision: Decision, *, suggests_need: bool = False) -> str:
+    """Return :func:`why`, and why the process may allocate only what is free.
+
+    Args:
+        suggests_need: True if the line also has the need that the last runs suggest.
+    """
     if not decision.is_capped_by_others or decision.request is None:
         return why(decision)
-    is_need_known = not demand_told(decision.request).is_whole
-    remedy = ", whatever it asks for" if is_need_known else "; say what you need: AUTOGPU_NEED=6GiB"
+    remedy = "" if suggests_need else f"; say what you need: AUTOGPU_NEED={_example_gib(decision)}GiB"
+    if not demand_told(decision.request).is_whole:
+        remedy = ", whatever it asks for"
     return f"{why(decision)}; limited to {_shared_part(decision)}{remedy}"
+
+
+def _example_gib(decision: Decision) -> int:
+    """Return what the last runs took on the GPUs, else any number."""
+    return max((whole_gib(each.last_runs.bytes) for each in decision.taken if each.last_runs), default=6)
 
 
 def _shared_part(decision: Decision) -> str:
@@ -131,11 +142,19 @@ def busy_remedy(decision: Decision) -> str:
     return "; ".join(remedies) or "`autogpu status --explain` shows what keeps it from each GPU"
 
 
-def outcome(decision: Decision, usage: Usage, resolved: Resolved, framework: str, task: str = "") -> list[str]:
+def outcome(
+    decision: Decision,
+    usage: Usage,
+    resolved: Resolved,
+    framework: str,
+    task: str = "",
+    need: KnownNeed | None = None,
+) -> list[str]:
     """Return the lines about the GPUs that a framework takes; often one, sometimes none.
 
     Args:
         task: The engine's name for this process. An engine's log may contain the lines of many processes.
+        need: What the last runs suggest to state; ``None`` if there is nothing to suggest.
     """
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
@@ -143,14 +162,20 @@ def outcome(decision: Decision, usage: Usage, resolved: Resolved, framework: str
     level = resolved.policy.level
     if level == "quiet" and not decision.misses_gpu:
         return []
-    lines = [_taken_line(decision, usage, devices, resolved, framework, task)]
+    lines = [_taken_line(decision, usage, devices, resolved, framework, task, need)]
     if level == "explain":
         lines += each_gpu(decision, devices)
     return lines
 
 
 def _taken_line(
-    decision: Decision, usage: Usage, devices: list[Device], resolved: Resolved, framework: str, task: str
+    decision: Decision,
+    usage: Usage,
+    devices: list[Device],
+    resolved: Resolved,
+    framework: str,
+    task: str,
+    need: KnownNeed | None,
 ) -> str:
     policy = f"policy: {origins(resolved)}"
     if not usage.ordinals:
@@ -159,14 +184,14 @@ def _taken_line(
         gpus = counted(len(usage.ordinals), "GPU")
         return f"{gpus} taken as without autogpu: {why(decision)}; memory {usage.memory}"
     whose = f" for {task}" if task else ""
-    why_these = why_with_cap(decision) + need_reserved(decision)
+    why_these = why_with_cap(decision, suggests_need=need is not None) + need_reserved(decision)
     line = f"{_gpus(devices)}{whose}: {why_these}; memory {usage.memory}; {policy}"
     remedy = idle_remedy(decision)
     if remedy:
         line += f"; {remedy}"
     elif len(devices) < decision.attainable:
         line += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
-    return line
+    return line if need is None else f"{line}; {last_runs(need)}"
 
 
 def _gpus(devices: list[Device]) -> str:
@@ -372,10 +397,10 @@ def _until_it_shares(candidates: Sequence[Candidate], left_s: float) -> str:
 
 def _enough(candidates: Sequence[Candidate]) -> str:
     """Return how much memory must be free on a GPU that the process joins."""
-    known = {each.last_runs for each in candidates if each.last_runs and each.last_runs.bytes == each.least_free_bytes}
-    if len(known) != 1:
+    first = next(iter(candidates), None)
+    runs = first.last_runs if first else None
+    if runs is None or any((each.last_runs, each.least_free_bytes) != (runs, runs.bytes) for each in candidates):
         return "enough of it is free"
-    (runs,) = known
     return f"{size(runs.bytes)} of it are free, as much as {took(runs)}"
 
 

@@ -268,6 +268,13 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             f"9.0 GiB of it are free, as much as a.py used in its last runs; {NOW}",
         ),
         sentence(
+            "waits-for-two-models-of-which-one-is-known",
+            [gpu(0), gpu(1, name="NVIDIA A100")],
+            {"held": {0: claim(24), 1: claim(24)}, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
+            f"no GPU is free (GPU 1: {HELD}; GPU 0: {HELD}); {SHARES}, "
+            f"for the next 30 min only if enough of it is free; {NOW}",
+        ),
+        sentence(
             "waits-for-a-quarter-which-is-more",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", GIB)}},
@@ -391,12 +398,19 @@ def test_every_reason_has_a_sentence():
     ("asked", "expected"),
     [
         pytest.param({}, "; limited to what is free there; say what you need: AUTOGPU_NEED=6GiB", id="without-need"),
-        pytest.param({"need_bytes": 20 * GIB}, "; limited to what is free there, whatever it asks for", id="need"),
+        pytest.param(
+            {"need_bytes": 20 * GIB, "wait_s": 0.0}, "; limited to what is free there, whatever it asks for", id="need"
+        ),
+        pytest.param(
+            {"last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
+            "; limited to what is free there; say what you need: AUTOGPU_NEED=9GiB",
+            id="last-runs",
+        ),
     ],
 )
 def test_sentence_says_that_memory_is_limited_to_what_is_free(asked, expected):
     full = gpu(0, used_gib=14, pids=[7])
-    assert why_with_cap(decided(full, wait_s=0.0, **asked)).endswith(expected)
+    assert why_with_cap(decided(full, **asked)).endswith(expected)
     assert "limited" not in why_with_cap(decided(gpu(0), **asked))
 
 
