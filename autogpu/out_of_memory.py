@@ -41,9 +41,9 @@ def exhaustion(
     if cap is None and others == []:
         cap = _own_part(framework, assignment.usable.get(ordinal, 0))
     held = bytes_by_pid(device).get(os.getpid(), 0)
-    peak = framework.peak_bytes()
-    had = peak + CONTEXT_BYTES if peak else held
-    needed = had + error.asked_bytes if had else 0
+    is_counted = framework.peak_bytes() > 0
+    by_driver = held + error.asked_bytes if held else 0
+    needed = framework.requested_bytes(error) + CONTEXT_BYTES if is_counted else by_driver
     is_child = allocation.holding is not None and allocation.holding.is_parents
     is_followed = allocation.this_run.teaches_next and heeds_last_runs(request) and not is_child
     return Exhaustion(
@@ -54,7 +54,7 @@ def exhaustion(
         needed_bytes=needed,
         others=tuple(others or ()),
         remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.idle_way is not None),
-        next_waits=is_followed and peak > 0,
+        next_waits=is_followed and is_counted,
     )
 
 

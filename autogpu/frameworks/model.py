@@ -173,6 +173,16 @@ class Framework(ABC):
     def peak_bytes() -> int:
         """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
 
+    @staticmethod
+    @abstractmethod
+    def current_bytes() -> int:
+        """The most that the framework counts as taken of one GPU now; 0 where it does not count. Starts nothing."""
+
+    @classmethod
+    def requested_bytes(cls, failure: OutOfMemory) -> int:
+        """What the framework needed when it ran out of memory: what it had and requested then, or more before."""
+        return max(cls.peak_bytes(), cls.current_bytes() + failure.asked_bytes)
+
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
         """The same with what its allocator takes in advance with ``growth``; 0 if that can't be learned here."""

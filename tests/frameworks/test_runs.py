@@ -155,6 +155,14 @@ def test_job_that_ran_out_of_memory_waits_until_its_neighbour_ends(framework, ta
     assert "shared" in machine.take(14)
 
 
+def test_failed_run_is_kept_with_what_it_had_and_requested_then(framework, takes):
+    machine = takes(Gpu())
+    machine.neighbour("14GiB")
+    after = f"x = None\n{machine.script(10)}"
+    machine.take(6, tail=after, status=1)
+    assert machine.runs == [("failed", pytest.approx(10, abs=0.5), 0)]
+
+
 def test_job_that_ran_out_of_memory_joins_at_once_with_a_need_or_without_wait(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")

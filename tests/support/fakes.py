@@ -155,6 +155,12 @@ class FakeFramework(HookedFramework):
     def peak_bytes(self):  # type: ignore[override]  # each instance has its own
         return self.peak
 
+    def current_bytes(self):  # type: ignore[override]  # each instance has its own
+        return self.peak
+
+    def requested_bytes(self, failure):  # type: ignore[override]  # each instance has its own
+        return self.peak + failure.asked_bytes
+
     def needed_bytes(self, *, growth):  # type: ignore[override]  # each instance has its own
         return self.peak
 

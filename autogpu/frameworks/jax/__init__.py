@@ -111,6 +111,10 @@ class JAX(HookedFramework):
     def peak_bytes() -> int:
         return _counted("peak_bytes_in_use")
 
+    @staticmethod
+    def current_bytes() -> int:
+        return _counted("bytes_in_use")
+
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
         # Without growth the pool is all that there is.

@@ -71,12 +71,11 @@ class TensorFlow(HookedFramework):
     @staticmethod
     def peak_bytes() -> int:
         """Counted from 2.5 on, and not in sessions."""
-        context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-        # Asked before it has started, it would start.
-        if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
-            return 0
-        gpus = context.list_logical_devices("GPU")
-        return max([context.get_memory_info(gpu.name)["peak"] for gpu in gpus], default=0)
+        return _counted("peak")
+
+    @staticmethod
+    def current_bytes() -> int:
+        return _counted("current")
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
@@ -104,6 +103,14 @@ class TensorFlow(HookedFramework):
             return None
         found = OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU[_:](\d+)(?:_bfc| in order to run)")
         return replace(found, asked_bytes=found.asked_bytes or _tensor_bytes(text))
+
+
+def _counted(name: str) -> int:
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    # Asked before it has started, it would start.
+    if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
+        return 0
+    return max([context.get_memory_info(gpu.name)[name] for gpu in context.list_logical_devices("GPU")], default=0)
 
 
 def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:

@@ -157,6 +157,10 @@ class PyTorch(CudaOrderFramework):
         """With what it keeps for later tensors."""
         return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
 
+    @staticmethod
+    def current_bytes() -> int:
+        return max((each.get("reserved_bytes.all.current", 0) for each in _counted()), default=0)
+
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
         """0 where the program caught an out-of-memory error: its peak does not tell what it needs."""
