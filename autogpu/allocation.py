@@ -14,7 +14,7 @@ from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
-from autogpu.engines.launchers import library_count, rank_env
+from autogpu.engines.launchers import is_launched, library_count, rank_env
 from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
@@ -89,7 +89,7 @@ class Allocation:
         self._above = above
         self.readings = Readings(reader, environ, first_reading)
         self.gpu_list = GpuList(resolved.policy, environ, initial, cuda, grant, **list_options)
-        self.this_run = ThisRun(resolved.policy, environ, grant)
+        self.this_run = ThisRun(resolved.policy, environ, grant, is_launched=is_launched(environ))
         self.holding: Holding | None = None
         self.wants_order = False
         self.frameworks: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Callable
 
 
 def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
@@ -11,6 +12,20 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
     Never through the existing file: package managers hard-link site-packages to a cache that others share.
     """
+    _write(path, content, mode, os.replace)
+
+
+def new_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Do the same if there is no such file; leave one that another process has just made."""
+    try:
+        _write(path, content, mode, os.link)
+    except FileExistsError:
+        pass
+    except OSError:  # this file system has no hard links
+        write_file(path, content, mode)
+
+
+def _write(path: Path, content: bytes, mode: int | None, put: Callable[[str, str], None]) -> None:
     # Python skips dot-files, and reads no .tmp.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -20,8 +35,7 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
             if mode is not None:
                 os.fchmod(stream.fileno(), mode)
             os.fsync(stream.fileno())
-        os.replace(str(temporary), str(path))  # noqa: PTH105  (one call that replaces on every system)
-    except BaseException:
+        put(str(temporary), str(path))
+    finally:
         if temporary.exists():
             temporary.unlink()
-        raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Mapping, Sequence
 
 from autogpu import uncaught
-from autogpu.atomic_file import write_file
+from autogpu.atomic_file import new_file, write_file
 from autogpu.devices.model import Device
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
@@ -130,15 +130,15 @@ class History:
             kept = _read(file)
         except FileNotFoundError as error:
             raise_if_from_script(error)
-            kept = os.urandom(16).hex() + "\n"
-            write_file(file, kept.encode(), 0o600)
+            new_file(file, os.urandom(16).hex().encode() + b"\n", 0o600)
+            kept = _read(file)
         # A full disk may have cut the last line.
         begin = "" if kept.endswith("\n") else "\n"
         ended = _FAILED if run.has_failed else _SUCCEEDED
         line = f"{begin}{int(unix_s())} {key_of(kept, *job)} {ended} {run.used_bytes} {run.needed_bytes}\n"
         lines = _lines(kept)
         # A new file loses what other processes append to the old one meanwhile, so make one only if it is necessary.
-        if len(lines) < len(_lines(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS:
+        if len(lines) < len(_lines(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS or len(kept) >= _MOST_BYTES:
             left = "".join(line + "\n" for line in lines[-_MOST_RUNS // 2 :])
             write_file(file, (kept[: kept.index("\n") + 1] + left + line).encode(), 0o600)
             return
@@ -185,13 +185,20 @@ class KnownNeed(Value):
 class ThisRun:
     """The run of this process. Runs with the same script, number of ranks and GPU model belong to the same job."""
 
-    def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant) -> None:
-        """Read ``sys.argv``, which the script may change later, and nothing else."""
+    def __init__(
+        self, policy: Policy, environ: Mapping[str, str], grant: Grant, *, is_launched: bool = False
+    ) -> None:
+        """Read ``sys.argv``, which the script may change later, and nothing else.
+
+        Args:
+            is_launched: True if a launcher has started this process.
+        """
         # The arguments of an engine's worker do not name the program that it runs.
         self._script = _script_path() if policy.history and not is_engine_worker(environ) else ""
         self._history = History(environ)
         self._policy = policy
         self._grant = grant
+        self._is_launched = is_launched
         self._kept: str | None = None
         self._frameworks: list[Framework] = []
         self._devices: Sequence[Device] = ()
@@ -202,17 +209,23 @@ class ThisRun:
     def teaches_next(self) -> bool:
         """True if the next run of the script takes into account what this one took.
 
-        A rank does not, because it starts together with others, nor a job whose GPUs an engine chose.
+        A rank or a worker does not, because it starts together with others, nor a job whose GPUs an engine chose.
         """
-        return bool(self._script) and self._grant.rank is None and not self._grant.engine
+        starts_with_others = self._is_launched or self._grant.rank is not None or is_worker()
+        return bool(self._script) and not starts_with_others and not self._grant.engine
 
     def last_runs(self, devices: Sequence[Device]) -> Mapping[str, LastRuns]:
         """Return what the last runs of the script took, keyed by GPU model."""
         if not self.teaches_next:
             return {}
         name = os.path.basename(self._script)  # noqa: PTH119  (faster)
-        found = {model: last_runs_of(self._runs_on(model), name) for model in {device.name for device in devices}}
-        return {model: runs for model, runs in found.items() if runs is not None}
+        found = {}
+        for device in devices:
+            runs = last_runs_of(self._runs_on(device.name), name)
+            # What no run can have used stands in a damaged file.
+            if runs is not None and runs.bytes <= (device.memory_total_bytes or 0):
+                found[device.name] = runs
+        return found
 
     def need_worth_stating(self, taken: Sequence[Device], *, by_script: bool) -> KnownNeed | None:
         """Return what the last runs needed, if stating it lets others share the GPU and no size is stated."""
@@ -268,18 +281,18 @@ class ThisRun:
 
     def _run_that_ended(self, error: BaseException | None) -> Run | None:
         """Return what this run took; ``None`` if that is unknown."""
-        peak = sum(framework.peak_bytes() for framework in self._frameworks)
+        peaks = {framework: framework.peak_bytes() for framework in self._frameworks}
         causes = list(uncaught.chain(error))
         for framework in self._frameworks:
             for failure in filter(None, map(framework.out_of_memory, causes)):
-                requested = peak + failure.asked_bytes
+                requested = sum({**peaks, framework: framework.requested_bytes(failure)}.values())
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
         needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
         # Another error or Ctrl-C may have come before the memory was needed.
         if error is not None or not all(needs):
             return None
         # A cap hides what would have been taken in advance.
-        return Run(peak + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
+        return Run(sum(peaks.values()) + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
 
 
 def _run_on(device: Device, run: Run) -> Run:

@@ -122,6 +122,15 @@ def test_what_is_old_or_damaged_counts_for_nothing_and_leaves_the_file(kept):
     assert len(file_of(kept).read_text().splitlines()) == 3
 
 
+def test_a_file_with_more_than_is_read_is_written_anew(kept):
+    kept.keep(JOB, Run(1))
+    with file_of(kept).open("ab") as file:
+        file.write(bytes(300 << 10))
+    kept.keep(JOB, Run(2))
+    assert used(kept) == [1, 2]
+    assert file_of(kept).stat().st_size < 200
+
+
 def test_the_file_has_a_bound(kept):
     for number in range(1, 1600):
         kept.keep(JOB, Run(number))
@@ -234,7 +243,6 @@ for number in range(100):
 
 
 def test_processes_that_end_at_once_all_have_their_run_kept(tmp_path, kept):
-    kept.keep(("a",), Run(1))
     begun = [subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)]) for _ in "123"]
     assert [process.wait(60) for process in begun] == [0, 0, 0]
-    assert len(used(kept, "a")) == 301
+    assert len(used(kept, "a")) == 300

@@ -1,5 +1,6 @@
 """What a process learns from the last runs of its script, and which runs are kept; the framework is a fake."""
 
+import multiprocessing
 import sys
 
 import pytest
@@ -58,6 +59,13 @@ def kept(folder):
 
 def succeeded(gib):
     return "succeeded", gib, gib
+
+
+def test_line_beside_others_suggests_one_need(runs):
+    runs(2, 4, 3)
+    line = runs(1, gpus=BUSY).lines[0]
+    assert line.count("AUTOGPU_NEED") == 1
+    assert "by its last 3 runs, AUTOGPU_NEED=5GiB" in line
 
 
 def test_line_names_no_runs_until_three_are_known(runs):
@@ -167,11 +175,32 @@ def test_last_runs_are_those_of_the_script_on_each_model(runs, tmp_path):
     assert last_runs(tmp_path, *ONE) == {ONE[0].name: LastRuns("train.py", 10 * GIB + CONTEXT_BYTES, has_failed=True)}
 
 
+def test_more_than_the_gpu_has_is_no_run_of_this_script(runs, tmp_path):
+    runs(3)
+    file = tmp_path / ".local/state/autogpu/runs"
+    file.write_text(file.read_text().replace(str(3 * GIB + CONTEXT_BYTES), "9999999999999999"))
+    assert last_runs(tmp_path, *ONE) == {}
+
+
+def test_worker_of_a_program_learns_nothing_from_the_last_runs(runs, tmp_path):
+    runs(3)
+    reading, writing = multiprocessing.Pipe(duplex=False)
+    worker = multiprocessing.get_context("fork").Process(target=lambda: writing.send(last_runs(tmp_path, *ONE)))
+    worker.start()
+    assert reading.poll(60) and reading.recv() == {}
+    worker.join(60)
+
+
+ONE_RANK_PER_HOST = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "RANK": "0", "WORLD_SIZE": "2"}
 RANK = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
 
 
-@pytest.mark.parametrize("options", [RANK, SLURM, {"AUTOGPU_HISTORY": "false"}], ids=["rank", "granted", "no-history"])
+@pytest.mark.parametrize(
+    "options",
+    [RANK, ONE_RANK_PER_HOST, SLURM, {"AUTOGPU_HISTORY": "false"}],
+    ids=["rank", "rank-alone-on-its-host", "granted", "no-history"],
+)
 def test_last_runs_are_empty_for_jobs_without_the_rule(runs, tmp_path, options):
     runs(3, **options)
     assert last_runs(tmp_path, *ONE, **options) == {}

@@ -71,6 +71,12 @@ def rank_env(environ: Mapping[str, str]) -> Sequence[str | None]:
     return [environ.get(name) for name in (TF_CONFIG, WORKER, LONE_RANK, "WORLD_SIZE", *_MASTER)]
 
 
+def is_launched(environ: Mapping[str, str]) -> bool:
+    """True if a launcher has started this process, alone or with other processes on this host or on others."""
+    # A batch script of Slurm has a local rank as well.
+    return TF_CONFIG in environ or any(name in environ for launcher, name, *_ in _LAUNCHERS if launcher != "Slurm")
+
+
 def worker_marker(number: int, count: int, job: str) -> str:
     """The value that tells a process that it is worker ``number`` of ``count`` that a program started together."""
     return f"{number}/{count}/{job}"

@@ -360,8 +360,9 @@ def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     When ``select.wait`` is over, it still waits until all jobs on the candidates have run for a minute. Otherwise two
     waiting jobs could both be capped at the same free memory.
     """
-    is_over = request.has_waited and all(candidate.is_settled for candidate in candidates)
-    return request.may_wait and not is_over
+    if request.joins_at_once or request.busy not in ("share", "wait"):
+        return False
+    return not request.has_waited or not all(candidate.is_settled for candidate in candidates)
 
 
 def _take(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str], attainable: int) -> Decision:

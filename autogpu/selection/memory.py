@@ -80,7 +80,7 @@ def demand_told(request: SelectionRequest) -> MemoryDemand:
 
 def heeds_last_runs(request: SelectionRequest) -> bool:
     """True if the process waits rather than join others where its script's last runs would not have fitted."""
-    return request.may_wait and demand_told(request).is_whole
+    return request.busy == "share" and not request.joins_at_once and demand_told(request).is_whole
 
 
 def demand_of(request: SelectionRequest, sharers: int = 1) -> MemoryDemand:

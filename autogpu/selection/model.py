@@ -268,11 +268,6 @@ class SelectionRequest(Value):
         return self.busy == "share" and (is_named or not self.wait_s)
 
     @property
-    def may_wait(self) -> bool:
-        """True if it waits in the queue while it can have no GPU."""
-        return self.busy in ("share", "wait") and not self.joins_at_once
-
-    @property
     def has_waited(self) -> bool:
         """True if it now shares any GPU on which every job has run for a minute."""
         return self.busy == "share" and self.waited_s >= self.wait_s
