@@ -173,10 +173,10 @@ class Framework(ABC):
     def peak_bytes() -> int:
         """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
 
-    @staticmethod
-    @abstractmethod
-    def current_bytes() -> int:
-        """The most that the framework counts as taken of one GPU now; 0 where it does not count. Starts nothing."""
+    @classmethod
+    def current_bytes(cls) -> int:
+        """The most that the framework counts as taken of one GPU now; its peak if it counts nothing else."""
+        return cls.peak_bytes()
 
     @classmethod
     def requested_bytes(cls, failure: OutOfMemory) -> int:

@@ -111,8 +111,8 @@ class JAX(HookedFramework):
     def peak_bytes() -> int:
         return _counted("peak_bytes_in_use")
 
-    @staticmethod
-    def current_bytes() -> int:
+    @classmethod
+    def current_bytes(cls) -> int:
         return _counted("bytes_in_use")
 
     @classmethod

@@ -73,8 +73,8 @@ class TensorFlow(HookedFramework):
         """Counted from 2.5 on, and not in sessions."""
         return _counted("peak")
 
-    @staticmethod
-    def current_bytes() -> int:
+    @classmethod
+    def current_bytes(cls) -> int:
         return _counted("current")
 
     @classmethod

@@ -157,8 +157,8 @@ class PyTorch(CudaOrderFramework):
         """With what it keeps for later tensors."""
         return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
 
-    @staticmethod
-    def current_bytes() -> int:
+    @classmethod
+    def current_bytes(cls) -> int:
         return max((each.get("reserved_bytes.all.current", 0) for each in _counted()), default=0)
 
     @classmethod
