@@ -97,11 +97,10 @@ class Folder(Value):
         """
         mutex = locks.Descriptor()
         with self.open() as descriptor:
-            # Python 3.7 and 3.8 run signal handlers also between the end of a block and its "finally".
+            # Twice: Python 3.7 and 3.8 also run signal handlers between the end of a block and its "finally".
             try:
                 try:
                     yield descriptor, self._lock(mutex, descriptor)
-                    mutex.unlock_and_close()
                 finally:
                     mutex.unlock_and_close()
             finally:

@@ -339,7 +339,7 @@ def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
     if (is_idle and candidate.fits_last_runs) or (is_share and candidate.is_joinable):
         return True
     is_here = candidate.device.uuid in request.uuids_in_use
-    starts_anyway = request.has_waited and (is_idle or candidate.is_settled)
+    starts_anyway = request.has_waited and candidate.is_settled
     return is_share and (request.joins_at_once or is_here or starts_anyway)
 
 
