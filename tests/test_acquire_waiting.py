@@ -11,6 +11,7 @@ from autogpu import acquire, lease
 from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.lease import Demand, GaveUp, model
 from autogpu.selection.decision import Reason, Verdict
+from autogpu.selection.model import LastRuns
 from autogpu.text import GIB
 from autogpu.variables import LEASE_DIR
 from tests.support.acquiring import BUSY, asking, leases
@@ -128,6 +129,21 @@ def test_who_can_use_what_comes_free_does_not_wait_behind_one_who_can_not(acquir
         asked = asking(*read().devices, busy="wait", wait_s=30.0)
         taken = acquired(asked, read=read, on_wait=ends_while(holder.end))
     assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {gpu(0).uuid: 24 * GIB})
+
+
+def test_ticket_has_what_the_last_runs_took_and_how_long_that_counts(acquired, other, tmp_path):
+    keeper = other({0: 24})
+    let_age(tmp_path, 120)
+    last_runs = {gpu(0).name: LastRuns("a.py", 9 * GIB)}
+    asked = asking(gpu(0, pids=[keeper.pid], used_gib=16, busy=50), wait_s=59.5, last_runs=last_runs)
+    seen = []
+
+    def on_wait(queue, decision):
+        seen.extend(waiter.demand for waiter in leases(tmp_path).waiters)
+        keeper.end()
+
+    acquired(asked, read=lambda: inventory(gpu(0)), on_wait=on_wait)
+    assert [(demand.last_runs, demand.wait_s) for demand in seen[:1]] == [({gpu(0).uuid: 9 * GIB}, 60)]
 
 
 @pytest.mark.parametrize("need_bytes", [None, 6 * GIB])

@@ -183,11 +183,15 @@ def test_more_than_the_gpu_has_is_no_run_of_this_script(runs, tmp_path):
 
 
 def test_worker_of_a_program_learns_nothing_from_the_last_runs(runs, tmp_path):
-    runs(3)
     reading, writing = multiprocessing.Pipe(duplex=False)
-    worker = multiprocessing.get_context("fork").Process(target=lambda: writing.send(last_runs(tmp_path, *ONE)))
+
+    def work():
+        runs(3)
+        writing.send((kept(tmp_path), last_runs(tmp_path, *ONE)))
+
+    worker = multiprocessing.get_context("fork").Process(target=work)
     worker.start()
-    assert reading.poll(60) and reading.recv() == {}
+    assert reading.poll(60) and reading.recv() == ([succeeded(3)], {})
     worker.join(60)
 
 

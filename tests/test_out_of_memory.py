@@ -95,6 +95,16 @@ def test_beside_others(started, tmp_path, monkeypatch):
     assert unnumbered(f"autogpu: {third}\n") in page
 
 
+@pytest.mark.parametrize("options", [{"AUTOGPU_WAIT": "0"}, {"AUTOGPU_HISTORY": "false"}], ids=["at-once", "unknown"])
+def test_next_run_that_does_not_wait_is_not_said_to_wait(started, tmp_path, monkeypatch, options):
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
+    (tmp_path / "train.py").touch()
+    process = started(*FULL, **options)
+    process.framework.take()
+    process.framework.peak = GIB // 2
+    assert ended(process)[-1] == "to say what it needs at least: AUTOGPU_NEED=2GiB"
+
+
 def unnumbered(text) -> str:
     return re.sub(r"[\d.]+", "0", text)
 
