@@ -16,13 +16,13 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def new_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Do the same if there is no such file; leave one that another process has just made."""
-    try:
-        _write(path, content, mode, os.link)
-    except FileExistsError:
-        pass
-    except OSError:  # this file system has no hard links
-        write_file(path, content, mode)
+    """Do the same only if there is no such file.
+
+    Raises:
+        FileExistsError: There is one; another process may have just made it.
+        OSError: It can't be written, or the file system has no hard links.
+    """
+    _write(path, content, mode, os.link)
 
 
 def _write(path: Path, content: bytes, mode: int | None, put: Callable[[str, str], None]) -> None:

@@ -130,7 +130,7 @@ class History:
             kept = _read(file)
         except FileNotFoundError as error:
             raise_if_from_script(error)
-            new_file(file, os.urandom(16).hex().encode() + b"\n", 0o600)
+            _make(file)
             kept = _read(file)
         # A full disk may have cut the last line.
         begin = "" if kept.endswith("\n") else "\n"
@@ -160,6 +160,17 @@ class History:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise PermissionError("a link, or another user's")
         return self.folder / "runs"
+
+
+def _make(file: Path) -> None:
+    salt = os.urandom(16).hex().encode() + b"\n"
+    try:
+        new_file(file, salt, 0o600)
+    except FileExistsError as error:
+        raise_if_from_script(error)
+    except OSError as error:
+        raise_if_from_script(error)
+        write_file(file, salt, 0o600)  # the file system may have no hard links
 
 
 def _read(file: Path) -> str:
