@@ -1,6 +1,6 @@
 """A day in the lab: is work done sooner with autogpu, and does it die less often?
 
-    python benchmarks/lab_day.py                          every table: loads, cards, stated needs; some four minutes
+    python benchmarks/lab_day.py                          every table: loads, cards, stated needs; some eight minutes
     python benchmarks/lab_day.py --load 0.9 --memory 24   one of them
     python benchmarks/lab_day.py --warm                   every table, with scripts that have run before
 
