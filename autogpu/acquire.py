@@ -34,7 +34,7 @@ from autogpu.selection.model import SelectionRequest
 OnWait = Callable[[QueueState, Decision], None]
 
 
-# While a process waits without a place in the queue: how often it looks.
+# How often a process that waits without a place in the queue looks for a GPU.
 _UNCLAIMED_LOOK_S = 2.0
 
 # GPUs that have failed for so long are gone; an error that passes is no reason to give the place in the queue up.
@@ -78,7 +78,7 @@ def is_sufficient(holding: Holding, selection: SelectionRequest, *, is_assigned:
     claimed = frozenset(holding.lease.claims)
     if uuids and claimed.issuperset(uuids):
         return True
-    # The script may name several, of which nothing was known before CUDA's start.
+    # At CUDA's start it was not known yet that the script names several GPUs.
     if not is_assigned and (selection.wanted.named > len(claimed) or not holding.is_listed):
         return False
     decided = [device.uuid for device in holding.decision.devices]
@@ -117,18 +117,22 @@ def acquire(
         if isinstance(error, GaveUp):
             raise
         problem = LeaseProblem(Fault.INTERNAL, error=f"{type(error).__name__} at {where_raised(error)}: {error}")
-    # Even without leases the process takes GPUs by the readings, as its policy says.
+    # Without leases the process still chooses, by the driver's readings and its policy.
     return attempt.go_unclaimed(problem)
 
 
 class WaitReadings:
-    """The readings of a process that waits: a failing one counts only after others have failed for seconds."""
+    """Chooses which readings a waiting process decides by: one failed reading must not end its wait."""
 
     def __init__(self) -> None:
         self._failing_s: float | None = None
 
     def should_use(self, inventory: Inventory | None, decision: Decision) -> bool:
-        """True if an awaited GPU answered, if none of them has for 5 s, or if the driver has not for 60 s."""
+        """True if the process should decide by ``inventory``, the newest reading; ``None`` stands for a silent driver.
+
+        A reading with one of the awaited GPUs always counts. One without them counts after 5 s of such readings, and
+        silence after 60 s.
+        """
         awaited = {device.uuid for device in decision.ranking.suitable}
         now_s = monotonic_s()
         is_failure = inventory is None or awaited.isdisjoint(device.uuid for device in inventory.devices)
@@ -161,7 +165,7 @@ class _Acquisition:
         self._job = job_of_ranks(request)
 
     def acquire(self, environ: Mapping[str, str]) -> Holding:
-        """Share what the job that started this process has, or choose and claim, or wait until that is possible."""
+        """Share the claim of the job that started this process; else choose and claim, if necessary after a wait."""
         folder = self._folder = lease.find_folder(environ)
         holders = lease.snapshot(folder).holders if lease.is_marked(environ) else ()
         parent = lease.ancestor_lease(environ, holders, self._above()) if holders else None
@@ -196,7 +200,7 @@ class _Acquisition:
         return Holding(shared, held, held.problem if held else None, is_parents=True)
 
     def go_unclaimed(self, problem: LeaseProblem) -> Holding:
-        """If no lease can be written: decide by the leases that can be read, and wait without a place in the queue."""
+        """Decide without writing a lease, by the leases that can be read, and wait without a place in the queue."""
         self._job = ""
         while True:
             leases = lease.LeaseSnapshot()
@@ -222,11 +226,11 @@ class _Acquisition:
 
     @property
     def _timeout_s(self) -> float:
-        # The wait of a job that shares ends by its decision.
+        # A job that shares never gives up: when its wait is over, it decides to join other jobs.
         return self._request.wait_s if self._request.busy == "wait" else math.inf
 
     def _demand(self, decision: Decision) -> lease.Demand:
-        """Return what the others in the queue are to leave to this process."""
+        """Return what this process waits for, as its ticket shows it to the others."""
         request = request_of_all(self._request) if self._job else self._request
         usable = decision.ranking.suitable
         demand = demand_of(request)
@@ -251,7 +255,7 @@ class _Acquisition:
         )
         if not claims:
             return decision, None
-        # Child processes and others may not be able to read the caps elsewhere.
+        # Child processes and other jobs read the caps from the lease.
         caps = {uuid: cap for uuid, cap in decision.caps.items() if uuid in decision.claims}
         return decision, Terms(claims, caps)
 

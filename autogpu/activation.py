@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.frameworks.base import HookedFramework
 
-# In the worker processes of Ray, the hook reports the import of this module as well.
+# In a worker process of Ray, the start-up hook calls before_import and after_import for this package too.
 RAY = "ray"
 
-# Of this process; ``None`` where autogpu does nothing.
+# The allocation of this process; ``None`` if autogpu does nothing in it.
 allocation: Allocation | None = None
 
-# By its top-level module, each framework that this process has imported.
+# The frameworks that this process has imported, keyed by their top-level package.
 imported: dict[str, HookedFramework] = {}
 
 # Makes the allocation.
@@ -52,13 +52,13 @@ class _SwitchedOff(Exception):
 
 # No generator: contextlib would delay the reading of the driver by 4 ms.
 class guard:
-    """Let the framework go on whatever becomes of us: its import and its context are worth more than our choice."""
+    """Catch every error of autogpu, so that the framework's import or context goes on without autogpu."""
 
     def __enter__(self) -> None:
         """Nothing needs to be prepared."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """Report an error; those that the policy asks for go on to the script."""
+        """Report the error; pass it on to the script only if the policy asks for that, as ``busy = "error"`` does."""
         if isinstance(error, (NoEligibleDevice, KeyboardInterrupt)):
             if trace is not None:
                 trace.tb_next = None  # to the script's author it ends where the framework called us
@@ -113,7 +113,7 @@ def after_import(framework: str, module: ModuleType) -> None:
 
 
 def _begin(started_with: str | None) -> Allocation:
-    """For the first framework that is imported, or used; the same for all others."""
+    """Return the allocation of this process; the first framework that is imported or used makes it."""
     with _lock:
         _beginning.run(lambda: _read_and_resolve(started_with))
     if allocation is None:

@@ -233,7 +233,7 @@ class ThisRun:
         found = {}
         for device in devices:
             runs = last_runs_of(self._runs_on(device.name), name)
-            # What no run can have used stands in a damaged file.
+            # Ignore more than the GPU has: the file is damaged.
             if runs is not None and runs.bytes <= (device.memory_total_bytes or 0):
                 found[device.name] = runs
         return found
@@ -299,18 +299,18 @@ class ThisRun:
                 requested = sum({**peaks, framework: framework.requested_bytes(failure)}.values())
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
         needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
-        # Another error or Ctrl-C may have come before the memory was needed.
+        # A run that another error or Ctrl-C has ended may not have used all the memory that it needs.
         if error is not None or not all(needs):
             return None
-        # A cap hides what would have been taken in advance.
+        # Without the cap the framework might have reserved more.
         return Run(sum(peaks.values()) + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
 
 
 def _run_on(device: Device, run: Run) -> Run:
-    """Return what a run tells about later runs on GPUs of this size."""
+    """Return the run with ``used_bytes`` limited to what the GPU has."""
     if run.used_bytes <= (device.memory_total_bytes or run.used_bytes):
         return run
-    # A run that requested more than the GPU has can't succeed there. The user will change the script before the next.
+    # If it failed with more, its script can't run there until the user changes it, and then the size is another.
     return replace(run, used_bytes=0 if run.has_failed else device.memory_total_bytes)
 
 

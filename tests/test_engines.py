@@ -1,4 +1,4 @@
-"""What is read of engines and launchers beside the variables: files, and other processes."""
+"""Files and other processes that autogpu reads to find out what an engine or a launcher did."""
 
 import json
 import os
@@ -19,7 +19,8 @@ from autogpu.engines import granted_here
 rank = granted_here(os.environ).rank
 print(json.dumps([rank.rank, rank.dividers, rank.job]), flush=True)
 """
-# Starts ranks that each start a child, to which autogpu leaves an order of its own. The last one and its child tell.
+# A launcher of ranks, each of which starts a child that inherits autogpu's order of GPUs. The last rank and its child
+# print what they found.
 LAUNCHER = """
 import json, os, subprocess, sys
 tell, lists = sys.argv[1], json.loads(sys.argv[2])
@@ -46,7 +47,7 @@ for process in started:
 
 
 def launched(*lists, container=()):
-    """What the last rank was told of its rank, its place and who divides; its child is told the same."""
+    """Return what the last rank found out about itself; assert that its child found out the same."""
     command = [*container, sys.executable, "-c", LAUNCHER, TELL, json.dumps(lists)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (pid, *rank, job), child = map(json.loads, done.stdout.splitlines())
@@ -76,7 +77,7 @@ def test_a_launcher_may_be_the_first_process_of_a_container():
     assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, None]
 
 
-# Starts two ranks, each with what is between it and its launcher, that stay until both have told.
+# A launcher of two ranks, with other processes between. Both ranks stay until both have printed.
 LAUNCHER_OF_TWO = """
 import json, os, subprocess, sys
 command, options, ranks = sys.argv[2:], json.loads(sys.argv[1]), []
@@ -97,7 +98,7 @@ GLOO = "export HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PO
     [
         pytest.param(BETWEEN + '"$@"; exit $?', {}, id="a-shell-for-each-rank"),
         pytest.param(BETWEEN + 'sh -c \'"$@"; exit $?\' sh "$@"; exit $?', {}, id="two-shells-for-each-rank"),
-        # As horovodrun does: a process in the middle for each rank, in a session of its own.
+        # As under horovodrun, a process in a session of its own stands between the launcher and each rank.
         pytest.param(GLOO + BETWEEN + '"$@"; exit $?', {"start_new_session": True}, id="a-session-for-each-rank"),
         pytest.param(BETWEEN + 'exec "$@"', {"start_new_session": True}, id="a-session-and-nothing-between"),
     ],
@@ -117,7 +118,7 @@ def test_ranks_are_one_job_whatever_is_between_them_and_their_launcher(between, 
     assert "" not in jobs[0] | jobs[1] and jobs[0] != jobs[1]
 
 
-# Ranks of a launcher that tells each its number, and where all meet
+# Ranks that know their numbers and their meeting point from variables
 
 LISTED = {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN": "GPU-b,GPU-a"}
 
@@ -129,7 +130,7 @@ def rank_by_hand(rank, *, code=TELL, container=(), **environ):
 
 
 def job_of(rank, **options):
-    """Of a rank that tells it and ends."""
+    """Return the job that a rank finds out; the rank ends at once."""
     told, _ = rank_by_hand(rank, **options).communicate(timeout=120)
     return json.loads(told)[-1]
 
@@ -190,14 +191,14 @@ def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
     assert granted_here(environ).is_none
 
 
-@pytest.mark.timeout(30)  # where each line cost as much as all before it, this would take minutes
+@pytest.mark.timeout(30)  # if the time grew with the square of the number of lines, this would take minutes
 def test_a_long_configuration_is_read_in_no_time(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("\n" * 100_000 + "x" * 100_000 + "\nNodeName=" + "," * 20_000 + "\n  gresTypes = shard,gpu\n")
     environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf), "SLURMD_NODENAME": "x"}
     assert granted_here(environ).is_none
     shard = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "1"}
-    # The machine may have a Slurm of its own, to which the job is unknown.
+    # If a Slurm daemon runs on this machine, it has no job 7, and the grant counts as ended.
     assert replace(granted_here({**environ, **shard}), has_ended=False) == Grant(
         "Slurm", counts_by_bus=True, job="Slurm.7."
     )

@@ -27,7 +27,11 @@ from autogpu.text import printable
 
 
 def duration(text: str) -> object:
-    """Return the seconds in a duration such as ``30m``, written as in a policy."""
+    """Convert the value of an option, a duration such as ``30m`` or ``2h30m``, to seconds.
+
+    Raises:
+        click.BadParameter: The text is no duration.
+    """
     try:
         return kinds.DURATION.read(text)
     except kinds.Refused:
@@ -35,7 +39,7 @@ def duration(text: str) -> object:
 
 
 def policy_options(*sections: str, without: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each key of ``sections`` to a command, which gets their values as one mapping, ``flags``.
+    """Add an option to a command for each policy key of ``sections``; pass their values as one mapping, ``flags``.
 
     Args:
         without: Names of keys that get no option.
@@ -134,7 +138,7 @@ def request_gpus(
 
 
 def in_words(decision: Decision) -> str:
-    """Return the reason for the decision, with options in place of variables, as printable text."""
+    """Return the reason for the decision. It names options in place of variables, and is safe for a terminal."""
     return printable(with_options(why(decision)), 2000)
 
 
@@ -148,7 +152,8 @@ def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[D
     if read.problem:
         say(f"{doing} without regard to the claims of other jobs: {read.problem}")
     decision = preview(request, read.leases, read.processes, unix_s(), read.family)
-    # Look twice: a job that gets its GPU replaces its ticket by a lease, and one look can miss both files.
+    # Read the leases twice. A waiting job that gets a GPU removes its ticket and writes a lease, and one reading may
+    # come between the two.
     if decision.verdict is Verdict.TAKE and looks > 1:
         return decide_now(request, doing, looks - 1)
     return decision, read.family

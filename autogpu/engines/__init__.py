@@ -1,4 +1,4 @@
-"""Read what engines and launchers say beside their variables, for :mod:`autogpu.engines.grants`."""
+"""Read the files and processes of engines and launchers, for :mod:`autogpu.engines.grants`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.ray_tasks import RayTask
 
-# Where Slurm's commands look as well: its daemon sets SLURM_CONF for each job, and salloc does not.
+# Slurm's own commands read this file too if SLURM_CONF is not set, as in a job that salloc started.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 
-# Far more than any of these files has, and than a launcher starts on one host.
+# Upper limits for what is read: no such file is longer, and no launcher starts more processes on one host.
 _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
@@ -37,7 +37,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
     """Find out what an engine granted to this process.
 
     Args:
-        environ: Of the process; what an autogpu wrote there does not count.
+        environ: The environment of the process. Values that autogpu wrote there are ignored.
         initial: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
             ``None`` if it is as it was.
     """
@@ -53,7 +53,7 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
             slurm_job_has_ended=_slurm_job_has_ended(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            # A launcher that has its GPUs is rank 0 itself: the others choose theirs by their numbers.
+            # A launcher that has claimed GPUs is rank 0 itself, and the other ranks choose by their numbers.
             rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
             is_given=now not in (None, initial.value),
         ),
@@ -81,7 +81,7 @@ def _slurm_job_has_ended(environ: Mapping[str, str]) -> bool:
     if job is None or any(_is_step_of(job, pid) for pid, _ in with_ancestors()):
         return False
     pids = [pid for pid, *_ in running()]
-    # Without the daemon nothing is known: /proc may hide processes of other users, and does in a container.
+    # If the daemon is not visible, assume nothing: a container, or a /proc that hides other users, hides the job too.
     has_daemon = any(_text(f"/proc/{pid}/comm") == "slurmd\n" for pid in pids)
     return has_daemon and not any(_is_step_of(job, pid) for pid in pids)
 
@@ -91,11 +91,11 @@ def _is_step_of(job: str, pid: int) -> bool:
 
 
 def _text(path: str | Path) -> str:
-    """The text of a plain file; ``""`` where it can't be read, and for a pipe, which could block."""
+    """Return the text of a plain file; ``""`` if it can't be read, and for a pipe, which could block."""
     try:
         with open(path, errors="replace", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             return file.read(_MAX_BYTES) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else ""
-    except (OSError, ValueError) as error:  # a process that has ended since; a NUL in the name
+    except (OSError, ValueError) as error:  # the process has ended, or the name has a NUL
         raise_if_from_script(error)
         return ""
 
@@ -109,12 +109,12 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
 
 
 def before_each_task(environ: Mapping[str, str], call: Callable[[], None]) -> None:
-    """Have ``call`` called before each further task if this is a worker process of Ray.
+    """Let Ray call ``call`` before each later task that it runs in this process, if this is a worker process of Ray.
 
-    A worker process keeps its frameworks, which ask for their GPUs only once.
+    Ray runs several tasks in one process, where each framework asks for its GPUs only in the first.
     """
     if RAY_WORKER in environ:
-        from autogpu import ray_tasks  # few processes belong to Ray, and this one has imported it
+        from autogpu import ray_tasks  # imported only here: few processes belong to Ray
 
         ray_tasks.before_each_task(call)
 
@@ -125,13 +125,16 @@ def _dask_worker(environ: Mapping[str, str]) -> str:
     distributed: Any = sys.modules.get("distributed")
     try:
         return printable(f"Dask worker {distributed.get_worker().name}", _LONGEST_NAME)
-    except Exception as error:  # outside of a task
+    except Exception as error:  # the process runs no task now
         raise_if_from_script(error)
         return ""
 
 
 def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:
-    """The local rank, among those that see the same GPUs; its launcher names the job where nothing else does."""
+    """Return this process's rank among the ranks that see the same GPUs; ``None`` if it is no rank.
+
+    If no variable identifies the job of the ranks, the pid of their launcher does.
+    """
     namespace = (pid_namespace() or "").strip("pid:[]")
     rank = local_rank(environ, namespace)
     visible = None
@@ -139,16 +142,17 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
         return None
     launcher = None if rank.launcher == TF_CONFIG else _launcher(rank)
     if launcher is not None:
-        # No other process of the host has this name.
+        # No other launcher of the host has the same pid, start time and namespace.
         rank = replace(rank, job=rank.job or f"launcher.{launcher}.{start_time(launcher) or 0}-{namespace}")
         visible = original_environ(_environ_of(launcher)).get(CUDA_VISIBLE_DEVICES)
     return among_same_gpus(rank, environ, visible)
 
 
 def is_first_rank_missing(rank: LocalRank | None) -> bool:
-    """True if this process is not rank 0 of its job, and no process of this user is.
+    """True if this process is a rank other than 0, and no running process of the user is rank 0 of the same job.
 
-    Only the variables with which a process was started can be read, so ranks that a script numbers itself don't count.
+    The rank of another process is read from the variables it was started with. So ranks are ignored that set their own
+    number later.
     """
     own = local_rank(_environ_of(os.getpid()))
     if rank is None or own is None or own.rank == 0:
@@ -158,19 +162,22 @@ def is_first_rank_missing(rank: LocalRank | None) -> bool:
 
 
 def _launcher(rank: LocalRank) -> int | None:
-    """The launcher of this rank: the nearest ancestor that is no shell of this rank alone; ``None`` if unknown."""
+    """Return the pid of this rank's launcher: the nearest ancestor that is not a shell around this rank alone.
+
+    ``None`` if it is unknown.
+    """
     pid = os.getppid()
     group = os.getpgrp()
     found = None
     for _ in range(_MOST_PROCESSES):
         environ = {} if pid < 1 else _environ_of(pid)
-        # A container's first process may be a launcher; a host's is not, and only root can read it.
+        # In a container, process 1 may be the launcher. On a host it is not, and only root can read its environment.
         if pid < 1 or (pid == 1 and not environ):
             break
         same = local_rank(environ)
         if same is None or (same.rank, same.size) != (rank.rank, rank.size):
             found = pid
-            # Who starts ranks by hand may have started only one of them so far.
+            # If a user starts the ranks by hand, a shell may have only one child so far.
             if rank.launcher == LONE_RANK or pid == group or not _is_shell_of_one_rank(pid, group):
                 break
         pid, _ = parent_and_start(pid) or (0, 0)
@@ -188,6 +195,6 @@ def _is_shell_of_one_rank(pid: int, group: int) -> bool:
 
 
 def _environ_of(pid: int) -> Mapping[str, str]:
-    """The variables that a process was started with; none where they are another user's."""
+    """Return the variables that a process was started with; none if the process is another user's."""
     pairs = (pair.partition("=") for pair in _text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}

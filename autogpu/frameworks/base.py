@@ -163,7 +163,7 @@ class HookedFramework(Framework):
             self.allocation.prepare(said)
 
     def on_listing(self) -> None:
-        """The framework is about to start CUDA, only to list the GPUs: claim now if the list depends on the claim."""
+        """Claim if the list of GPUs depends on the claim: the framework is about to start CUDA only to list them."""
         if self.allocation.claims_before_cuda:
             self.prepare()
 
@@ -198,7 +198,7 @@ class HookedFramework(Framework):
     # The context
 
     def assign(self, request: DeviceRequest) -> Assignment:
-        """Choose and claim GPUs for the framework, or share an earlier claim. Later calls return the same."""
+        """Return the GPUs of the framework. The first call claims them, or shares another framework's claim."""
         allocation = self.allocation
         with allocation.lock:
             # If the framework was assigned no GPU and the script then names some, the script wins.
@@ -309,7 +309,7 @@ class HookedFramework(Framework):
         return []
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Print why memory ran out, if ``error`` or one of its causes is an out-of-memory error of the framework."""
+        """Print why a GPU's memory ran out, if that is the cause of the error that ended the script or a cell."""
         of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
         found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
         if found is not None and self._selection is not None and self.assignment is not None:
@@ -361,7 +361,7 @@ class HookedFramework(Framework):
         self._say_unless_quiet(framework_messages.late_name(number, taken, self.NAME))
 
     def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
-        """Print a line for a ``strategy`` with too few replicas, because the script names its devices too late."""
+        """Print that a ``strategy`` has too few replicas: the script named its devices after the claim."""
         self._say_unless_quiet(framework_messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
 
     def _say_unless_quiet(self, line: str) -> None:
