@@ -182,9 +182,11 @@ WITHOUT_THE_RULE = {
 }
 
 
+# The rule does not depend on the framework.
+@pytest.mark.xdist_group("torch-memory")
 @pytest.mark.parametrize("environ", WITHOUT_THE_RULE.values(), ids=WITHOUT_THE_RULE)
-def test_rank_or_granted_job_joins_again_after_it_ran_out_of_memory(framework, takes, environ):
-    machine = takes(Gpu())
+def test_rank_or_granted_job_joins_again_after_it_ran_out_of_memory(machine_of, environ):
+    machine = Machine(machine_of("torch", Gpu()), "torch")
     machine.neighbour("12GiB")
     first, second = (machine.take(14, status=1, **environ) for _ in "12")
     assert first == second
