@@ -22,7 +22,7 @@ from autogpu.reporting.gpus import (
     some,
     unreadable,
 )
-from autogpu.reporting.memory import last_runs, took
+from autogpu.reporting.memory import suggested_need, took
 from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
 from autogpu.selection.grants import Grant
@@ -191,7 +191,7 @@ def _taken_line(
         line += f"; {remedy}"
     elif len(devices) < decision.attainable:
         line += f"; for more GPUs: AUTOGPU_COUNT={len(devices) + 1}"
-    return line if need is None else f"{line}; {last_runs(need)}"
+    return line if need is None else f"{line}; {suggested_need(need)}"
 
 
 def _gpus(devices: list[Device]) -> str:

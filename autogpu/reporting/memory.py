@@ -51,7 +51,7 @@ def took(runs: LastRuns) -> str:
     return f"{script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
 
 
-def last_runs(need: KnownNeed) -> str:
+def suggested_need(need: KnownNeed) -> str:
     """Return the setting by which other jobs may share the GPU with this one."""
     setting = f"AUTOGPU_NEED={whole_gib(need.bytes)}GiB"
     return f"by its last {need.runs} runs, {setting} should be enough and lets others share this GPU"
