@@ -111,7 +111,7 @@ def pass_on() -> None:
 
 
 def before_each_task(call: Callable[[], None]) -> None:
-    """Have ``call`` called before each further task of this process, after Ray has assigned the task's GPUs.
+    """Let Ray call ``call`` before each later task that it runs in this process, after it has assigned the task's GPUs.
 
     Args:
         call: Must not raise, because an exception would end the task.

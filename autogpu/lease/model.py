@@ -198,10 +198,13 @@ class Waiter(Holder):
         # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
         return self.pid is None or abs(self.silent_s) >= SILENCE_S
 
-    def demand_at(self, now_s: float) -> Demand:
-        """Return what the process waits for at ``now_s`` in Unix time."""
-        is_over = now_s - self.since_s >= self.demand.wait_s
-        return replace(self.demand, last_runs={}) if is_over else self.demand
+    def at(self, now_s: float) -> Waiter:
+        """Return the waiter without ``last_runs`` if these no longer count at ``now_s``, in Unix time."""
+        demand = self.demand
+        # Most waiters have none, and others wait for the mutex meanwhile.
+        if not demand.last_runs or now_s - self.since_s < demand.wait_s:
+            return self
+        return replace(self, demand=replace(demand, last_runs={}))
 
 
 class QueueState(Value):

@@ -195,7 +195,7 @@ def decide_beside(
     if family is not None:  # a process below a job's own lease never waits for its parent
         keeps_places = request.keeps_places or family.has_parents_list
         request = replace(request, wait_s=0.0, keeps_places=keeps_places)
-    waiters = [replace(waiter, demand=waiter.demand_at(now_s)) for waiter in waiters]
+    waiters = [waiter.at(now_s) for waiter in waiters]
     ranks = ranks_of(job, request.own_uid, holders)
     others = [each for each in rivals(holders, family, processes, request.inventory) if each not in ranks]
     claims_on = claims_by_gpu(jobs_of(others, processes, request.inventory.devices, now_s))

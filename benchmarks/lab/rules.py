@@ -16,7 +16,6 @@ from typing import Literal, Mapping, Sequence
 from autogpu import history
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
-from autogpu.frozen import replace
 from autogpu.lease.model import Demand, Holder, Waiter
 from autogpu.lease.processes import Processes
 from autogpu.policy import Policy
@@ -137,7 +136,7 @@ class Autogpu:
                 wait_s=int(WAIT_S),
             ),
         )
-        return replace(waiter, demand=waiter.demand_at(now_s))
+        return waiter.at(now_s)
 
 
 def _script(job: Job) -> str:
