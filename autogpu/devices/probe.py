@@ -10,13 +10,13 @@ import os
 import sys
 import time
 
-from autogpu import process
+from autogpu import _vendor, process
 from autogpu.errors import raise_if_from_script
 from autogpu.process import copy_of, monotonic_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping, Sequence
+    from typing import Any, Mapping
 
     from autogpu.devices.model import DeviceReader, Inventory, Reading
 
@@ -29,8 +29,6 @@ _END_DEADLINE_S = 0.2
 
 # For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
 _SECOND_CHANCE_S = 3.0
-
-_SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
 def start(environ: Mapping[str, str]) -> Reading:
@@ -76,26 +74,10 @@ def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
     return inventory
 
 
-def package_folders(path: Sequence[str]) -> list[str]:
-    """Where pynvml may be imported from: beside autogpu, and where packages are installed.
-
-    Never from a project's own folder: a script's ``pynvml.py`` is not for us to run.
-    """
-    beside = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    installed = [folder for folder in path if os.path.basename(str(folder).rstrip("/")) in _SITE_FOLDERS]
-    return list(dict.fromkeys([beside, *map(str, installed)]))
-
-
 def import_pynvml() -> str:
     """Import pynvml into this process; returns why it can't be used, or ``""``."""
-    from importlib.machinery import PathFinder
-
     from autogpu.devices import nvml
 
-    found = sys.modules.get("pynvml") or PathFinder.find_spec("pynvml")
-    file = getattr(found, "__file__", None) or getattr(found, "origin", None)
-    if not any(str(file).startswith(os.path.join(folder, "pynvml")) for folder in package_folders(sys.path)):
-        return "pynvml (nvidia-ml-py) is not installed"
     try:
         # In the calling thread: a fork must not find the import half done by another one.
         nvml.load_pynvml()
@@ -220,7 +202,7 @@ class ProcessReading:
         # -I -S: no site, so neither our hook nor other start-up code runs in it. Imported, and not run as a file:
         # that would be compiled each time.
         program = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
-        folders = [os.path.dirname(os.path.abspath(__file__)), *package_folders(sys.path)]
+        folders = [os.path.dirname(os.path.abspath(__file__)), *_vendor.package_folders(sys.path)]
         command = [sys.executable, "-I", "-S", "-c", program, *folders]
         try:
             self.pid = _spawn(command, environ, writer)

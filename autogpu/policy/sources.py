@@ -161,12 +161,12 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
         if sys.version_info >= (3, 11):
             import tomllib
         else:
-            import tomli as tomllib
+            from autogpu._vendor import tomli as tomllib
         # The parser tells no line number for a mistake in a last line that has no line end.
         return tomllib.loads(text + "\n"), text
     except ImportError as error:
         raise_if_from_script(error)
-        raise UnreadableFile("can't be read: the package tomli is not installed") from None
+        raise UnreadableFile("can't be read: this Python has no parser for TOML") from None
     except (ValueError, RecursionError) as error:
         raise_if_from_script(error)
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)

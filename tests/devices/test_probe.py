@@ -130,7 +130,7 @@ def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_pa
     application.chmod(0o755)
     program = "import os, sys\n"
     program += "sys.orig_argv = []\n" if is_embedder else f"sys.executable = {str(application)!r}\n"
-    program += READ + "print('pynvml' in sys.modules)"
+    program += READ + "print('autogpu._vendor.pynvml' in sys.modules)"
     with machine(Gpu(), Gpu()) as server:
         begun_s = time.monotonic()
         done = server.run([sys.executable, "-c", program, "30"])

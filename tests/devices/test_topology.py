@@ -68,7 +68,7 @@ def test_where_python_is_embedded_a_thread_reads_it(tmp_path):
 # Reads the GPUs, and asks what connects them when it is told to.
 IN_STEPS = """
 import json, sys, threading
-import pynvml
+from autogpu._vendor import pynvml
 from autogpu.devices import nvml
 
 ask, lock, told = pynvml.nvmlDeviceGetP2PStatus, threading.Lock(), []

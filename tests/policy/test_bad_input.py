@@ -280,7 +280,7 @@ def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
     resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
     assert resolved.policy.count == 3
     assert [*map(str, resolved.problems)] == [
-        f"{FILE} can't be read: the package tomli is not installed; this file is ignored"
+        f"{FILE} can't be read: this Python has no parser for TOML; this file is ignored"
     ]
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
-    {"errors", "frozen", "variables", "atomic_file", "text"},
+    {"errors", "frozen", "variables", "atomic_file", "text", "_vendor"},
     {"process", "stderr", "caps", "ray_tasks"},
     {"uncaught", "users", "snippet", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
