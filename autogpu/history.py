@@ -196,9 +196,7 @@ class KnownNeed(Value):
 class ThisRun:
     """The run of this process. Runs with the same script, number of ranks and GPU model belong to the same job."""
 
-    def __init__(
-        self, policy: Policy, environ: Mapping[str, str], grant: Grant, *, is_launched: bool = False
-    ) -> None:
+    def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant, *, is_launched: bool = False) -> None:
         """Read ``sys.argv``, which the script may change later, and nothing else.
 
         Args:

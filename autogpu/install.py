@@ -36,11 +36,11 @@ PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
 
-# What makes Python load the hook, by method; the last one written is what switches it on.
-STARTERS: Mapping[str, tuple[str, ...]] = {
+# By method: the file of the hook, and those that make Python load it. They are written last.
+METHODS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
-    "pth": (START, PTH),
-    "sitecustomize": (SITECUSTOMIZE,),
+    "pth": (HOOK, (START, PTH)),
+    "sitecustomize": (SITECUSTOMIZE, (SITECUSTOMIZE,)),
 }
 
 NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -182,19 +182,26 @@ def template_folder() -> Path:
     return inside if inside.is_dir() else package.parent / inside.name
 
 
+def run_folder() -> Path:
+    """The folder that `autogpu run` puts on PYTHONPATH: nothing but a sitecustomize.py can be imported from it."""
+    return template_folder() / "run"
+
+
 def template_file(templates: Path, name: str) -> Path:
     """The template of a file, in autogpu's wheel under a name that neither Python nor an auditor takes for a switch."""
+    if name == SITECUSTOMIZE:
+        return run_folder() / name
     return templates / (name if name.endswith(".py") else f"{name}.txt")
 
 
 def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
     templates = template_folder()
-    hook, starters = (
-        {folder / name: template_file(templates, name).read_bytes() for name in names}
-        for names in ((STEPS, HOOK), STARTERS[method])
-    )
-    return {**hook, **_distribution(folder, {**hook, **starters}), **starters}
+    hook, starters = METHODS[method]
+    files = {name: template_file(templates, name).read_bytes() for name in (STEPS, hook, *starters)}
+    inert = {folder / name: content for name, content in files.items() if name not in starters}
+    switches = {folder / name: files[name] for name in starters}
+    return {**inert, **_distribution(folder, {**inert, **switches}), **switches}
 
 
 def _files_of_ours(folder: Path) -> tuple[Path, ...]:
@@ -230,6 +237,11 @@ def _remove_all(folder: Path) -> tuple[Path, ...]:
         with suppress(OSError):  # not empty: others use it
             made.rmdir()
     return found
+
+
+def hook_in(folder: Path) -> Path:
+    """The file of the hook in a folder in which it is installed."""
+    return next((folder / hook for hook, _ in METHODS.values() if has_marker(folder / hook)), folder / HOOK)
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
@@ -305,7 +317,7 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
         fresh.pop("PYTHONPATH", None)
     start = fresh_start(executable, fresh)
-    hook = folder / HOOK
+    hook = folder / METHODS[method][0]
     if start.hook is None or start.hook.resolve() != hook.resolve():
         first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
         seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")

@@ -198,7 +198,11 @@ def documents() -> dict[str, str]:
     security = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     before, begin, rest = security.partition("<!-- start-up files -->\n")
     _, end, after = rest.partition("<!-- end of start-up files -->\n")
+    hook = (ROOT / "sitecustomize_template" / install.HOOK).read_text(encoding="ascii")
+    sitecustomize = (ROOT / "sitecustomize_template" / "run" / install.SITECUSTOMIZE).read_text(encoding="ascii")
+    _, mark, rest = sitecustomize.partition(f"\n\n# The text above is that of {install.HOOK};")
     return {
+        "sitecustomize_template/run/sitecustomize.py": hook + mark + rest,
         "autogpu.toml.example": example(),
         "docs/policy.md": page(texts),
         "docs/autogpu.schema.json": schema(texts),

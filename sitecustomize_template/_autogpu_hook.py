@@ -1,12 +1,14 @@
 # autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
-"""The finder of autogpu: it notices the import of a framework, and leaves what then happens to the file beside it.
+"""The finder of autogpu: it notices the import of a framework, and leaves what then happens to _autogpu_steps.py.
 
-Every Python start of the environment runs this file, so it imports only ``sys``, defines no class (the module itself
-is the finder in ``sys.meta_path``) and no function more than it needs: Python loads each of them at every start.
-Nothing else happens before a framework is imported. ``AUTOGPU=0`` in the environment switches it off.
+As _autogpu_hook.py it lies where an environment has its packages, and a .pth or .start file imports it. The
+sitecustomize.py of a folder on PYTHONPATH begins with the same text, which therefore parses on Python 2.
+
+Every Python start runs this file, so it imports only ``sys``, defines no class (the module itself is the finder in
+``sys.meta_path``) and no function more than it needs: Python loads each of them at every start. Nothing else happens
+before a framework is imported. ``AUTOGPU=0`` in the environment switches it off.
 """
 
-# ruff: noqa: ANN001, ANN202  (annotations would have to be evaluated at every start)
 import sys
 
 # The top-level modules whose import matters: those of autogpu/frameworks/__init__.py.
@@ -21,31 +23,44 @@ started_with = sys.modules["os"].environ.get("CUDA_VISIBLE_DEVICES")
 started_path = tuple(sys.path)
 
 # Frameworks that were imported before.
-too_late = sys.modules.keys() & frameworks
+too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
-# This module, and what it asks when a framework is imported, of the file beside it.
+# This module, and what it asks when a framework is imported, of the other file.
 this = sys.modules[__name__]
 find = None
+
+# Folders on PYTHONPATH that bring autogpu to a Python whose environment has none; where theirs has the other file.
+folders = places = ()
 
 
 def install():
     """Put this module into ``sys.meta_path``, once, however often start-up files name it."""
+    global frameworks
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") == __name__:
             return
     sys.meta_path.insert(0, this)
+    # posix.environ is a plain dictionary; reading os.environ takes ten times as long.
+    environ = getattr(sys.modules.get("posix"), "environ", {})
+    # In a worker process of Ray, autogpu tells the programs that a task starts what Ray assigned to the task.
+    if b"RAY_RAYLET_PID" in environ:
+        frameworks += ("ray",)
+    # If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now: it leaves the list in the
+    # environment of C, where only CUDA reads it. "torch." is not a module; the name only makes find_spec load the file.
+    if environ.get(b"AUTOGPU_ORIG_WRITTEN"):
+        find_spec("torch.")
 
 
 def find_spec(fullname, path=None, target=None):
     """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
-    global __path__, frameworks, find
-    if fullname.partition(".")[0] not in frameworks:
+    global __path__, frameworks, folders, find
+    if fullname.partition(".")[0] not in frameworks and (fullname != "autogpu" or not folders):
         return None
     if find is None:
         try:
-            # A package's path, so that Python looks for the file beside this one and nowhere else; and the name is
+            # A package's path, so that Python looks for the file there and nowhere else; and the name is
             # taken back, since a script may have emptied sys.modules or imported this file once more.
-            __path__ = [sys.modules["os"].path.dirname(__file__)]
+            __path__ = places or [sys.modules["os"].path.dirname(__file__)]
             sys.modules[__name__] = this
             from _autogpu_hook._autogpu_steps import find
         except Exception as error:
@@ -56,19 +71,13 @@ def find_spec(fullname, path=None, target=None):
                 # A signal handler of the script has come in between.
                 raise
             # The file is missing or broken: imports go on as if this one were not here either.
-            frameworks = ()
+            if folders:
+                sys.stderr.write("autogpu: not applied: " + folders[0] + " is incomplete, or not only its owner's\n")
+            frameworks = folders = ()
             return None
     return find(fullname, path, target)
 
 
 # On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.
-install()
-
-# If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now: it leaves the list in the
-# environment of C, where only CUDA reads it. "torch." is not a module; the name only makes find_spec load the file.
-# posix.environ is a plain dictionary; reading os.environ takes ten times as long.
-if getattr(sys.modules.get("posix"), "environ", {}).get(b"AUTOGPU_ORIG_WRITTEN"):
-    find_spec("torch.")
-# In a worker process of Ray, autogpu tells the programs that a task starts what Ray assigned to the task.
-if b"RAY_RAYLET_PID" in getattr(sys.modules.get("posix"), "environ", ()):
-    frameworks += ("ray",)
+if __name__ == "_autogpu_hook":
+    install()

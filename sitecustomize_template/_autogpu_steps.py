@@ -1,11 +1,14 @@
 # autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
 """Two steps of autogpu around the import of a framework, one before its body and one after.
 
-Loaded by the finder in _autogpu_hook.py, as a part of it and from beside it, when the first framework is imported.
+Loaded by the finder in _autogpu_hook.py, as a part of it, when the first framework is imported.
+
+What this file and a package of another version rely on, and no later version changes: the functions ``before_import``
+and ``after_import`` of ``autogpu.activation``, and their two arguments. ``errors.raise_if_from_script`` may be missing.
 """
 
-# ruff: noqa: ANN001, ANN202  (as in _autogpu_hook.py)
 import sys
+from importlib.machinery import PathFinder
 
 import _autogpu_hook as hook
 
@@ -18,6 +21,8 @@ left_alone = set(hook.too_late)
 
 def find(fullname, path, target):
     """Find a framework for the hook; a part of one is left to the finders after it."""
+    if fullname == "autogpu":
+        return find_package()
     if fullname not in hook.frameworks:
         notice_bypass(fullname.partition(".")[0])
         return None
@@ -126,29 +131,48 @@ def exec_module(loader, module):
         take_step("after_import", name, module)
 
 
+def is_package(spec):
+    """It is autogpu's package, and not another module or folder of that name."""
+    folders = list((spec and spec.submodule_search_locations) or ())
+    return bool(folders) and PathFinder.find_spec("autogpu.activation", folders) is not None
+
+
+def find_package():
+    """Find autogpu in the folder that brought this hook, if no other finder has a module of that name."""
+    for finder in list(sys.meta_path) if hook.folders else ():
+        found = finder is not hook.this and hasattr(finder, "find_spec") and finder.find_spec("autogpu", None)
+        # A folder that happens to have the name, as that of a clone, has no origin.
+        if found and found.origin is not None:
+            return None
+    path = sys.modules["os"].path
+    for folder in hook.folders:
+        # That of a host has it in its private part. That of `autogpu run` is two folders below it in a clone of
+        # autogpu, and three where it is installed.
+        for place in (folder + "/autogpu-private", folder + "/../..", folder + "/../../.."):
+            spec = PathFinder.find_spec("autogpu", [path.normpath(place)])
+            if is_package(spec):
+                return spec
+    return None
+
+
 def import_package():
-    """Import autogpu from where packages are installed; returns why not, ``""`` if it is gone, ``None`` if it is there.
+    """Import autogpu from where packages are installed, or from the folder that brought this hook.
 
-    Never a module of that name that the script has beside it, which is not ours to run.
+    Never a module of that name that the script has beside it, which is not ours to run. Returns why it can't be
+    imported, ``""`` if it is gone, and ``None`` if it is there.
     """
-    from importlib.machinery import PathFinder
-
-    def is_package(spec):
-        folders = list((spec and spec.submodule_search_locations) or ())
-        return bool(folders) and PathFinder.find_spec("autogpu.activation", folders) is not None
-
     loaded = sys.modules.get("autogpu")
     found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
     places = ("site-packages", "dist-packages")
     installed = (entry for entry in sys.path if entry in hook.started_path or str(entry).endswith(places))
-    for spec in (PathFinder.find_spec("autogpu", [entry]) for entry in installed):
-        if is_package(spec):
-            break
-    else:
-        # Or found by other means than the path, as an editable install is.
-        return None if found is None or found.origin is None else ""
-    if not is_package(found):
+    specs = (PathFinder.find_spec("autogpu", [entry]) for entry in installed)
+    spec = next(filter(is_package, specs), None) or find_package()
+    is_elsewhere = found is not None and found.origin is not None and not is_package(found)
+    if is_elsewhere and (spec or hook.folders):
         return "the script has an autogpu of its own, which hides the package"
+    if spec is None:
+        # Or found by other means than the path, as an editable install is.
+        return "" if found is not None and found.origin is not None else None
     if loaded is None:
         from importlib.util import module_from_spec
 
@@ -188,7 +212,7 @@ def take_step(step, framework, value):
             raise
         # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
         # behind imports as a namespace, which has no path either.
-        is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path
+        is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path and not hook.folders
         give_up(framework, "" if is_gone else repr(error))
 
 

@@ -16,7 +16,7 @@ import click
 from autogpu import frameworks
 from autogpu import install as installing
 from autogpu.errors import InstallError
-from autogpu.install import HOOK, STARTERS, ActiveEnvironment
+from autogpu.install import METHODS, ActiveEnvironment
 from autogpu.policy.sources import working_directory
 from autogpu.snippet import run_snippet
 from autogpu.text import printable
@@ -59,7 +59,7 @@ Examples:
 )
 @click.option(
     "--method",
-    type=click.Choice(("auto", *STARTERS)),
+    type=click.Choice(("auto", *METHODS)),
     default="auto",
     show_default=True,
     help="What loads the hook: a .pth file with a .start file beside it (for Python 3.15 and later), or a "
@@ -91,10 +91,10 @@ def _what_was_done(folder: Path, written: Sequence[Path]) -> Iterator[str]:
     if not written:
         yield f"Everything was in place in {folder}."
     if installing.is_site_dir(folder):
-        yield f"A fresh {installing.NAME} loads {folder / HOOK}."
+        yield f"A fresh {installing.NAME} loads {installing.hook_in(folder)}."
         yield "From now on, scripts of this environment get their GPU from autogpu."
     else:
-        yield f"A fresh {installing.NAME} with {folder} on PYTHONPATH loads {folder / HOOK}."
+        yield f"A fresh {installing.NAME} with {folder} on PYTHONPATH loads {installing.hook_in(folder)}."
         yield "Scripts of this environment get their GPU from autogpu if they are started with this variable:"
         yield f'  export PYTHONPATH={shlex.quote(str(folder))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 

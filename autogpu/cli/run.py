@@ -13,10 +13,11 @@ from typing import Callable, Mapping, NoReturn, Sequence
 import click
 
 from autogpu.acquire import acquire, script_name
+from autogpu.cli.reach import why_not_reached
 from autogpu.cli.request import NoDriver, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
-from autogpu.install import template_folder
+from autogpu.install import run_folder
 from autogpu.lease import GaveUp
 from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
@@ -58,7 +59,10 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # In front of what is there; an empty element would mean the working directory.
-    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(template_folder()), environ.get("PYTHONPATH", "")]))
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(run_folder()), environ.get("PYTHONPATH", "")]))
+    unreached = "" if is_held or not resolved.policy.enabled else why_not_reached(command, environ)
+    if unreached and resolved.policy.level != "quiet":
+        say(f"{printable(command_name(command))} runs without autogpu: {unreached}")
     if is_held and not resolved.policy.enabled:
         say(f"nothing is held: autogpu is switched off by {resolved.settings['enabled'].origin}")
     if not is_held or not resolved.policy.enabled:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from autogpu.install import template_folder
+from autogpu.install import run_folder
 from autogpu.text import counted
 from demo.lab.scene import PEOPLE
 from demo.lab.stage import JOB, ROOT, started_stage
@@ -106,7 +106,7 @@ def _write_shell(home: Path, python: Path) -> Path:
     (home / ".labrc").write_text(RC.format(commands=commands), encoding="utf-8")
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in os.environ.items())
     shell = home.parent / "shell"
-    hook, quoted_home = shlex.quote(str(template_folder())), shlex.quote(str(home))
+    hook, quoted_home = shlex.quote(str(run_folder())), shlex.quote(str(home))
     script = SHELL.format(exports=exports, commands=commands, hook=hook, home=quoted_home)
     shell.write_text(script, encoding="utf-8")
     shell.chmod(0o755)

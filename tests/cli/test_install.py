@@ -181,4 +181,4 @@ def test_target_is_named_with_the_variable_that_makes_python_read_it(tmp_path, b
     (line,) = [line for line in made.stdout.splitlines() if "export PYTHONPATH=" in line]
     shown = f'{line}; "$0" -c "{LOOK}"; printf %s "$PYTHONPATH"'
     done = run("sh", "-c", shown, sys.executable, **({"PYTHONPATH": before} if before else {}))
-    assert done.stdout == f"['{target}/_autogpu_hook.py']\n" + ":".join(filter(None, [str(target), before]))
+    assert done.stdout == f"['{target}/sitecustomize.py']\n" + ":".join(filter(None, [str(target), before]))

@@ -65,7 +65,7 @@ def env(request):
     if is_debian and not (DEBIAN.exists() and list(Path("/usr/lib").glob("python3.*/sitecustomize.py"))):
         pytest.skip("needs Debian's or Ubuntu's own Python, which has a sitecustomize")
     # The dependencies stay in the cache; the wheel, which changes with each edit, is put into them here.
-    requirements = ("click", "nvidia-ml-py", "pip", "rich", "tomli; python_version < '3.11'")
+    requirements = ("click", "nvidia-ml-py", "pip", "rich")
     base = DEBIAN if is_debian else environments.interpreter(request.param)
     python = environments.environment(base, requirements, with_autogpu=False, name="start-up files")
     made = Env(python, environments.site_packages(python), is_debian)
@@ -80,7 +80,7 @@ def env(request):
 def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself():
     with zipfile.ZipFile(str(environments.wheel())) as wheel:
         names = wheel.namelist()
-        modules = ("_autogpu_hook.py", "_autogpu_steps.py", "sitecustomize.py")
+        modules = ("_autogpu_hook.py", "_autogpu_steps.py", "run/sitecustomize.py")
         for name in (*modules, "autogpu.pth.txt", "autogpu.start.txt"):
             assert wheel.read(f"autogpu/sitecustomize_template/{name}") == (TEMPLATES / name).read_bytes()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"autogpu"}
@@ -129,7 +129,8 @@ def test_every_method_works_and_is_undone_also_by_pip(env):
     before = tree(env.site_packages)
     for method in ("pth",) if env.debian else ("sitecustomize", "pth"):
         env.autogpu("install", "--method", method)
-        assert env.hooks() == f"['{env.site_packages / '_autogpu_hook.py'}'] []"
+        hook = {"pth": "_autogpu_hook.py", "sitecustomize": "sitecustomize.py"}[method]
+        assert env.hooks() == f"['{env.site_packages / hook}'] []"
         names = {path.name for path in env.site_packages.iterdir()}
         ours = {"pth": {"autogpu.start", "autogpu.pth"}, "sitecustomize": {"sitecustomize.py"}}
         assert names & set().union(*ours.values()) == ours[method]
@@ -160,11 +161,11 @@ def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env, tmp_path):
     target = tmp_path / "my lib"
     target.mkdir()
     said = env.autogpu("install", "--target", str(target)).stdout
-    assert f"with {target} on PYTHONPATH loads {target / '_autogpu_hook.py'}." in said
+    assert f"with {target} on PYTHONPATH loads {target / 'sitecustomize.py'}." in said
     assert said.endswith(f"To undo: {env.python} -m autogpu uninstall --target '{target}'\n")
     look = f"{LOOK}; print(getattr(sys.modules.get('sitecustomize'), '__file__', None))"
     loaded, sitecustomize = env.run("-c", look, PYTHONPATH=str(target)).stdout.splitlines()
-    assert loaded == f"['{target / '_autogpu_hook.py'}'] []"
+    assert loaded == f"['{target / 'sitecustomize.py'}'] []"
     # Debian's own has run in our place; elsewhere ours stays alone.
     assert sitecustomize.startswith("/usr/lib" if env.debian else str(target))
     env.autogpu("uninstall", "--target", str(target))

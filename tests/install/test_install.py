@@ -57,10 +57,12 @@ def start(code, *pythonpath):
 def test_plan_ends_with_what_switches_on():
     folder = Path("/env")
     info = folder / f"autogpu_autoload-{autogpu.__version__}.dist-info"
-    first = [folder / "_autogpu_steps.py", folder / "_autogpu_hook.py"]
-    first += [info / name for name in ("INSTALLER", "METADATA", "WHEEL", "RECORD")]
-    assert list(installing.plan_install(folder, "pth")) == [*first, folder / "autogpu.start", folder / "autogpu.pth"]
-    assert list(installing.plan_install(folder, "sitecustomize")) == [*first, folder / "sitecustomize.py"]
+    steps, hook, *switches = (
+        folder / name for name in ("_autogpu_steps.py", "_autogpu_hook.py", "autogpu.start", "autogpu.pth")
+    )
+    listed = [info / name for name in ("INSTALLER", "METADATA", "WHEEL", "RECORD")]
+    assert list(installing.plan_install(folder, "pth")) == [steps, hook, *listed, *switches]
+    assert list(installing.plan_install(folder, "sitecustomize")) == [steps, *listed, folder / "sitecustomize.py"]
 
 
 def test_record_holds_the_hash_of_every_file(folder):
@@ -87,7 +89,7 @@ def test_the_hook_is_compiled_for_the_starts_that_follow_however_this_shell_has_
     here = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "elsewhere"), "PYTHONOPTIMIZE": "2"}
     installing.install(folder, environ={**os.environ, **here})
     tag = sys.implementation.cache_tag
-    names = {f"{name}.{tag}.pyc" for name in ("_autogpu_hook", "_autogpu_steps", "sitecustomize")}
+    names = {f"{name}.{tag}.pyc" for name in ("_autogpu_steps", "sitecustomize")}
     assert {path.name for path in folder.rglob("*.pyc")} == names
     assert not (folder / "elsewhere").exists()
 
@@ -139,7 +141,7 @@ def test_upgrade_replaces_what_an_earlier_version_wrote(folder):
     assert linked.read_bytes() == b"# autogpu start-up file, version 0.\n"
 
 
-@pytest.mark.parametrize("name", ["sitecustomize.py", "_autogpu_hook.py"])
+@pytest.mark.parametrize("name", ["sitecustomize.py", "_autogpu_steps.py"])
 @pytest.mark.parametrize(
     "text",
     ["print('mine')\n", "import os\n# Runs before the autogpu start-up file.\n"],
@@ -164,7 +166,7 @@ def test_files_that_an_installer_brought_are_left_to_it(folder, installer):
         (info / "INSTALLER").unlink()
     before = tree(folder)
     assert (installing.install(folder), tree(folder)) == ((), before)
-    with (folder / installing.HOOK).open("a") as hook:
+    with (folder / installing.SITECUSTOMIZE).open("a") as hook:
         hook.write("# of another version\n")
     before = tree(folder)
     for action in (installing.install, installing.uninstall):
@@ -180,8 +182,8 @@ def test_what_does_not_prove_itself_is_taken_away_but_for_what_was_there_already
         installing.install(folder)
     before = tree(folder)
     if earlier == "another":
-        (folder / installing.HOOK).write_bytes(b"# autogpu start-up file, version 0.\n")
-    with pytest.raises(InstallError, match=r"did not load .*_autogpu_hook.py: .* ended with status 1"):
+        (folder / installing.STEPS).write_bytes(b"# autogpu start-up file, version 0.\n")
+    with pytest.raises(InstallError, match=r"did not load .*sitecustomize.py: .* ended with status 1"):
         installing.install(folder, executable=shutil.which("false"))
     assert tree(folder) == (before if earlier == "the-same" else {})
 
@@ -228,9 +230,9 @@ def test_error_of_the_hidden_one_is_reported_as_python_does(folder, hidden, text
     assert ran.stderr == f"Error in sitecustomize; set PYTHONVERBOSE for traceback:\n{said}\n"
 
 
-def test_sitecustomize_without_its_hook_is_silent(folder):
+def test_sitecustomize_without_its_second_file_starts_silently(folder):
     installing.install(folder)
-    (folder / installing.HOOK).unlink()
+    (folder / installing.STEPS).unlink()
     shutil.rmtree(str(folder / "__pycache__"))
     ran = start("pass", folder)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -1,0 +1,95 @@
+"""`autogpu run` serves the Pythons of other environments; of one that it can't serve it says why."""
+
+import os
+import subprocess
+
+import pytest
+
+from autogpu.cli.reach import why_not_reached
+from tests.cli.conftest import AUTOGPU
+from tests.conftest import each_python
+from tests.hook import throwaway
+from tests.support.environments import ROOT, interpreter
+
+IGNORES = "-{} makes Python ignore PYTHONPATH"
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Interpreters that are never started, and entry scripts as installers write them."""
+    for name in ("python3.12", "python3.6", "pythonic"):
+        (tmp_path / name).write_bytes(b"\x7fELF")
+    (tmp_path / "python").symlink_to("python3.12")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "python").symlink_to("../python3.6")
+    lines = {"tool": f"#!{tmp_path}/python", "pipx-tool": f"#!{tmp_path}/python -sE", "by-env": "#!/usr/bin/env python"}
+    for name, line in lines.items():
+        (tmp_path / name).write_text(f"{line}\n")
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            file.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("python train.py -E", ""),
+        ("python -u -B train.py", ""),
+        ("python -E train.py", IGNORES.format("E")),
+        ("python -uI train.py", IGNORES.format("I")),
+        ("python -WE -XE -W E train.py", ""),
+        ("python -mE -E", ""),
+        ("python -c E -E", ""),
+        ("python -S train.py", "-S keeps Python from reading start-up files"),
+        ("python3.6 train.py", "python3.6 is older than Python 3.7"),
+        ("old/python train.py", "python3.6 is older than Python 3.7"),
+        ("tool --fast -E", ""),
+        ("by-env -E", ""),
+        ("pipx-tool", IGNORES.format("E")),
+        ("pythonic -E", ""),
+        ("gone -E", ""),
+    ],
+)
+def test_why_a_command_runs_without_autogpu(programs, command, why):
+    first, *others = command.split()
+    named = [str(programs / first) if "/" in first else first, *others]
+    assert why_not_reached(named, {"PATH": str(programs)}) == why
+
+
+# What a script of an environment without autogpu can import, and what autogpu itself read there.
+LOOK = """
+import importlib.util, sys
+print([name for name in ("pynvml", "tomli", "click", "rich", "autogpu", "_autogpu_steps", "_autogpu_hook")
+       if importlib.util.find_spec(name) is not None])
+import tensorflow
+import autogpu.policy, pathlib, os
+here = pathlib.Path.cwd()
+resolved = autogpu.policy.resolve(os.environ, script=here / "x.py", working_directory=here)
+print(resolved.policy.count, [str(problem) for problem in resolved.problems], autogpu.__file__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", each_python())
+def test_a_python_of_another_environment_has_autogpu_and_its_policy_file(version, tmp_path):
+    subprocess.run(
+        [str(interpreter(version)), "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60
+    )
+    throwaway.write(tmp_path, {"look.py": LOOK, "tensorflow.py": "", "autogpu.toml": "[select]\ncount = 3\n"})
+    command = [*AUTOGPU, "run", "--", str(tmp_path / "env" / "bin" / "python"), "-W", "error", "look.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    importable = "['autogpu', '_autogpu_hook']"
+    assert done.stdout.splitlines() == [importable, f"3 [] {ROOT / 'autogpu' / '__init__.py'}"], done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_command_that_runs_without_autogpu_is_one_line_and_runs(tmp_path):
+    command = [*AUTOGPU, "run", "--", "python3.11", "-I", "-c", "print('ran')"]
+    path = f"{interpreter('3.11').parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = "autogpu: python3.11 runs without autogpu: -I makes Python ignore PYTHONPATH\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", said)
