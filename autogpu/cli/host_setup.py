@@ -12,10 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from autogpu.atomic_file import write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
+from autogpu.host import hook_folder
+from autogpu.host import setup as all_pythons
 from autogpu.lease import LeaseUnavailable, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
@@ -67,6 +70,7 @@ class Host:
     """This system; for tests one that is below ``root`` and theirs. Raises InstallError where it is no Linux."""
 
     def __init__(self, root: Path = Path("/"), owner_uid: int = 0) -> None:
+        self.root = root
         self.owner_uid = owner_uid
         programs = [path for path in map(root.joinpath, _PROGRAMS) if path.is_file()]
         # systemd-tmpfiles, where systemd is what has booted. Source: sd_booted(3).
@@ -77,9 +81,9 @@ class Host:
             what = f"this is no Linux system: it has no folder {self.folder.parent}"
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
-    def parts(self) -> tuple[Part, Part, Part]:
-        """The file that makes the lease folder at boot, that folder, and the policy."""
-        return (self._boot(), self._folder(), self._policy())
+    def parts(self) -> list[Part]:
+        """The file that makes the lease folder at boot, that folder, the policy, and the folder of the host's hook."""
+        return [self._boot(), self._folder(), self._policy(), *self._hook()]
 
     def _boot(self) -> Part:
         if self.program is None:
@@ -99,6 +103,16 @@ class Host:
             return Part(self.folder)
         problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not a sticky folder of root"
         return Part(self.folder, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
+
+    def _hook(self) -> list[Part]:
+        """Nothing if no run with --all-pythons has made it, which is a choice."""
+        link = self.root / hook_folder.LINK.relative_to("/")
+        found = hook_folder.examine(link, self.owner_uid)
+        if found is None:
+            return []
+        problem = found.problem and f"is broken: {found.problem}"
+        remedy = f"To build it anew: {host_setup_command(sudo())} --all-pythons"
+        return [Part(link, problem, problem and remedy)]
 
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # which is a choice
@@ -121,10 +135,8 @@ def setup(host: Host) -> list[str]:
 
     An InstallError says that it may not, or what is there and wrong, and has changed nothing.
     """
-    if os.geteuid() != host.owner_uid:
-        what = "host-setup writes below /etc and /run, which only root may"
-        raise InstallError(what, remedy=host_setup_command("sudo "))
-    boot, folder, policy = host.parts()
+    _need_root(host, "host-setup")
+    boot, folder, policy, *_ = host.parts()
     if folder.problem and not folder.will_be_made:
         remedy = f"make it one (chown root, chmod 1777) or move it away, and run {host_setup_command(sudo())}"
         raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
@@ -136,6 +148,12 @@ def setup(host: Host) -> list[str]:
     if policy.will_be_made:
         done.append(_write(policy.path, policy_text()))
     return done
+
+
+def _need_root(host: Host, command: str) -> None:
+    if os.geteuid() != host.owner_uid:
+        what = f"{command} writes below /etc and /run, which only root may"
+        raise InstallError(what, remedy=f"{host_setup_command('sudo ')}{command[len('host-setup') :]}")
 
 
 def _write(path: Path, content: bytes) -> str:
@@ -169,6 +187,8 @@ def _make_folder(host: Host) -> str:
     epilog="""\b
 Examples:
   sudo $(command -v autogpu) host-setup
+  sudo $(command -v autogpu) host-setup --all-pythons
+  autogpu host-setup --all-pythons --print
   autogpu host-setup --check""",
 )
 @click.option(
@@ -178,28 +198,86 @@ Examples:
     help="Change nothing, which needs no root; exit status 0 if all is in place, else 1.",
 )
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
-def host_setup(is_check: bool, is_print: bool) -> int:
+@click.option(
+    "--all-pythons",
+    "is_for_all",
+    is_flag=True,
+    help="Also give autogpu to every Python of this host, with nothing installed in its environments.",
+)
+@click.option(
+    "--python",
+    "named",
+    multiple=True,
+    metavar="PATH",
+    help="With --all-pythons: one more base Python, which root runs once. Repeatable.",
+)
+@click.option("--undo", "is_undo", is_flag=True, help="Give every file back as it was before.")
+def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[str, ...], is_undo: bool) -> int:
     """Give all users of this host one folder to coordinate in. For its administrator.
 
     Writes a file for tmpfiles.d, from which /run/autogpu is made at every boot, makes that folder now, and
     proposes a policy for the host in /etc/autogpu/autogpu.toml, in which nothing is set. Running it twice
     changes nothing. Jobs that are running are not disturbed.
+
+    With --all-pythons it also builds /usr/local/lib/autogpu, puts that folder on the PYTHONPATH of all users, and
+    adds a start-up file to the Pythons that it finds. Root and services of the system are left out. A user turns
+    autogpu off by AUTOGPU=0, or by enabled = false in a policy file.
     """
-    if is_check and is_print:
-        raise click.UsageError("--check and --print exclude each other")
+    chosen = [name for name, is_on in (("--check", is_check), ("--print", is_print), ("--undo", is_undo)) if is_on]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
+    if named and not is_for_all:
+        raise click.UsageError("--python goes with --all-pythons")
     host = Host()
+    if is_undo:
+        click.echo("\n".join(_undo(host) or ["There is nothing to undo."]))
+        return 0
     if is_print:
         for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
             click.echo(f"# {path}\n{content.decode()}")
         click.echo(f"# then run: systemd-tmpfiles --create {host.tmpfiles}")
+        if is_for_all:
+            planned = all_pythons.plan(host.root, named, host.owner_uid)
+            click.echo("\n".join(["", *all_pythons.preview(planned), *(f"# {line}" for line in planned.left_out)]))
         return 0
     done = [] if is_check else setup(host)
+    if is_for_all and not is_check:
+        done += _give_to_all_pythons(host, named)
     parts = host.parts()
     click.echo("\n".join((*done, *_state(parts, is_check))))
+    if is_for_all and not is_check:
+        click.echo("From their next login on, the Pythons of all users have autogpu. Set PYTHONPATH yourself for:")
+        for place, recipe in all_pythons.RECIPES.items():
+            click.echo(f"  {place:20}{recipe}")
     return int(is_check and any(part.problem and part.is_required for part in parts))
 
 
-def _state(parts: tuple[Part, Part, Part], is_check: bool) -> list[str]:
+def _give_to_all_pythons(host: Host, named: tuple[str, ...]) -> list[str]:
+    with Console(stderr=True).status("looking for the Pythons of this host") as shown:
+        planned = all_pythons.plan(host.root, named, host.owner_uid)
+        done = all_pythons.set_up(planned, shown.update)
+    return [*done, *planned.left_out]
+
+
+def _undo(host: Host) -> list[str]:
+    """Take away what root's runs have written; a file that the administrator has changed since stays, and is named."""
+    _need_root(host, "host-setup --undo")
+    done = all_pythons.undo(host.root, host.owner_uid)
+    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+        with suppress(FileNotFoundError):
+            if path.read_bytes() != content:
+                done.append(f"{path} stays: it is not as it was written")
+                continue
+            path.unlink()
+            done.append(f"removed {path}")
+    with suppress(OSError):  # it does not exist, or has something else in it
+        host.policy.parent.rmdir()
+    if host.folder.exists():
+        done.append(f"{host.folder} stays until the next boot: running jobs use it")
+    return done
+
+
+def _state(parts: list[Part], is_check: bool) -> list[str]:
     lines = []
     for part in parts:
         if part.problem or is_check:
@@ -209,7 +287,7 @@ def _state(parts: tuple[Part, Part, Part], is_check: bool) -> list[str]:
     wanting = [part for part in parts if part.problem and part.is_required]
     if any(part.will_be_made for part in wanting):
         return [*lines, f"To set it up: {host_setup_command(sudo())}"]
-    boot, _, _ = parts
+    boot, *_ = parts
     if not wanting and boot.problem:
         lines.append(f"{HOST_FOLDER} is in place until the next boot; what makes it again is not in place.")
     elif not wanting:

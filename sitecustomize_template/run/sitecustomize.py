@@ -92,6 +92,9 @@ def serve():
     global __file__, __name__, places
     os = sys.modules["os"]
     folder = os.path.dirname(__file__)
+    if __name__ == "_autogpu_host":
+        # This file again, in the private part: a base Python's own sitecustomize has imported it.
+        folder = os.path.dirname(folder)
     try:
         # A host's is a link, which an upgrade points elsewhere: this process keeps to the version it began with.
         folder = os.path.join(os.path.dirname(folder), os.readlink(folder))

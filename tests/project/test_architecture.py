@@ -20,7 +20,8 @@ ROWS = (
     {"allocation", "status", "install"},
     {"out_of_memory"},
     {"frameworks"},
-    {"activation", "doctor"},
+    {"activation", "host"},
+    {"doctor"},
     {"cli"},
     {"__main__"},
 )

@@ -1,0 +1,292 @@
+"""The folder that gives autogpu to every Python of a host.
+
+A new version is built beside the old one, and a link is pointed to it by one rename::
+
+    /usr/local/lib/autogpu -> autogpu-0.1.0-5be6f3a0
+      sitecustomize.py        all that can be imported from the folder on PYTHONPATH: the hook
+      autogpu-private/        a name with a hyphen can't be imported
+        _autogpu_steps.py  _autogpu_host.py  autogpu/  host.json
+
+The folder has the compiled files of each Python that was found, because its users can't write them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Callable, Iterator, Mapping, Sequence
+
+import autogpu
+from autogpu.devices import nvml
+from autogpu.errors import InstallError
+from autogpu.frozen import Value, replace
+from autogpu.host.pythons import BasePython
+from autogpu.install import SITECUSTOMIZE, STEPS, template_file, template_folder
+from autogpu.lease import locks
+
+LINK = Path("/usr/local/lib/autogpu")
+PRIVATE = "autogpu-private"
+
+# The hook again, under the name by which the sitecustomize of a base Python imports it.
+HOOK_OF_BASE_PYTHONS = "_autogpu_host.py"
+_RECORD = "host.json"
+
+# What only commands need; the folder has none.
+_LEFT_OUT = ("cli", "doctor", "host", "status", "sitecustomize_template", "install.py")
+
+# One process compiles for all levels of optimization. The files hold no time of their source, which is never checked.
+_COMPILE = """
+import compileall, py_compile, sys
+folder, shown = sys.argv[1:]
+mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+sys.exit(not all(
+    compileall.compile_dir(folder, ddir=shown, quiet=1, optimize=level, invalidation_mode=mode) for level in (0, 1, 2)
+))
+"""
+_COMPILE_DEADLINE_S = 600.0
+
+# A hanging server would stop every Python of the host.
+_OF_A_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p"}
+
+
+class HookFolder(Value):
+    """What a link leads to.
+
+    Attributes:
+        folder: The folder of one version.
+        version: Of autogpu; ``""`` if the folder is broken.
+        tags: The Pythons for which it has compiled files, such as ``"cpython-311"``.
+        base_files: The sitecustomize files of base Pythons that were written with it.
+        problem: Why it does not serve, or may serve something else than was built; ``""`` if it is whole.
+    """
+
+    folder: Path
+    version: str = ""
+    tags: Sequence[str] = ()
+    base_files: Sequence[str] = ()
+    problem: str = ""
+
+
+def sources() -> dict[str, bytes]:
+    """The files of the folder before any is compiled, keyed by their place in it.
+
+    Raises:
+        InstallError: There is no pynvml to take along.
+    """
+    templates = template_folder()
+    hook = template_file(templates, SITECUSTOMIZE).read_bytes()
+    files = {SITECUSTOMIZE: hook, f"{PRIVATE}/{HOOK_OF_BASE_PYTHONS}": hook}
+    files[f"{PRIVATE}/{STEPS}"] = template_file(templates, STEPS).read_bytes()
+    package = Path(autogpu.__file__).parent
+    for path in sorted(package.rglob("*")):
+        place = path.relative_to(package)
+        if path.is_file() and place.parts[0] not in _LEFT_OUT and "__pycache__" not in place.parts:
+            files[f"{PRIVATE}/autogpu/{place.as_posix()}"] = path.read_bytes()
+    try:
+        pynvml = Path(nvml.load_pynvml().__file__)
+    except nvml.UnusableBinding as error:
+        raise InstallError(str(error), remedy="pip install nvidia-ml-py") from None
+    is_package = pynvml.name == "__init__.py"
+    for path in sorted(pynvml.parent.glob("*.py")) if is_package else [pynvml]:
+        place = path.relative_to(pynvml.parent.parent if is_package else pynvml.parent)
+        files[f"{PRIVATE}/autogpu/_vendor/{place.as_posix()}"] = path.read_bytes()
+    return files
+
+
+def digest_of(files: Mapping[str, bytes], *further: str) -> str:
+    digest = hashlib.sha256("\n".join(further).encode())
+    for name in sorted(files):
+        digest.update(f"\n{name}\n{len(files[name])}\n".encode())
+        digest.update(files[name])
+    return digest.hexdigest()
+
+
+def place_of(link: Path, files: Mapping[str, bytes], tags: Sequence[str]) -> Path:
+    """The folder of these files, compiled for these Pythons: others have another name."""
+    return link.with_name(f"{link.name}-{autogpu.__version__}-{digest_of(files, *tags)[:8]}")
+
+
+def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
+    """What the link leads to; ``None`` if there is none."""
+    if not os.path.lexists(str(link)):
+        return None
+    folder = link.resolve()
+    try:
+        record = json.loads((folder / PRIVATE / _RECORD).read_text(encoding="utf-8"))
+        found = HookFolder(folder, record["version"], tuple(record["tags"]), tuple(record["base_files"]))
+        files = _files_in(folder)
+    except (OSError, ValueError, KeyError) as error:
+        return HookFolder(folder, problem=f"it can't be read: {error}")
+    changed = _changeable_by_others(folder, owner_uid)
+    if changed:
+        return replace(found, problem=f"others than root can change {changed}")
+    if digest_of(files) != record["digest"]:
+        return replace(found, problem="its files are not those that were written")
+    return found
+
+
+def _files_in(folder: Path) -> dict[str, bytes]:
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    del found[f"{PRIVATE}/{_RECORD}"]
+    return found
+
+
+def _changeable_by_others(folder: Path, owner_uid: int) -> Path | None:
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.lstat()
+        if status.st_uid != owner_uid or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return path
+    return None
+
+
+@contextmanager
+def changing(link: Path) -> Iterator[None]:
+    """Keep other runs away, by a lock on the folder that has the link."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
+        locks.exclusive(opened.number)
+        yield
+
+
+def build(
+    link: Path,
+    files: Mapping[str, bytes],
+    pythons: Sequence[BasePython],
+    base_files: Sequence[str],
+    tell: Callable[[str], None],
+) -> Path:
+    """Write a version and compile it, and point the link to it; returns its folder.
+
+    Raises:
+        InstallError: The folder would be on a network's file system, or a Python can't compile it.
+    """
+    system = _file_system(link.parent)
+    if system in _OF_A_NETWORK:
+        what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
+        raise InstallError(what, remedy="have a local disk there")
+    by_tag = {python.tag: python for python in pythons}
+    folder = place_of(link, files, sorted(by_tag))
+    made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
+    try:
+        for name, content in files.items():
+            path = made / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        for tag, python in sorted(by_tag.items()):
+            tell(f"compiling for {tag}")
+            _compile(python, made, folder)
+        record = {
+            "version": autogpu.__version__,
+            "tags": sorted(by_tag),
+            "base_files": list(base_files),
+            "digest": digest_of({**files, **_compiled(made)}),
+        }
+        (made / PRIVATE / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        for path in (made, *made.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)  # under sudo the umask may be strict
+        os.sync()
+        if folder.exists():
+            # One that is broken, or was built before and replaced by another: nobody starts with it.
+            folder.rename(made.with_name(f"{made.name}.old"))
+        made.rename(folder)
+    finally:
+        shutil.rmtree(str(made), ignore_errors=True)
+    _point(link, folder)
+    return folder
+
+
+def _compile(python: BasePython, folder: Path, shown: Path) -> None:
+    command = [python.executable, "-I", "-S", "-c", _COMPILE, str(folder), str(shown)]
+    environ = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_COMPILE_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InstallError(f"{python.executable} does not compile: {error}", remedy="repair this Python") from error
+    if done.returncode:
+        lines = (done.stdout + done.stderr).decode(errors="replace").strip()
+        raise InstallError(f"{python.executable} does not compile autogpu: {lines}", remedy="repair this Python")
+
+
+def _compiled(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.pyc")}
+
+
+def _point(link: Path, folder: Path) -> None:
+    old = link.resolve() if link.is_symlink() else None
+    new = link.with_name(f".{link.name}.{os.getpid()}.link")
+    new.symlink_to(folder.name)
+    new.replace(link)
+    if old is not None and old != folder:
+        with suppress(OSError):
+            os.utime(str(old))  # from now on it is old
+
+
+def versions(link: Path) -> list[Path]:
+    """The folders of all versions, and what runs that were killed have left."""
+    beside = [*link.parent.glob(f"{link.name}-*"), *link.parent.glob(f".{link.name}*")]
+    return sorted(path for path in beside if path.is_symlink() or path.is_dir())
+
+
+def remove_old(link: Path, booted_s: float) -> list[Path]:
+    """Remove the versions that no Python can be starting with: those that were replaced before the last boot."""
+    removed = []
+    for path in versions(link):
+        is_left = path.name.startswith(".")
+        if path != link.resolve() and (is_left or path.stat().st_mtime < booted_s):
+            _remove(path)
+            removed.append(path)
+    return removed
+
+
+def remove_all(link: Path) -> list[Path]:
+    removed = [path for path in (link, *versions(link)) if os.path.lexists(str(path))]
+    for path in removed:
+        _remove(path)
+    return removed
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    else:
+        # First out of the way in one step: nothing that is half removed has the name of a version.
+        hidden = path.with_name(f".{path.name}.{os.getpid()}.removed")
+        path.rename(hidden)
+        shutil.rmtree(str(hidden))
+
+
+def booted_s() -> float:
+    """When this host booted, in seconds since the epoch; before everything if that is unknown. Source: proc(5)."""
+    with suppress(OSError):
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "btime":
+                return float(value)
+    return float("-inf")
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system of a folder, such as ``"ext4"``; ``""`` if it is unknown. Source: proc(5)."""
+    best, system = "", ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            point = before.split(" ")[4]
+            is_above = str(folder.resolve()).startswith(point.rstrip("/") + "/") or str(folder.resolve()) == point
+            if is_above and len(point) >= len(best):
+                best, system = point, after.partition(" ")[0]
+    return system
