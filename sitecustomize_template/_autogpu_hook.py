@@ -67,7 +67,8 @@ def find_spec(fullname, path=None, target=None):
             trace = error.__traceback__
             while trace.tb_next is not None:
                 trace = trace.tb_next
-            if not trace.tb_frame.f_globals["__name__"].startswith((__name__, "importlib.")):
+            importing = (__name__, "importlib.", "_frozen_importlib")
+            if not trace.tb_frame.f_globals["__name__"].startswith(importing):
                 # A signal handler of the script has come in between.
                 raise
             # The file is missing or broken: imports go on as if this one were not here either.

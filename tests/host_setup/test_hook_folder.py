@@ -1,0 +1,382 @@
+"""The folder that gives autogpu to every Python of a host: what it serves, what it leaves alone, what breaks it."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import autogpu
+from autogpu.host import hook_folder
+from autogpu.host.hook_folder import PRIVATE
+from autogpu.host.pythons import BasePython
+from tests.conftest import each_python
+from tests.hook import throwaway
+from tests.support import environments
+from tests.support.environments import ROOT, interpreter
+from tests.support.persons import NO_PERSON, as_person, as_person_alone, as_user, give, run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("hook-folder"),
+    pytest.mark.skipif(bool(NO_PERSON), reason=NO_PERSON),
+]
+
+OWN = "3.11"
+DEBIANS = Path("/usr/bin/python3")
+WITHOUT = "autogpu: not applied: {} is incomplete, or not only its owner's\n"
+HOOKED = "import sys; print('_autogpu_hook' in sys.modules)"
+IMPORT = "import tensorflow; import sys; print('autogpu.activation' in sys.modules)"
+
+
+def python_of(version):
+    tag = f"cpython-{version.replace('.', '')}"
+    executable = str(interpreter(version))
+    library = run([executable, "-c", "import os; print(os.path.dirname(os.__file__))"]).stdout.strip()
+    return BasePython(executable, version, tag, Path(library))
+
+
+def build(link, versions):
+    pythons = [python_of(version) for version in versions]
+    return hook_folder.build(link, hook_folder.sources(), pythons, (), lambda line: None)
+
+
+@pytest.fixture(scope="session")
+def place():
+    """A folder that every user can enter, unlike pytest's."""
+    made = Path(tempfile.mkdtemp(prefix="autogpu-host-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(str(made), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def built(place):
+    """One folder for all Pythons of this machine."""
+    link = place / "autogpu"
+    build(link, [version for version in environments.SUPPORTED if interpreter(version)])
+    return link
+
+
+@pytest.fixture
+def own(place, tmp_path_factory):
+    """A folder for one Python, for a test that breaks it."""
+    folder = Path(tempfile.mkdtemp(dir=str(place)))
+    folder.chmod(0o755)
+    link = folder / "autogpu"
+    build(link, [OWN])
+    return link
+
+
+@pytest.fixture
+def project(place):
+    made = Path(tempfile.mkdtemp(dir=str(place)))
+    made.chmod(0o755)
+    give(made)
+    throwaway.write(made, {"tensorflow.py": "", "autogpu.toml": "[select]\ncount = 3\n"})
+    return made
+
+
+@pytest.fixture(scope="session")
+def bare(place):
+    """Python of an environment with nothing in it, by version."""
+    made = {}
+
+    def environment(version):
+        if version not in made:
+            folder = place / f"env-{version}"
+            run([str(interpreter(version)), "-m", "venv", "--without-pip", str(folder)], check=True)
+            made[version] = folder / "bin" / "python"
+        return made[version]
+
+    return environment
+
+
+def start(python, program, project, *path, options=(), by=as_person, **environ):
+    pythonpath = os.pathsep.join(map(str, path))
+    given = {**environments.ENVIRON, "PYTHONPATH": pythonpath, "HOME": str(project), **environ}
+    return run(by([str(python), *options, "-c", program]), env=given, cwd=project)
+
+
+# What a script finds, what autogpu reads, and whether any file of autogpu had to be compiled.
+LOOK = """
+import importlib.util, os, pathlib, sys
+names = ("pynvml", "tomli", "click", "rich", "_autogpu_steps", "_autogpu_host", "autogpu_private")
+print([name for name in names if importlib.util.find_spec(name) is not None])
+import tensorflow
+from autogpu import policy, _vendor
+from autogpu.devices import nvml
+here = pathlib.Path.cwd()
+resolved = policy.resolve(os.environ, script=here / "x.py", working_directory=here)
+print(resolved.policy.count, [str(problem) for problem in resolved.problems])
+print(os.path.dirname(os.path.dirname(nvml.load_pynvml().__file__)) == os.path.dirname(sys.modules["autogpu"].__file__))
+files = {name: module for name, module in sys.modules.items() if name.startswith(("autogpu", "_autogpu"))}
+print([name for name, module in files.items() if not os.path.exists(module.__spec__.cached)])
+print(sys.modules["autogpu"].__file__)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "-O", "-OO", "-s", "-B", "-W error", "-X dev"])
+@pytest.mark.parametrize("version", each_python())
+def test_a_script_of_a_bare_environment_has_autogpu_and_sees_nothing_of_it(built, bare, project, version, options):
+    done = start(bare(version), LOOK, project, built, options=options.split())
+    package = built.resolve() / PRIVATE / "autogpu" / "__init__.py"
+    assert done.stdout.splitlines() == ["[]", "3 []", "True", "[]", str(package)], done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "has_hook"), [("-P", True), ("-I", False), ("-E", False), ("-S", False), ("-s", True)]
+)
+def test_options_of_python_that_hide_the_folder(built, bare, project, options, has_hook):
+    done = start(bare(OWN), HOOKED, project, built, options=[options])
+    assert (done.stdout, done.stderr) == (f"{has_hook}\n", "")
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6"])
+def test_an_older_python_starts_as_without_the_folder(built, project, version):
+    if interpreter(version) is None:
+        pytest.skip(f"no Python {version} on this machine")
+    throwaway.write(project, {"hidden/sitecustomize.py": "print('hidden')"})
+    done = start(interpreter(version), HOOKED, project, built, project / "hidden")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hidden\nFalse\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("uid", "has_hook"),
+    [
+        (0, False),
+        (999, False),
+        (1000, True),
+        (59999, True),
+        (60000, False),
+        (65534, False),
+        (65535, False),
+        (65536, True),
+    ],
+)
+def test_people_are_served_and_neither_root_nor_services(built, bare, project, uid, has_hook):
+    done = start(bare(OWN), HOOKED, project, built, by=lambda command: as_user(uid, command))
+    assert (done.stdout, done.stderr) == (f"{has_hook}\n", "")
+
+
+def test_the_sitecustomize_that_the_folder_hides_is_run(built, bare, project):
+    throwaway.write(project, {"hidden/sitecustomize.py": "print('hidden')"})
+    done = start(bare(OWN), HOOKED, project, built, project / "hidden")
+    assert (done.stdout, done.stderr) == ("hidden\nTrue\n", "")
+
+
+def test_a_sitecustomize_in_front_that_runs_no_other_hides_the_folder_silently(built, bare, project):
+    throwaway.write(project, {"front/sitecustomize.py": "print('front')"})
+    done = start(bare(OWN), f"{HOOKED}; import tensorflow", project, project / "front", built)
+    assert (done.stdout, done.stderr) == ("front\nFalse\n", "")
+
+
+@pytest.mark.parametrize("version", each_python())
+def test_the_autogpu_of_an_environment_is_the_one_that_runs(built, project, version):
+    with tempfile.TemporaryDirectory(dir=str(project)) as folder:
+        os.chmod(folder, 0o755)  # noqa: PTH101
+        major, minor = map(int, version.split("."))
+        env = throwaway.make(interpreter(version), (major, minor), Path(folder) / "env")
+        (project / "tensorflow.py").unlink()
+        events = project / "events"
+
+        def steps():
+            events.unlink(missing_ok=True)
+            done = start(
+                env.python, "import tensorflow, autogpu; print(autogpu.__file__)", project, built, EVENTS=str(events)
+            )
+            said = events.read_text().split() if events.exists() else []
+            return [word for word in said if word != "None"], done.stdout.strip(), done.stderr
+
+        theirs = str(env.site_packages / "autogpu" / "__init__.py")
+        hooked = (["before", "body", "after"], theirs, "")
+        assert steps() == hooked
+        # Its package alone, of another version and without the hook: the host's hook runs it.
+        for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
+            (env.site_packages / name).unlink()
+        assert steps() == hooked
+        # Its hook alone: it runs the host's package.
+        shutil.rmtree(env.site_packages / "autogpu")
+        for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
+            file = throwaway.template_file(throwaway.TEMPLATES, name)
+            (env.site_packages / name).write_bytes(file.read_bytes())
+        assert steps() == (["body"], str(built.resolve() / PRIVATE / "autogpu" / "__init__.py"), "")
+
+
+@pytest.mark.parametrize(
+    ("files", "steps", "said"),
+    [
+        ({"autogpu/readme.txt": ""}, True, ""),
+        (
+            {"autogpu.py": "raise SystemExit('run')"},
+            False,
+            "autogpu: not applied to tensorflow: the script has an autogpu of its own, which hides the package; "
+            "AUTOGPU=0 turns autogpu off\n",
+        ),
+    ],
+    ids=["a-folder", "a-module"],
+)
+def test_an_autogpu_of_the_script_is_never_run(built, bare, project, files, steps, said):
+    throwaway.write(project, files)
+    done = start(bare(OWN), IMPORT, project, built)
+    assert (done.stdout, done.stderr) == (f"{steps}\n", said)
+
+
+def test_a_pynvml_and_a_tomli_of_the_script_stay_its_own(built, bare, project):
+    throwaway.write(project, {"pynvml.py": "mine = 1", "tomli.py": "mine = 1"})
+    program = "import tensorflow, pynvml, tomli; print(pynvml.mine, tomli.mine)\n" + (
+        "from autogpu.devices import nvml; print(hasattr(nvml.load_pynvml(), 'nvmlInit'))"
+    )
+    done = start(bare(OWN), program, project, built)
+    assert (done.stdout, done.stderr) == ("1 1\nTrue\n", "")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+BROKEN = {
+    "private-part-gone": lambda folder: shutil.rmtree(folder / PRIVATE),
+    "steps-gone": lambda folder: [path.unlink() for path in (folder / PRIVATE).rglob("_autogpu_steps*")],
+    "steps-cut": lambda folder: [cut(path) for path in (folder / PRIVATE).rglob("_autogpu_steps*")],
+    "writable-by-others": lambda folder: (folder / PRIVATE).chmod(0o777),
+    "writable-by-a-group": lambda folder: (folder / PRIVATE).chmod(0o775),
+    "of-another-user": lambda folder: os.chown(folder / PRIVATE, 4242, 4242),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_folder_whose_private_part_is_broken_is_one_line_at_the_first_framework(own, bare, project, name):
+    if name == "of-another-user" and os.geteuid():
+        pytest.skip("only root can give a folder away")
+    BROKEN[name](own.resolve())
+    silent = start(bare(OWN), HOOKED, project, own)
+    assert (silent.stdout, silent.stderr) == ("True\n", "")
+    throwaway.write(project, {"jax.py": ""})
+    done = start(bare(OWN), f"{IMPORT}; import jax", project, own)
+    assert (done.stdout, done.stderr) == ("False\n", WITHOUT.format(own.resolve()))
+    assert hook_folder.examine(own, os.geteuid()).problem
+
+
+@pytest.mark.parametrize("name", ["missing", "dangling", "a-pipe", "not-readable", "empty"])
+def test_without_a_folder_python_starts_silently(place, bare, project, name):
+    link = Path(tempfile.mkdtemp(dir=str(place))) / "autogpu"
+    {
+        "missing": lambda: None,
+        "dangling": lambda: link.symlink_to("gone"),
+        "a-pipe": lambda: os.mkfifo(link),
+        "not-readable": lambda: link.mkdir(0o000),
+        "empty": lambda: link.mkdir(),
+    }[name]()
+    python = DEBIANS if name == "not-readable" else bare(OWN)
+    if not python.exists():
+        pytest.skip(f"needs {python}, which every user can start")
+    done = start(python, IMPORT, project, link, by=as_person_alone if name == "not-readable" else as_person)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
+def test_examine_tells_a_changed_file_from_a_whole_folder(own):
+    uid = os.geteuid()
+    found = hook_folder.examine(own, uid)
+    assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], "")
+    cut(next((own / "__pycache__").glob("sitecustomize.*.pyc")))
+    assert hook_folder.examine(own, uid).problem == "its files are not those that were written"
+    assert hook_folder.examine(own, uid + 1).problem == f"others than root can change {own.resolve()}"
+    assert hook_folder.examine(own.with_name("gone"), uid) is None
+
+
+def test_a_python_that_is_starting_keeps_to_one_version_while_others_are_put_in_place(place, bare, project):
+    """Each start prints the version of its hook and of its package."""
+    link = Path(tempfile.mkdtemp(dir=str(place))) / "autogpu"
+    link.parent.chmod(0o755)
+    python, sources = python_of(OWN), hook_folder.sources()
+
+    def put(number):
+        module = f"{PRIVATE}/autogpu/__init__.py"
+        files = {**sources, module: sources[module] + f"number = {number}\n".encode()}
+        hook_folder.build(link, files, [python], (), lambda line: None)
+
+    put(0)
+    program = "import time; time.sleep(0.05); import tensorflow, autogpu, _autogpu_hook\n" + (
+        "print(_autogpu_hook.folders[0], autogpu.__file__)"
+    )
+    environ = {**environments.ENVIRON, "PYTHONPATH": str(link)}
+    command = as_person([str(bare(OWN)), "-c", program])
+    running, ended = [], []
+    for number in range(1, 11):
+        for _ in range(4):
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            running.append(subprocess.Popen(command, env=environ, cwd=project, text=True, **pipes))
+        put(number)
+    for process in running:
+        ended.append(process.communicate(timeout=120))
+    assert [said for _, said in ended if said] == []
+    pairs = [stdout.split() for stdout, _ in ended]
+    assert [package for folder, package in pairs if not package.startswith(folder + "/")] == []
+    assert len({folder for folder, _ in pairs}) > 1
+    # Those that were replaced after the last boot stay, and go after the next one.
+    assert hook_folder.remove_old(link, 0) == []
+    assert len(hook_folder.versions(link)) == 11
+    hook_folder.remove_old(link, float("inf"))
+    assert hook_folder.versions(link) == [link.resolve()]
+
+
+# Builds a folder, and dies just before the change of a number.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from autogpu.host import hook_folder
+from autogpu.host.pythons import BasePython
+link, number, *python = json.loads(sys.argv[1])
+seen = 0
+def on_event(event, arguments):
+    global seen
+    is_change = event in ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.symlink", "os.chmod", "os.utime")
+    is_change = is_change or (event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT)
+    if is_change and any(os.path.dirname(link) in str(argument) for argument in arguments):
+        seen += 1
+        if seen == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(on_event)
+executable, version, tag, library = python
+sources = hook_folder.sources()
+sources["autogpu-private/autogpu/__init__.py"] += b"number = %d\\n" % number
+with hook_folder.changing(Path(link)):
+    hook_folder.build(Path(link), sources, [BasePython(executable, version, tag, Path(library))], (), lambda line: None)
+    hook_folder.remove_old(Path(link), 0)
+print(seen)
+"""
+
+
+@pytest.mark.thorough
+def test_a_build_that_is_killed_at_any_step_leaves_a_folder_that_serves(own, bare, project):
+    python = python_of(OWN)
+
+    def killed_at(number):
+        given = json.dumps([str(own), number, python.executable, python.version, python.tag, str(python.library)])
+        return run([str(environments.environment(interpreter(OWN))), "-c", KILLED, given], cwd="/")
+
+    whole = killed_at(0)
+    assert whole.returncode == 0, whole.stderr
+    steps = int(whole.stdout)
+    # The files of the package are many alike; what comes after them is each a case.
+    for number in (1, 2, 3, steps // 2, *range(steps - 12, steps + 1)):
+        assert killed_at(number).returncode == -9
+        done = start(bare(OWN), IMPORT, project, own)
+        assert (done.stdout, done.stderr) == ("True\n", ""), number
+        assert hook_folder.examine(own, os.geteuid()).problem == ""
+    assert killed_at(0).returncode == 0
+    assert [path for path in hook_folder.versions(own) if path.name.startswith(".")] == []
+
+
+def test_nothing_of_a_command_is_in_the_folder(built):
+    top = {path.name for path in (built / PRIVATE / "autogpu").iterdir()}
+    assert top.isdisjoint({"cli", "doctor", "status", "host", "install.py"})
+    assert {path.name for path in built.iterdir()} == {"sitecustomize.py", "__pycache__", PRIVATE}
+    text = (built / "sitecustomize.py").read_bytes()
+    assert text == (ROOT / "sitecustomize_template" / "run" / "sitecustomize.py").read_bytes()
