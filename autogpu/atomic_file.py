@@ -25,6 +25,12 @@ def new_file(path: Path, content: bytes, mode: int | None = None) -> None:
     _write(path, content, mode, os.link)
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what writers of this file that were killed have left beside it."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        left.unlink()
+
+
 def _write(path: Path, content: bytes, mode: int | None, put: Callable[[str, str], None]) -> None:
     # Python skips dot-files, and reads no .tmp.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

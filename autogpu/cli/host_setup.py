@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from autogpu.atomic_file import write_file
+from autogpu.atomic_file import remove_leftovers, write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import hook_folder
@@ -160,6 +160,7 @@ def _write(path: Path, content: bytes) -> str:
     if not path.parent.is_dir():
         path.parent.mkdir()
         path.parent.chmod(0o755)  # under sudo the umask may be strict
+    remove_leftovers(path)
     write_file(path, content, 0o644)
     return f"wrote {path}"
 
@@ -264,6 +265,7 @@ def _undo(host: Host) -> list[str]:
     _need_root(host, "host-setup --undo")
     done = all_pythons.undo(host.root, host.owner_uid)
     for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+        remove_leftovers(path)
         with suppress(FileNotFoundError):
             if path.read_bytes() != content:
                 done.append(f"{path} stays: it is not as it was written")

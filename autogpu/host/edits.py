@@ -49,10 +49,11 @@ class Edit(Value):
 
 
 class Plan(Value):
-    """What is to be changed, and a line for each file that is left alone."""
+    """What is to be changed, a line for each file that is left alone, and all files that were looked at."""
 
     edits: tuple[Edit, ...]
     left_alone: tuple[str, ...]
+    places: tuple[Path, ...]
 
 
 def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, base_files: Iterable[str] = ()) -> Plan:
@@ -63,8 +64,10 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     """
     edits: dict[Path, Edit] = {}
     left_alone = []
+    places = []
 
     def add(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
+        places.append(path)
         try:
             before = path.read_bytes() if os.path.lexists(str(path)) else None
             after = undone(before) if is_undo else change(before)
@@ -85,7 +88,7 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     libraries = [python.library / SITECUSTOMIZE for python in pythons]
     for path in dict.fromkeys([*libraries, *map(Path, base_files)]):
         add(*_of_base_python(path, root))
-    return Plan(tuple(edits.values()), tuple(left_alone))
+    return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 
 class _Foreign(Exception):

@@ -191,7 +191,8 @@ def build(
         (made / PRIVATE / _RECORD).write_text(json.dumps(record), encoding="utf-8")
         for path in (made, *made.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # under sudo the umask may be strict
-        os.sync()
+        # Down to the disk, before anything leads there: a cut start-up file would be an error at every start.
+        subprocess.run(["sync", "-f", str(made)], stdin=subprocess.DEVNULL, timeout=_COMPILE_DEADLINE_S, check=False)
         if folder.exists():
             # One that is broken, or was built before and replaced by another: nobody starts with it.
             folder.rename(made.with_name(f"{made.name}.old"))

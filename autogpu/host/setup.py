@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import difflib
 import os
+import struct
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Iterator, Sequence
 
-from autogpu.atomic_file import write_file
+from autogpu.atomic_file import remove_leftovers, write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import edits, hook_folder
-from autogpu.host.edits import Edit, Plan
+from autogpu.host.edits import Plan
 from autogpu.host.hook_folder import HookFolder
 from autogpu.host.pythons import BasePython, find_pythons
-from autogpu.install import SITECUSTOMIZE
+from autogpu.install import SITECUSTOMIZE, has_marker
 
 # What autogpu does not set itself, because it is the administrator's decision, by what starts Python.
 RECIPES = {
@@ -41,7 +42,7 @@ class HookPlan(Value):
     folder: Path | None
     now: HookFolder | None
     pythons: tuple[BasePython, ...]
-    edits: tuple[Edit, ...]
+    files: Plan
     left_out: tuple[str, ...]
 
 
@@ -54,7 +55,7 @@ def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
     wanted = hook_folder.place_of(link, hook_folder.sources(), sorted({python.tag for python in pythons}))
     is_in_place = now is not None and not now.problem and now.folder == wanted.resolve()
     left = (*left_out, *planned.left_alone)
-    return HookPlan(link, None if is_in_place else wanted, now, tuple(pythons), planned.edits, left)
+    return HookPlan(link, None if is_in_place else wanted, now, tuple(pythons), planned, left)
 
 
 def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
@@ -64,13 +65,13 @@ def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
     with hook_folder.changing(link):
         if planned.folder is not None:
             before = planned.now.base_files if planned.now else ()
-            libraries = [str(edit.path) for edit in planned.edits if edit.path.name == SITECUSTOMIZE]
+            libraries = [str(edit.path) for edit in planned.files.edits if edit.path.name == SITECUSTOMIZE]
             base_files = list(dict.fromkeys([*before, *libraries]))
             folder = hook_folder.build(link, hook_folder.sources(), planned.pythons, base_files, tell)
             versions = ", ".join(sorted({python.version for python in planned.pythons}, key=_as_numbers))
             done.append(f"built {folder} for Python {versions}")
         done += [f"removed {path}" for path in hook_folder.remove_old(link, hook_folder.booted_s())]
-        done += _apply(planned.edits, planned.pythons)
+        done += _apply(planned.files, planned.pythons)
     return done
 
 
@@ -79,11 +80,9 @@ def undo(root: Path, owner_uid: int = 0) -> list[str]:
     link = root / hook_folder.LINK.relative_to("/")
     now = hook_folder.examine(link, owner_uid)
     pythons, _ = find_pythons(root)
-    planned: Plan = edits.plan(root, pythons, is_undo=True, base_files=now.base_files if now else ())
-    if now is None and not planned.edits and not hook_folder.versions(link):
-        return []
+    planned = edits.plan(root, pythons, is_undo=True, base_files=now.base_files if now else ())
     with hook_folder.changing(link):
-        done = _apply(planned.edits, pythons)
+        done = _apply(planned, pythons)
         return done + [f"removed {path}" for path in hook_folder.remove_all(link)]
 
 
@@ -91,7 +90,7 @@ def preview(planned: HookPlan) -> Iterator[str]:
     """Yield the lines of what :func:`set_up` would do, the change of each file as a diff."""
     if planned.folder is not None:
         yield f"# a new folder {planned.folder}, and {planned.link} as a link to it"
-    for edit in planned.edits:
+    for edit in planned.files.edits:
         old, new = ((text or b"").decode(errors="replace").splitlines() for text in (edit.before, edit.after))
         yield from difflib.unified_diff(old, new, str(edit.path), str(edit.path), lineterm="")
 
@@ -100,15 +99,17 @@ def _as_numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _apply(changes: Sequence[Edit], pythons: Sequence[BasePython]) -> list[str]:
+def _apply(planned: Plan, pythons: Sequence[BasePython]) -> list[str]:
     done = []
-    for edit in changes:
+    for place in planned.places:
+        remove_leftovers(place)
+    for edit in planned.edits:
         # Another program may have written it since the plan.
         now = edit.path.read_bytes() if edit.path.exists() else None
         if now != edit.before:
             raise InstallError(f"{edit.path} has changed meanwhile", remedy="run the command again")
         if edit.after is None:
-            edit.path.unlink()
+            _remove_start_up_file(edit.path)
             done.append(f"removed {edit.path}")
         elif edit.before is None:
             write_file(edit.path, edit.after, 0o644)
@@ -116,8 +117,8 @@ def _apply(changes: Sequence[Edit], pythons: Sequence[BasePython]) -> list[str]:
         else:
             _rewrite(edit.path, edit.after)
             done.append(f"changed {edit.path}")
-        if edit.path.name == SITECUSTOMIZE:
-            _compile_again(edit, pythons)
+    for python in pythons:
+        _compile_sitecustomize(python)
     return done
 
 
@@ -130,32 +131,40 @@ def _rewrite(path: Path, content: bytes) -> None:
     os.utime(str(path), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _compile_again(edit: Edit, pythons: Sequence[BasePython]) -> None:
-    """Bring the compiled files of a base Python's sitecustomize up to date: its users can't write them."""
-    if edit.after is None:
-        for compiled in edit.path.parent.glob("__pycache__/sitecustomize.*.pyc"):
-            compiled.unlink()
-        with suppress(OSError):  # others are in there
-            (edit.path.parent / "__pycache__").rmdir()
+def _compile_sitecustomize(python: BasePython) -> None:
+    """Bring the compiled files of a base Python's sitecustomize up to date, because its users can't write them.
+
+    One of autogpu's is compiled for all levels of optimization, and Debian's for those that it came with.
+    """
+    source = python.library / SITECUSTOMIZE
+    is_own = has_marker(source)
+    if not is_own and "etc" not in source.resolve().parts[:-2]:
         return
-    for python in pythons:
-        shown = python.library / SITECUSTOMIZE
-        if shown.resolve() != edit.path.resolve():
-            continue
-        # Debian's has those that it came with, and one of autogpu's gets all.
-        levels = {0: "", 1: ".opt-1", 2: ".opt-2"}
-        if edit.before is not None:
-            cache = shown.parent / "__pycache__"
-            levels = {
-                level: name
-                for level, name in levels.items()
-                if (cache / f"{shown.stem}.{python.tag}{name}.pyc").exists()
-            }
-        program = f"import py_compile; [py_compile.compile({str(shown)!r}, optimize=n) for n in {[*levels]}]"
-        subprocess.run(
-            [python.executable, "-I", "-S", "-c", program],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+    levels = []
+    for level, name in enumerate(("", ".opt-1", ".opt-2")):
+        compiled = source.parent / "__pycache__" / f"{source.stem}.{python.tag}{name}.pyc"
+        if (is_own or compiled.exists()) and _is_stale(compiled, source):
+            levels.append(level)
+    if levels:
+        program = f"import py_compile; [py_compile.compile({str(source)!r}, optimize=n) for n in {levels}]"
+        command = [python.executable, "-I", "-S", "-c", program]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+
+
+def _is_stale(compiled: Path, source: Path) -> bool:
+    """The compiled file is of another source, or is none. Source: PEP 552."""
+    status = source.stat()
+    try:
+        _, flags, time_s, size = struct.unpack("<4sIII", compiled.read_bytes()[:16])
+    except (OSError, struct.error):
+        return True
+    return flags != 0 or (time_s, size) != (int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+
+
+def _remove_start_up_file(path: Path) -> None:
+    """Remove a file that autogpu made, after what Python has compiled of it."""
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc") if path.name == SITECUSTOMIZE else ():
+        compiled.unlink()
+    with suppress(OSError):  # others are in there, or there is none
+        (path.parent / "__pycache__").rmdir()
+    path.unlink()

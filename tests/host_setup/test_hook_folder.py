@@ -310,8 +310,8 @@ def test_a_python_that_is_starting_keeps_to_one_version_while_others_are_put_in_
     running, ended = [], []
     for number in range(1, 11):
         for _ in range(4):
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            running.append(subprocess.Popen(command, env=environ, cwd=project, text=True, **pipes))
+            pipe = subprocess.PIPE
+            running.append(subprocess.Popen(command, env=environ, cwd=project, text=True, stdout=pipe, stderr=pipe))
         put(number)
     for process in running:
         ended.append(process.communicate(timeout=120))

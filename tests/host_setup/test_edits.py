@@ -1,0 +1,109 @@
+"""What is written into the files of a host, and taken out again, as bytes."""
+
+import subprocess
+
+import pytest
+
+from autogpu.host import edits
+from autogpu.host.pythons import BasePython
+
+FOLDER = "/usr/local/lib/autogpu"
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name in ("etc/profile.d", "etc/environment.d", "etc/security", "usr/lib/python3.9", "etc/python3.11"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "etc/security/pam_env.conf").write_bytes(b"# of the host\n")
+    (tmp_path / "etc/python3.11/sitecustomize.py").write_bytes(b"import debians\n")
+    (tmp_path / "usr/lib/python3.11").mkdir()
+    link = tmp_path / "usr/lib/python3.11/sitecustomize.py"
+    link.symlink_to("../../../etc/python3.11/sitecustomize.py")
+    return tmp_path
+
+
+def planned(root, **options):
+    pythons = [BasePython("", f"3.{n}", f"cpython-3{n}", root / f"usr/lib/python3.{n}") for n in (9, 11)]
+    return edits.plan(root, pythons, **options)
+
+
+def carry_out(plan):
+    for edit in plan.edits:
+        if edit.after is None:
+            edit.path.unlink()
+        else:
+            edit.path.write_bytes(edit.after)
+
+
+def files(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_each_place_is_written_once_and_undone_to_the_byte(root):
+    before = files(root)
+    plan = planned(root)
+    assert {str(edit.path.relative_to(root)) for edit in plan.edits} == {
+        "etc/profile.d/autogpu.sh",
+        "etc/environment.d/60-autogpu.conf",
+        "etc/security/pam_env.conf",
+        "etc/python3.11/sitecustomize.py",
+        "usr/lib/python3.9/sitecustomize.py",
+    }
+    carry_out(plan)
+    assert (planned(root).edits, planned(root).left_alone) == ((), ())
+    carry_out(planned(root, is_undo=True))
+    assert files(root) == before
+
+
+@pytest.mark.parametrize("text", [b"", b"one\n", b"one", b"one\n\n", b"# begin\nwords\r\n"])
+def test_lines_are_added_once_and_taken_out_to_the_byte(text):
+    once = edits.with_block(text, b"ours\n")
+    assert edits.with_block(once, b"ours\n") == once
+    assert edits.undone(edits.with_block(once, b"of a later version\n")) == text
+    # What the administrator adds afterwards stays.
+    assert edits.undone(once + b"more\n") == text + b"more\n"
+    assert [line for line in once.splitlines() if line == b"ours"] == [b"ours"]
+
+
+def test_what_was_not_written_by_autogpu_is_left_alone_and_named(root):
+    own = {"etc/profile.d/autogpu.sh": b"mine\n", "usr/lib/python3.9/sitecustomize.py": b"print('mine')\n"}
+    for name, text in own.items():
+        (root / name).write_bytes(text)
+    (root / "etc/security/pam_env.conf").write_bytes(b"PYTHONPATH DEFAULT=/mine\n")
+    before = files(root)
+    plan = planned(root)
+    foreign = "is left alone: it exists and was not written by autogpu"
+    assert sorted(plan.left_alone) == sorted(
+        [
+            f"{root}/etc/profile.d/autogpu.sh {foreign}",
+            f"{root}/etc/security/pam_env.conf is left alone: it sets PYTHONPATH; add :{FOLDER} to its value",
+            f"{root}/usr/lib/python3.9/sitecustomize.py {foreign}",
+        ]
+    )
+    carry_out(plan)
+    carry_out(planned(root, is_undo=True))
+    assert files(root) == before
+
+
+def test_a_file_of_a_python_that_is_gone_is_undone_too(root):
+    carry_out(planned(root))
+    recorded = [str(root / "usr/lib/python3.9/sitecustomize.py")]
+    carry_out(edits.plan(root, [], is_undo=True, base_files=recorded))
+    assert not (root / "usr/lib/python3.9/sitecustomize.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", FOLDER),
+        ("/mine", f"/mine:{FOLDER}"),
+        (f"/mine:{FOLDER}:/theirs", f"/mine:{FOLDER}:/theirs"),
+        (FOLDER, FOLDER),
+    ],
+)
+def test_a_login_adds_the_folder_behind_what_is_there_and_no_empty_element(root, before, after):
+    carry_out(planned(root))
+    script = f'. {root}/etc/profile.d/autogpu.sh; . {root}/etc/profile.d/autogpu.sh; printf %s "$PYTHONPATH"'
+    environ = {"PYTHONPATH": before} if before else {}
+    done = subprocess.run(["sh", "-uc", script], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (after, "")
