@@ -1,4 +1,4 @@
-# autogpu start-up file, version 1. `sudo autogpu host-setup --undo` removes it.
+# autogpu start-up file, version 1. `autogpu host-setup --undo`, as root, removes it.
 """Load the host's hook in a Python that PYTHONPATH does not reach, such as one with -E."""
 
 import sys

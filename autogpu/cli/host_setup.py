@@ -107,10 +107,10 @@ class Host:
     def _hook(self) -> list[Part]:
         """Nothing if no run with --all-pythons has made it, which is a choice."""
         link = self.root / hook_folder.LINK.relative_to("/")
-        found = hook_folder.examine(link, self.owner_uid)
+        found = all_pythons.problem(self.root, self.owner_uid)
         if found is None:
             return []
-        problem = found.problem and f"is broken: {found.problem}"
+        problem = found and f"is not in order: {found}"
         remedy = f"To build it anew: {host_setup_command(sudo())} --all-pythons"
         return [Part(link, problem, problem and remedy)]
 
@@ -212,7 +212,12 @@ Examples:
     metavar="PATH",
     help="With --all-pythons: one more base Python, which root runs once. Repeatable.",
 )
-@click.option("--undo", "is_undo", is_flag=True, help="Give every file back as it was before.")
+@click.option(
+    "--undo",
+    "is_undo",
+    is_flag=True,
+    help="Take away what this command wrote; a file that you have changed since stays, and is named.",
+)
 def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[str, ...], is_undo: bool) -> int:
     """Give all users of this host one folder to coordinate in. For its administrator.
 
@@ -225,11 +230,14 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     autogpu off by AUTOGPU=0, or by enabled = false in a policy file.
     """
     chosen = [name for name, is_on in (("--check", is_check), ("--print", is_print), ("--undo", is_undo)) if is_on]
-    if len(chosen) > 1:
+    if len(chosen) > 1 and chosen != ["--print", "--undo"]:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
     if named and not is_for_all:
         raise click.UsageError("--python goes with --all-pythons")
     host = Host()
+    if is_undo and is_print:
+        click.echo("\n".join(all_pythons.preview(all_pythons.plan_undo(host.root, host.owner_uid))))
+        return 0
     if is_undo:
         click.echo("\n".join(_undo(host) or ["There is nothing to undo."]))
         return 0
@@ -263,7 +271,7 @@ def _give_to_all_pythons(host: Host, named: tuple[str, ...]) -> list[str]:
 def _undo(host: Host) -> list[str]:
     """Take away what root's runs have written; a file that the administrator has changed since stays, and is named."""
     _need_root(host, "host-setup --undo")
-    done = all_pythons.undo(host.root, host.owner_uid)
+    done = all_pythons.undo(all_pythons.plan_undo(host.root, host.owner_uid))
     for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
         remove_leftovers(path)
         with suppress(FileNotFoundError):

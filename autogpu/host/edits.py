@@ -5,6 +5,7 @@ Each is planned from the bytes that are there, so that the plan can be shown bef
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from autogpu.host.hook_folder import LINK
 from autogpu.host.pythons import BasePython
 from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 
-_UNDO = b"`sudo autogpu host-setup --undo` removes"
+_UNDO = b"`autogpu host-setup --undo`, as root, removes"
 _HEAD = b"# " + MARKER + b", version 1. " + _UNDO + b" it.\n"
 _BEGIN = b"# begin autogpu; " + _UNDO + b" these lines\n"
 # In front of it stands the end of a line that had none.
@@ -87,7 +88,8 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         add(pam_env, _with_pam_env)
     libraries = [python.library / SITECUSTOMIZE for python in pythons]
     for path in dict.fromkeys([*libraries, *map(Path, base_files)]):
-        add(*_of_base_python(path, root))
+        real = path.resolve()
+        add(real, functools.partial(_with_fallback, real, root))
     return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 
@@ -123,10 +125,11 @@ def _with_pam_env(before: bytes | None) -> bytes:
     return with_block(text, _PAM_ENV)
 
 
-def _of_base_python(path: Path, root: Path) -> tuple[Path, Callable[[bytes | None], bytes | None]]:
+def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
     """The sitecustomize of a base Python: a new one, or lines in that of Debian, which lies in /etc for additions."""
     text = (template_folder() / "base_python.py").read_bytes()
-    real = path.resolve()
-    if root / "etc" in real.parents:
-        return real, lambda before: with_block(before or b"", text.partition(_ONLY_OF_OURS)[0].rstrip() + b"\n")
-    return real, lambda before: own(before, text)
+    if root / "etc" not in path.parents:
+        return own(before, text)
+    if before is None:
+        raise _Foreign("a link of this Python leads there, and it does not exist")
+    return with_block(before, text.partition(_ONLY_OF_OURS)[0].rstrip() + b"\n")

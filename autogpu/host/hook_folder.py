@@ -108,9 +108,10 @@ def digest_of(files: Mapping[str, bytes], *further: str) -> str:
     return digest.hexdigest()
 
 
-def place_of(link: Path, files: Mapping[str, bytes], tags: Sequence[str]) -> Path:
-    """The folder of these files, compiled for these Pythons: others have another name."""
-    return link.with_name(f"{link.name}-{autogpu.__version__}-{digest_of(files, *tags)[:8]}")
+def place_of(link: Path, files: Mapping[str, bytes], pythons: Sequence[BasePython], base_files: Sequence[str]) -> Path:
+    """The folder of these files, compiled for these Pythons, with this record: any other has another name."""
+    digest = digest_of(files, *sorted({python.tag for python in pythons}), *base_files)
+    return link.with_name(f"{link.name}-{autogpu.__version__}-{digest[:8]}")
 
 
 def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
@@ -172,7 +173,7 @@ def build(
         what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
         raise InstallError(what, remedy="have a local disk there")
     by_tag = {python.tag: python for python in pythons}
-    folder = place_of(link, files, sorted(by_tag))
+    folder = place_of(link, files, pythons, base_files)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
     try:
         for name, content in files.items():

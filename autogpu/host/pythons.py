@@ -60,13 +60,15 @@ def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython
         if python is None:
             raise InstallError(f"{name} is no CPython 3.7 or later", remedy="name the python of another folder")
         found[python.library] = python
-    for executable in _candidates(root):
-        owner = _foreign_owner(executable.resolve(), root)
-        if owner:
-            left_out.append(f"{executable} is left out: {owner}")
-            continue
-        python = _ask(str(executable))
+    # What a link leads to: beside a link in a user's folder may lie a file that leads Python to that user's code.
+    for executable in dict.fromkeys(path.resolve() for path in _candidates(root)):
+        foreign = _foreign_part(executable, root)
+        python = None if foreign else _ask(str(executable))
         if python is not None:
+            foreign = _foreign_part(python.library, root)
+        if foreign:
+            left_out.append(f"{executable} is left out: not only root can change {foreign}")
+        elif python is not None:
             found.setdefault(python.library, python)
     return sorted(found.values(), key=lambda python: str(python.library)), left_out
 
@@ -79,15 +81,17 @@ def _candidates(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _foreign_owner(path: Path, root: Path) -> str:
-    """Return which user but root can change a file, or a folder above it; ``""`` if none can."""
+def _foreign_part(path: Path, root: Path) -> Path | None:
+    """Return the part of a path that others than root can change, itself or a folder above it; ``None`` without one."""
+    owner = root.stat()
     for part in (path, *path.parents):
         status = part.stat()
-        if status.st_uid != root.stat().st_uid or status.st_mode & stat.S_IWOTH:
-            return f"{part} is not only root's"
+        is_groups = status.st_mode & stat.S_IWGRP and status.st_gid != owner.st_gid
+        if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH or is_groups:
+            return part
         if part == root:
             break
-    return ""
+    return None
 
 
 def _ask(executable: str) -> BasePython | None:

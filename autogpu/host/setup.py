@@ -35,6 +35,7 @@ class HookPlan(Value):
     Attributes:
         folder: That of the version to be built; ``None`` if it is in place and whole.
         now: What is in place.
+        base_files: The sitecustomize files of base Pythons, which the folder records for the undo.
         left_out: A line for each Python that is not looked at, and for each file that is left alone.
     """
 
@@ -42,6 +43,7 @@ class HookPlan(Value):
     folder: Path | None
     now: HookFolder | None
     pythons: tuple[BasePython, ...]
+    base_files: tuple[str, ...]
     files: Plan
     left_out: tuple[str, ...]
 
@@ -52,10 +54,11 @@ def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
     pythons, left_out = find_pythons(root, named)
     now = hook_folder.examine(link, owner_uid)
     planned = edits.plan(root, pythons, base_files=now.base_files if now else ())
-    wanted = hook_folder.place_of(link, hook_folder.sources(), sorted({python.tag for python in pythons}))
+    base_files = sorted({str(path) for path in planned.places if path.name == SITECUSTOMIZE})
+    wanted = hook_folder.place_of(link, hook_folder.sources(), pythons, base_files)
     is_in_place = now is not None and not now.problem and now.folder == wanted.resolve()
     left = (*left_out, *planned.left_alone)
-    return HookPlan(link, None if is_in_place else wanted, now, tuple(pythons), planned, left)
+    return HookPlan(link, None if is_in_place else wanted, now, tuple(pythons), tuple(base_files), planned, left)
 
 
 def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
@@ -64,10 +67,7 @@ def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
     done = []
     with hook_folder.changing(link):
         if planned.folder is not None:
-            before = planned.now.base_files if planned.now else ()
-            libraries = [str(edit.path) for edit in planned.files.edits if edit.path.name == SITECUSTOMIZE]
-            base_files = list(dict.fromkeys([*before, *libraries]))
-            folder = hook_folder.build(link, hook_folder.sources(), planned.pythons, base_files, tell)
+            folder = hook_folder.build(link, hook_folder.sources(), planned.pythons, planned.base_files, tell)
             versions = ", ".join(sorted({python.version for python in planned.pythons}, key=_as_numbers))
             done.append(f"built {folder} for Python {versions}")
         done += [f"removed {path}" for path in hook_folder.remove_old(link, hook_folder.booted_s())]
@@ -75,15 +75,31 @@ def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
     return done
 
 
-def undo(root: Path, owner_uid: int = 0) -> list[str]:
-    """Give every file back as it was, and remove the folder; returns a line for each change."""
+def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
+    """Plan to give every file back as it was."""
     link = root / hook_folder.LINK.relative_to("/")
     now = hook_folder.examine(link, owner_uid)
     pythons, _ = find_pythons(root)
     planned = edits.plan(root, pythons, is_undo=True, base_files=now.base_files if now else ())
-    with hook_folder.changing(link):
-        done = _apply(planned, pythons)
-        return done + [f"removed {path}" for path in hook_folder.remove_all(link)]
+    return HookPlan(link, None, now, tuple(pythons), (), planned, ())
+
+
+def undo(planned: HookPlan) -> list[str]:
+    """Do that, and remove the folder; returns a line for each change."""
+    with hook_folder.changing(planned.link):
+        done = _apply(planned.files, planned.pythons)
+        return done + [f"removed {path}" for path in hook_folder.remove_all(planned.link)]
+
+
+def problem(root: Path, owner_uid: int = 0) -> str | None:
+    """Return what is not as :func:`set_up` leaves it, ``""`` if all is; ``None`` if it never ran."""
+    now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
+    if now is None:
+        return None
+    if now.problem:
+        return now.problem
+    changed = edits.plan(root, (), base_files=now.base_files).edits
+    return f"{changed[0].path} is not as it was written" if changed else ""
 
 
 def preview(planned: HookPlan) -> Iterator[str]:

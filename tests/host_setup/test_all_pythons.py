@@ -74,12 +74,12 @@ class Machine:
     def files(self):
         """Each file of the folders, with its bytes and mode."""
         program = (
-            "import json, os, sys\nfound = {}\n"
+            "import hashlib, json, os, sys\nfound = {}\n"
             "for top in sys.argv[1:]:\n"
             "    for folder, _, names in os.walk(top):\n"
             "        for name in names:\n"
             "            path = os.path.join(folder, name)\n"
-            "            link = os.readlink(path) if os.path.islink(path) else open(path, 'rb').read().hex()\n"
+            "            link = os.readlink(path) if os.path.islink(path) else hashlib.sha256(open(path, 'rb').read()).hexdigest()\n"
             "            found[path] = [os.lstat(path).st_mode, link]\n"
             "print(json.dumps(found))"
         )

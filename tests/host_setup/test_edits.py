@@ -85,6 +85,15 @@ def test_what_was_not_written_by_autogpu_is_left_alone_and_named(root):
     assert files(root) == before
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_a_file_that_was_changed_since_is_found_again(root, number):
+    carry_out(planned(root))
+    path = planned(root).places[number]
+    path.write_bytes(path.read_bytes().replace(b"autogpu", b"other"))
+    plan = planned(root)
+    assert path in {edit.path for edit in plan.edits} or str(path) in plan.left_alone[0]
+
+
 def test_a_file_of_a_python_that_is_gone_is_undone_too(root):
     carry_out(planned(root))
     recorded = [str(root / "usr/lib/python3.9/sitecustomize.py")]
@@ -107,3 +116,8 @@ def test_a_login_adds_the_folder_behind_what_is_there_and_no_empty_element(root,
     environ = {"PYTHONPATH": before} if before else {}
     done = subprocess.run(["sh", "-uc", script], env=environ, capture_output=True, text=True, timeout=60, check=True)
     assert (done.stdout, done.stderr) == (after, "")
+
+
+def test_a_link_of_debians_that_leads_nowhere_is_left_alone(root):
+    (root / "etc/python3.11/sitecustomize.py").unlink()
+    assert "sitecustomize.py is left alone: a link of this Python leads there" in planned(root).left_alone[-1]
