@@ -79,8 +79,9 @@ class Machine:
             "    for folder, _, names in os.walk(top):\n"
             "        for name in names:\n"
             "            path = os.path.join(folder, name)\n"
-            "            link = os.readlink(path) if os.path.islink(path) else hashlib.sha256(open(path, 'rb').read()).hexdigest()\n"
-            "            found[path] = [os.lstat(path).st_mode, link]\n"
+            "            is_link = os.path.islink(path)\n"
+            "            content = os.readlink(path).encode() if is_link else open(path, 'rb').read()\n"
+            "            found[path] = [os.lstat(path).st_mode, hashlib.sha256(content).hexdigest()]\n"
             "print(json.dumps(found))"
         )
         done = self.run(sys.executable, "-I", "-c", program, *(folder for folder in self.folders if folder != "/run"))
