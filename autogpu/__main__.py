@@ -1,6 +1,19 @@
 """``python -m autogpu``: the command line, for the interpreter that runs it."""
 
-from autogpu.cli.main import main
+import sys
+
+try:
+    from autogpu.cli.main import main
+except ModuleNotFoundError as error:
+    if error.name != "autogpu.cli":
+        raise
+    from autogpu import __path__ as folders
+    from autogpu import __version__
+
+    sys.exit(
+        f"autogpu: this Python has autogpu {__version__} from its host ({folders[0]}), which brings no commands; "
+        f"to have them here: {sys.executable} -m pip install autogpu"
+    )
 
 if __name__ == "__main__":
     main()

@@ -182,6 +182,15 @@ def template_folder() -> Path:
     return inside if inside.is_dir() else package.parent / inside.name
 
 
+# What a host's folder calls its other part.
+PRIVATE = "autogpu-private"
+
+
+def is_hosts(hook: Path) -> bool:
+    """The hook is that of a host, which `autogpu host-setup --all-pythons` has put on PYTHONPATH."""
+    return (hook.parent / PRIVATE).is_dir()
+
+
 def run_folder() -> Path:
     """The folder that `autogpu run` puts on PYTHONPATH: nothing but a sitecustomize.py can be imported from it."""
     return template_folder() / "run"

@@ -27,6 +27,14 @@ def host_setup_command(sudo: str) -> str:
     return "sudo $(command -v autogpu) host-setup" if sudo else "autogpu host-setup"
 
 
+def is_person(uid: int) -> bool:
+    """True for a user who is neither root nor one of the system, as sitecustomize_template/run/sitecustomize.py has it.
+
+    Source: login.defs(5), and the range that Debian's policy (9.2.2) keeps free above 59999.
+    """
+    return 1000 <= uid < 60000 or uid > 65535
+
+
 def user_name(uid: int) -> str:
     """The name of a user; ``uid 4711`` for one that this host does not know."""
     try:

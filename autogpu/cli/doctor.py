@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import click
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.text import Text
 from autogpu.cli.screen import BAD, GOOD, show_line
 from autogpu.doctor.checks import examine, gather
 from autogpu.doctor.model import Finding, State
+from autogpu.snippet import run_snippet
 from autogpu.text import counted
 
 _MARKS = {
@@ -28,16 +31,24 @@ _MARKS = {
 \b
 Examples:
   autogpu doctor
+  autogpu doctor --python ~/env/bin/python
   autogpu doctor --json"""
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> int:
+@click.option("--python", metavar="PATH", help="Look for another environment; it needs no autogpu of its own.")
+def doctor(as_json: bool, python: str | None) -> int:
     """Look for what keeps a script in this environment and folder from its GPU, or from autogpu.
 
     Takes some seconds, because the frameworks are imported. Nothing is claimed, and no context is made on a GPU.
     """
+    executable = os.path.abspath(python) if python else sys.executable  # noqa: PTH100  (a venv's Python is a link)
+    if python and not run_snippet(executable, "import autogpu.cli; print(1)", os.environ).error:
+        command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
+        return subprocess.run(command, check=False).returncode
+    if python and run_snippet(executable, "print(1)", os.environ).error:
+        raise click.BadParameter(f"{python} is no Python that starts", param_hint="--python")
     with Console(stderr=True).status("looking at the driver, and importing the frameworks"):
-        findings = examine(gather(os.environ))
+        findings = examine(gather(os.environ, executable))
     states = [finding.state for finding in findings.values()]
     has_failed = State.FAILED in states
     if as_json:

@@ -207,6 +207,8 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
+    elif host.has_hosts_hook:
+        start = f"By the host's autogpu a script started {'there' if view.remote else 'here'} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
     # The first clause, of which no screen has too little.
     brief = re.split("[;(]", preview.why)[0].strip()

@@ -6,7 +6,6 @@ the facts, and ends with a remedy that can be pasted.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
@@ -22,7 +21,8 @@ from autogpu.devices.model import FailureCause
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.frameworks import QUESTIONS, judge
 from autogpu.doctor.model import Facts, Finding, State, failed, failed_or_slow, not_applicable, passed
-from autogpu.install import HOOK, STEPS, fresh_start, template_folder
+from autogpu.host import hook_folder
+from autogpu.install import STEPS, fresh_start, is_hosts, run_folder, template_file, template_folder
 from autogpu.lease import Folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, FolderOrigin
 from autogpu.lease.leases import LockedFile
@@ -38,7 +38,7 @@ from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
 from autogpu.snippet import Answer, run_snippet
 from autogpu.text import counted, listed, printable
-from autogpu.users import host_setup_command, sudo, user_name
+from autogpu.users import host_setup_command, is_person, sudo, user_name
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
@@ -49,13 +49,17 @@ _PYTHON_DEADLINE_S = 20.0
 _MOST_UNREADABLE = 4
 
 _FRAMEWORK = """
-import importlib.util, json
+import importlib.util, json, sys
 found = None
 if importlib.util.find_spec("{module}"):
     found = {{}}
     try:
         import {module}
         found["version"] = {module}.__version__
+        if "autogpu" not in sys.modules:
+            spec = importlib.util.spec_from_file_location("autogpu", "{package}/__init__.py")
+            sys.modules["autogpu"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules["autogpu"])
         from autogpu.frameworks import load
         hooks = load("{module}").find_hooks()
         found["missing"], found["obstacle"] = dict(hooks.missing), hooks.obstacle
@@ -66,24 +70,34 @@ print()
 print(json.dumps(found))
 """
 
+_PYTHON = """
+import importlib.util, json, sys
+print(json.dumps((sys.implementation.cache_tag, importlib.util.find_spec("pip") is not None)))
+"""
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
 
-def gather(environ: Mapping[str, str]) -> Facts:
-    """Look at everything; takes some seconds, most of them to import the frameworks."""
+def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Facts:
+    """Look at everything; takes some seconds, most of them to import the frameworks.
+
+    Args:
+        executable: The Python whose scripts are in question. It may have no autogpu of its own.
+    """
+    is_this = executable == sys.executable
     reading = probe.start(environ)
-    start = fresh_start(sys.executable, environ)
+    start = fresh_start(executable, environ)
+    tag, has_pip = run_snippet(executable, _PYTHON, environ, _PYTHON_DEADLINE_S).value or ("", True)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     folder, lease_problem = try_folder(environ)
     return Facts(
         environ=original_environ(environ),
-        executable=sys.executable,
+        executable=executable,
         start=start,
-        pythons=_other_pythons(environ),
+        pythons=_other_pythons(environ) if is_this else {},
         inventory=inventory,
         cuda=run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S),
-        frameworks={module: _ask_framework(module, environ) for module in frameworks.FRAMEWORKS},
+        frameworks={module: _ask_framework(executable, module, environ) for module in frameworks.FRAMEWORKS},
         folder=folder,
         lease_problem=lease_problem,
         is_folder_on_fuse=folder is not None and folder.is_on_fuse(),
@@ -93,23 +107,31 @@ def gather(environ: Mapping[str, str]) -> Facts:
         grant=settled(engines.granted_here(environ), inventory),
         system_policy_owner=owner_to_ask(SYSTEM_FILE),
         hook_is_current=start.hook is None or _is_current(start.hook),
-        has_pip=importlib.util.find_spec("pip") is not None,
+        has_pip=has_pip,
+        tag=tag,
+        hosts_folder=hook_folder.examine(hook_folder.LINK),
+        is_person=is_person(os.getuid()),
         sudo=sudo(),
     )
 
 
-def _ask_framework(module: str, environ: Mapping[str, str]) -> Answer:
+def _ask_framework(executable: str, module: str, environ: Mapping[str, str]) -> Answer:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
-    program = _FRAMEWORK.format(module=module, questions=questions)
+    program = _FRAMEWORK.format(module=module, questions=questions, package=str(Path(__file__).parents[1]))
     # Off: what the framework finds by itself is asked, and no line of ours is printed.
-    return run_snippet(sys.executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return run_snippet(executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
 
 
 def _is_current(hook: Path) -> bool:
+    """The start-up files are those of this package; that of `autogpu run` is always."""
+    if hook.parent == run_folder():
+        return True
     templates = template_folder()
     try:
-        names = (HOOK, STEPS)
-        return all((hook.parent / name).read_bytes() == (templates / name).read_bytes() for name in names)
+        return all(
+            (hook.parent / name).read_bytes() == template_file(templates, name).read_bytes()
+            for name in (hook.name, STEPS)
+        )
     except OSError:
         return False
 
@@ -202,6 +224,8 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
 def check_hook(facts: Facts) -> Finding:
     start = facts.start
     remedy = f"{facts.executable} -m autogpu install"
+    if start.hook is not None and is_hosts(start.hook):
+        return _examine_hosts_hook(start.hook, facts)
     if start.hook is not None and not facts.hook_is_current:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
     if start.hook is not None:
@@ -209,7 +233,28 @@ def check_hook(facts: Facts) -> Finding:
     if start.complaint:
         return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
+    if facts.hosts_folder and not facts.is_person:
+        hidden = f"; {hook_folder.LINK} serves no root and no system user"
+    elif facts.hosts_folder and start.sitecustomize:
+        hidden += f", which runs no other: so that of {hook_folder.LINK} is hidden"
+    elif facts.hosts_folder:
+        hidden = f"; {hook_folder.LINK} is not on its PYTHONPATH"
     return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
+
+
+def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
+    folder = facts.hosts_folder
+    build = f"{host_setup_command('sudo ')} --all-pythons"
+    if folder is None or folder.problem:
+        why = folder.problem if folder else f"{hook_folder.LINK} does not lead to it"
+        return failed(
+            f"{hook}, the hook of the host, is not in order: {printable(why)}", f"ask the administrator: {build}"
+        )
+    what = f"a fresh {facts.executable} loads the hook of the host, {hook}, of autogpu {folder.version}"
+    if facts.tag not in folder.tags:
+        what += f"; it has no compiled files for {facts.tag}, so each start takes longer"
+        return Finding(State.WARNING, what, f"ask the administrator: {build} --python {facts.executable}")
+    return passed(what)
 
 
 def check_environment(facts: Facts) -> Finding:

@@ -9,6 +9,7 @@ from typing import Mapping, Sequence
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
 from autogpu.frozen import Value
+from autogpu.host.hook_folder import HookFolder
 from autogpu.install import FreshStart, pip_command
 from autogpu.lease import Folder, LeaseProblem
 from autogpu.policy import Resolved
@@ -60,6 +61,9 @@ class Facts(Value):
         unreadable_files: Sentences about files in the folder that can't be read.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
+        tag: How this Python names what it compiles, such as ``"cpython-311"``.
+        hosts_folder: What `autogpu host-setup --all-pythons` has built; ``None`` if it never ran.
+        is_person: This user is one whom that folder serves.
     """
 
     environ: Mapping[str, str]
@@ -78,6 +82,9 @@ class Facts(Value):
     grant: Grant = NO_ENGINE
     system_policy_owner: str = ""
     hook_is_current: bool = True
+    tag: str = ""
+    hosts_folder: HookFolder | None = None
+    is_person: bool = True
     has_pip: bool = True
     sudo: str = "sudo "
 

@@ -28,11 +28,10 @@ from autogpu.devices import nvml
 from autogpu.errors import InstallError
 from autogpu.frozen import Value, replace
 from autogpu.host.pythons import BasePython
-from autogpu.install import SITECUSTOMIZE, STEPS, template_file, template_folder
+from autogpu.install import PRIVATE, SITECUSTOMIZE, STEPS, template_file, template_folder
 from autogpu.lease import locks
 
 LINK = Path("/usr/local/lib/autogpu")
-PRIVATE = "autogpu-private"
 
 # The hook again, under the name by which the sitecustomize of a base Python imports it.
 HOOK_OF_BASE_PYTHONS = "_autogpu_host.py"

@@ -145,6 +145,7 @@ class HostStatus(Value):
     lease_folder: LeaseFolder | None
     lease_folder_problem: str | None
     has_hook: bool = True
+    has_hosts_hook: bool = False
     is_enabled: bool = True
     host: str = ""
     time_s: float | None = None

@@ -14,6 +14,7 @@ from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
 from autogpu.frozen import Value
+from autogpu.install import is_hosts
 from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
 from autogpu.process import with_ancestors
@@ -62,7 +63,9 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
         request_here(resolved, inventory, environ),
         now_s=time.time(),
         # It stands there if this interpreter has loaded it.
-        has_hook=any(getattr(finder, "__name__", "") == HOOK for finder in sys.meta_path),
+        hook=next(
+            (vars(finder)["__file__"] for finder in sys.meta_path if getattr(finder, "__name__", "") == HOOK), None
+        ),
         names=Names(platform.node().partition(".")[0], user_name, user_and_program),
     )
 
@@ -118,12 +121,12 @@ def host_status(
     request: SelectionRequest,
     *,
     now_s: float,
-    has_hook: bool,
+    hook: str | None,
     names: Names,
 ) -> model.HostStatus:
     """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    ``has_hook`` tells that autogpu would be loaded in it.
+    ``hook`` is the file of the start-up hook that it would load; ``None`` if it would load none.
     """
     leases = read.leases
     folder = None
@@ -146,7 +149,8 @@ def host_status(
         policy_problems=(*map(str, resolved.problems), *unmatched),
         lease_folder=folder,
         lease_folder_problem=read.problem or read.obstacle,
-        has_hook=has_hook,
+        has_hook=hook is not None,
+        has_hosts_hook=hook is not None and is_hosts(Path(hook)),
         is_enabled=resolved.policy.enabled,
         host=printable(names.host, 64),
         time_s=now_s,

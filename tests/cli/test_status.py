@@ -196,7 +196,7 @@ def test_the_gpus_are_counted_that_an_engine_granted(slurm, expected):
 
 
 def test_a_python_without_the_hook_is_promised_nothing():
-    lines = screen(host(inventory(gpu(0)), has_hook=False))
+    lines = screen(host(inventory(gpu(0)), hook=None))
     at = lines.index(screens.no_hook(View(100)))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
@@ -204,7 +204,7 @@ def test_a_python_without_the_hook_is_promised_nothing():
 
 @pytest.mark.parametrize("variable", ["AUTOGPU", "AUTOGPU_ENABLED"])
 def test_missing_hook_is_not_reported_if_autogpu_is_switched_off(variable):
-    off = host(inventory(gpu(0)), has_hook=False, **{variable: "0"})
+    off = host(inventory(gpu(0)), hook=None, **{variable: "0"})
     # Another version on another host may word its reason differently.
     off = replace(off, preview=replace(off.preview, why="off"))
     assert screens.no_hook(View(100)) not in screen(off)

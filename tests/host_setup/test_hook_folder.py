@@ -11,8 +11,8 @@ import pytest
 
 import autogpu
 from autogpu.host import hook_folder
-from autogpu.host.hook_folder import PRIVATE
 from autogpu.host.pythons import BasePython
+from autogpu.install import PRIVATE
 from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.support import environments
@@ -332,6 +332,7 @@ import json, os, signal, sys
 from pathlib import Path
 from autogpu.host import hook_folder
 from autogpu.host.pythons import BasePython
+from autogpu.install import PRIVATE
 link, number, *python = json.loads(sys.argv[1])
 seen = 0
 def on_event(event, arguments):

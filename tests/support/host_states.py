@@ -31,7 +31,9 @@ def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
     return Waiter(*ticket, silent_s=silent_s, demand=demand)
 
 
-def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True, **environ):
+def host(
+    machine, holders=(), waiters=(), pids=None, parent=None, hook="/env/site-packages/_autogpu_hook.py", **environ
+):
     """What ``autogpu status`` shows of ``machine``.
 
     Args:
@@ -51,6 +53,6 @@ def host(machine, holders=(), waiters=(), pids=None, parent=None, has_hook=True,
         resolved,
         request,
         now_s=NOW_S,
-        has_hook=has_hook,
+        hook=hook,
         names=NAMES,
     )
