@@ -33,6 +33,9 @@ ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes 
 # Prefix of the variables by which `autogpu run` passes its options; a key's name in capitals follows.
 TYPED = PREFIX + "RUN_"
 
+# The folder in which `autogpu run` found pynvml, for a Python whose environment has none.
+PYNVML_FOLDER = TYPED + "PYNVML_FOLDER"
+
 # Variables with the prefix AUTOGPU_ that are neither keys of the policy nor mistakes.
 INTERNAL = (POLICY_FILE, LEASE, LEASE_DIR, WORKER, LIBRARY_COUNT, RAY_TASK)
 INTERNAL_PREFIXES = (ORIGINAL_PREFIX, PREFIX + "TEST_", TYPED)

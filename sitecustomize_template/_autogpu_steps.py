@@ -167,12 +167,12 @@ def import_package():
     installed = (entry for entry in sys.path if entry in hook.started_path or str(entry).endswith(places))
     specs = (PathFinder.find_spec("autogpu", [entry]) for entry in installed)
     spec = next(filter(is_package, specs), None) or find_package()
-    is_elsewhere = found is not None and found.origin is not None and not is_package(found)
-    if is_elsewhere and (spec or hook.folders):
-        return "the script has an autogpu of its own, which hides the package"
+    has_own = found is not None and found.origin is not None
+    if has_own and (spec is None or not is_package(found)):
+        return "the script has an autogpu of its own, which hides the package" if spec or hook.folders else ""
     if spec is None:
         # Or found by other means than the path, as an editable install is.
-        return "" if found is not None and found.origin is not None else None
+        return None
     if loaded is None:
         from importlib.util import module_from_spec
 

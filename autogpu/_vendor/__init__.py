@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from autogpu.variables import PYNVML_FOLDER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Sequence
@@ -18,14 +20,15 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
 def package_folders(path: Sequence[str]) -> list[str]:
-    """Where pynvml may be imported from: this folder, that of autogpu, and where packages are installed.
+    """Where pynvml may be imported from: this folder, that of autogpu, where packages are installed, as `run` says.
 
     Never from a project's own folder: a script's ``pynvml.py`` is not for us to run.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.dirname(os.path.dirname(here))
     installed = [folder for folder in path if os.path.basename(str(folder).rstrip("/")) in _SITE_FOLDERS]
-    return list(dict.fromkeys([here, beside, *map(str, installed)]))
+    of_run = os.environ.get(PYNVML_FOLDER)
+    return list(dict.fromkeys([here, beside, *map(str, installed), *([of_run] if of_run else [])]))
 
 
 __path__ = package_folders(sys.path)

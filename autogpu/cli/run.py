@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Callable, Mapping, NoReturn, Sequence
 
 import click
@@ -28,7 +30,7 @@ from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import numbered_list, original_environ
 from autogpu.stderr import say
 from autogpu.text import printable
-from autogpu.variables import CUDA_VISIBLE_DEVICES, TYPED
+from autogpu.variables import CUDA_VISIBLE_DEVICES, PYNVML_FOLDER, TYPED
 
 
 @click.command(
@@ -60,6 +62,10 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # In front of what is there; an empty element would mean the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(run_folder()), environ.get("PYTHONPATH", "")]))
+    pynvml = find_spec("autogpu._vendor.pynvml")
+    if pynvml is not None and pynvml.origin is not None:
+        path = Path(pynvml.origin)
+        environ[PYNVML_FOLDER] = str(path.parents[1] if pynvml.submodule_search_locations else path.parent)
     unreached = "" if is_held or not resolved.policy.enabled else why_not_reached(command, environ)
     if unreached and resolved.policy.level != "quiet":
         say(f"{printable(command_name(command))} runs without autogpu: {unreached}")

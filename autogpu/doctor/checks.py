@@ -109,6 +109,7 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=has_pip,
         tag=tag,
+        has_hosts_hook=start.hook is not None and is_hosts(start.hook),
         hosts_folder=hook_folder.examine(hook_folder.LINK),
         is_person=is_person(os.getuid()),
         sudo=sudo(),
@@ -224,7 +225,7 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
 def check_hook(facts: Facts) -> Finding:
     start = facts.start
     remedy = f"{facts.executable} -m autogpu install"
-    if start.hook is not None and is_hosts(start.hook):
+    if start.hook is not None and facts.has_hosts_hook:
         return _examine_hosts_hook(start.hook, facts)
     if start.hook is not None and not facts.hook_is_current:
         return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
@@ -244,7 +245,7 @@ def check_hook(facts: Facts) -> Finding:
 
 def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
     folder = facts.hosts_folder
-    build = f"{host_setup_command('sudo ')} --all-pythons"
+    build = f"{host_setup_command(facts.sudo)} --all-pythons"
     if folder is None or folder.problem:
         why = folder.problem if folder else f"{hook_folder.LINK} does not lead to it"
         return failed(

@@ -62,6 +62,7 @@ class Facts(Value):
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
         tag: How this Python names what it compiles, such as ``"cpython-311"``.
+        has_hosts_hook: The hook that a fresh Python loads is the host's.
         hosts_folder: What `autogpu host-setup --all-pythons` has built; ``None`` if it never ran.
         is_person: This user is one whom that folder serves.
     """
@@ -83,6 +84,7 @@ class Facts(Value):
     system_policy_owner: str = ""
     hook_is_current: bool = True
     tag: str = ""
+    has_hosts_hook: bool = False
     hosts_folder: HookFolder | None = None
     is_person: bool = True
     has_pip: bool = True

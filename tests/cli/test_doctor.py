@@ -84,6 +84,36 @@ def test_cuda_that_does_not_start_is_found_in_the_drivers_words(tmp_path):
     assert said["cuda"] == "CUDA does not start: cuInit fails with 100: no CUDA-capable device is detected"
 
 
+def test_another_environment_is_asked_with_nothing_of_autogpu_in_it(server, tmp_path):
+    other = environments.environment(environments.interpreter("3.9"), with_autogpu=False)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "torch.py").write_text("__version__ = 'none'\n")
+    environ = {**server.environ, "PYTHONPATH": str(project)}
+    command = [sys.executable, "-m", "autogpu", "doctor", "--json", "--python", str(other)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    said = {found["check"]: found for found in json.loads(done.stdout)["findings"]}
+    assert (said["hook"]["state"], said["environment"]["state"]) == ("failed", "passed")
+    assert said["hook"]["what"].startswith(f"a fresh {other} does not load autogpu")
+    # It has looked at that Python's own framework, by the package of this one.
+    assert "PyTorch can't be used" in said["torch"]["what"]
+    assert done.returncode == 1
+
+
+def test_another_environment_with_an_autogpu_of_its_own_answers_by_itself(server):
+    other = environments.environment(environments.interpreter("3.9"), with_hook=True)
+    command = [sys.executable, "-m", "autogpu", "doctor", "--json", "--python", str(other)]
+    done = subprocess.run(command, env=server.environ, capture_output=True, text=True, timeout=300, check=False)
+    said = {found["check"]: found["what"] for found in json.loads(done.stdout)["findings"]}
+    assert said["hook"].startswith(f"a fresh {other} loads {environments.site_packages(other)}")
+
+
+def test_another_python_that_does_not_start_is_an_error(tmp_path):
+    command = [sys.executable, "-m", "autogpu", "doctor", "--python", str(tmp_path / "gone")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "is no Python that starts" in done.stderr) == (2, True)
+
+
 @pytest.mark.xdist_group("without-pynvml")
 def test_a_missing_pynvml_is_one_finding(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")

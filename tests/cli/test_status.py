@@ -202,6 +202,15 @@ def test_a_python_without_the_hook_is_promised_nothing():
     assert not any(line.startswith("A script started here would get") for line in lines)
 
 
+def test_a_python_with_the_hook_of_the_host_is_told_so(tmp_path):
+    (tmp_path / "autogpu-private").mkdir()
+    status = host(inventory(gpu(0)), hook=str(tmp_path / "sitecustomize.py"))
+    assert any(
+        line.startswith("By the host's autogpu a script started here would get GPU 0") for line in screen(status)
+    )
+    assert status.to_json()["has_hosts_hook"] is True
+
+
 @pytest.mark.parametrize("variable", ["AUTOGPU", "AUTOGPU_ENABLED"])
 def test_missing_hook_is_not_reported_if_autogpu_is_switched_off(variable):
     off = host(inventory(gpu(0)), hook=None, **{variable: "0"})

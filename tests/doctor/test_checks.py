@@ -10,6 +10,7 @@ from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.checks import examine, owner_to_ask
 from autogpu.doctor.model import Facts, State
 from autogpu.frozen import replace
+from autogpu.host.hook_folder import HookFolder
 from autogpu.install import FreshStart
 from autogpu.lease import Fault, Folder, LeaseProblem
 from autogpu.lease.folder import FolderOrigin
@@ -93,6 +94,8 @@ def answer(said, error="", timed_out=False):
     return {"frameworks": {"tensorflow": Answer(said, error, timed_out=timed_out)}}
 
 
+WHOLE = HookFolder(Path("/usr/local/lib/autogpu-1.2.3-abc"), "1.2.3", ("cpython-311",))
+HOSTS = {**start(WHOLE.folder / "sitecustomize.py"), "has_hosts_hook": True, "tag": "cpython-311"}
 DEBIAN, CONDA = Path("/usr/lib/python3.11/sitecustomize.py"), {"pythons": {"python": "/conda/bin/python"}}
 SETUP = "sudo $(command -v autogpu) host-setup"
 LINK = LeaseProblem(Fault.SYMLINK, "/x")
@@ -107,6 +110,23 @@ WRONG = {
         (start(sitecustomize=DEBIAN), f"does not load autogpu; its sitecustomize is {DEBIAN}", "-m autogpu install"),
         ({"hook_is_current": False}, "_autogpu_hook.py is of another version of autogpu than the", "autogpu install"),
         (start(complaint="OSError: x timed out"), "a fresh Python reports: OSError: x timed out", "autogpu install"),
+        (HOSTS, "the hook of the host, is not in order: /usr/local/lib/autogpu does not lead to it", "--all-pythons"),
+        ({**HOSTS, "hosts_folder": replace(WHOLE, problem="cut")}, "is not in order: cut", "--all-pythons"),
+        (
+            {**start(sitecustomize=DEBIAN), "hosts_folder": WHOLE},
+            f"its sitecustomize is {DEBIAN}, which runs no other: so that of /usr/local/lib/autogpu is hidden",
+            "-m autogpu install",
+        ),
+        (
+            {**start(), "hosts_folder": WHOLE},
+            "does not load autogpu; /usr/local/lib/autogpu is not on its PYTHONPATH",
+            "-m autogpu install",
+        ),
+        (
+            {**start(), "hosts_folder": WHOLE, "is_person": False},
+            "/usr/local/lib/autogpu serves no root and no system user",
+            "-m autogpu install",
+        ),
         (start(complaint="it did not start"), "a fresh Python reports: it did not start", "autogpu install"),
     ],
     "environment": [
@@ -199,6 +219,16 @@ def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
     assert finding.state is State.WARNING
     assert what in finding.what
     assert remedy in finding.remedy
+
+
+def test_the_hook_of_the_host_is_named_with_its_version_and_needs_compiled_files(healthy):
+    finding = found(healthy, "hook", **HOSTS, hosts_folder=WHOLE)
+    file = WHOLE.folder / "sitecustomize.py"
+    assert finding.state is State.PASSED
+    assert finding.what == f"a fresh /env/bin/python loads the hook of the host, {file}, of autogpu 1.2.3"
+    newer = found(healthy, "hook", **{**HOSTS, "tag": "cpython-312"}, hosts_folder=WHOLE)
+    assert (newer.state, "no compiled files for cpython-312" in newer.what) == (State.WARNING, True)
+    assert newer.remedy.endswith("host-setup --all-pythons --python /env/bin/python")
 
 
 def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):

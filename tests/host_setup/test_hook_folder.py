@@ -218,8 +218,14 @@ def test_the_autogpu_of_an_environment_is_the_one_that_runs(built, project, vers
             "autogpu: not applied to tensorflow: the script has an autogpu of its own, which hides the package; "
             "AUTOGPU=0 turns autogpu off\n",
         ),
+        (
+            {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""},
+            False,
+            "autogpu: not applied to tensorflow: the script has an autogpu of its own, which hides the package; "
+            "AUTOGPU=0 turns autogpu off\n",
+        ),
     ],
-    ids=["a-folder", "a-module"],
+    ids=["a-folder", "a-module", "a-package"],
 )
 def test_an_autogpu_of_the_script_is_never_run(built, bare, project, files, steps, said):
     throwaway.write(project, files)
@@ -381,3 +387,22 @@ def test_nothing_of_a_command_is_in_the_folder(built):
     assert {path.name for path in built.iterdir()} == {"sitecustomize.py", "__pycache__", PRIVATE}
     text = (built / "sitecustomize.py").read_bytes()
     assert text == (ROOT / "sitecustomize_template" / "run" / "sitecustomize.py").read_bytes()
+
+
+def test_python_m_autogpu_says_that_the_host_brings_no_commands(built, bare, project):
+    given = {**environments.ENVIRON, "PYTHONPATH": str(built)}
+    done = run(as_person([str(bare(OWN)), "-m", "autogpu", "status"]), env=given, cwd=project)
+    package = built.resolve() / PRIVATE / "autogpu"
+    said = (
+        f"autogpu: this Python has autogpu {autogpu.__version__} from its host ({package}), which brings no commands;"
+    )
+    assert (done.returncode, done.stdout, done.stderr.startswith(said)) == (1, "", True), done.stderr
+    assert done.stderr.endswith(f"to have them here: {bare(OWN)} -m pip install autogpu\n")
+
+
+def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project):
+    python = environments.environment(interpreter(OWN))
+    given = {**environments.ENVIRON, "PYTHONPATH": str(built), "HOME": str(project)}
+    done = run(as_person([str(python), "-m", "autogpu", "uninstall", "--this-python"]), env=given, cwd=project)
+    said = f"This Python loads the hook of its host from now on, {built.resolve()}/sitecustomize.py; AUTOGPU=0 or "
+    assert (done.returncode, done.stdout.startswith(said)) == (0, True), done.stdout + done.stderr

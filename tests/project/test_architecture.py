@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
 ROWS = (
-    {"errors", "frozen", "variables", "atomic_file", "text", "_vendor"},
-    {"process", "stderr", "caps", "ray_tasks"},
+    {"errors", "frozen", "variables", "atomic_file", "text"},
+    {"process", "stderr", "caps", "ray_tasks", "_vendor"},
     {"uncaught", "users", "snippet", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
     {"history", "frameworks.model", "engines"},
