@@ -12,6 +12,9 @@ from importlib.machinery import PathFinder
 
 import _autogpu_hook as hook
 
+if hook.started_with is not None:
+    hook.started_with = sys.modules["os"].fsdecode(hook.started_with)
+
 # Frameworks for which the step before_import was taken. It is taken once per process.
 begun = set()
 
