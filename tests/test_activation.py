@@ -1,8 +1,11 @@
 """autogpu sets itself up once per process, and again in a child that is forked while it does so."""
 
+import inspect
 import os
 import subprocess
 import sys
+
+from autogpu import activation
 
 PROGRAM = """
 import os, sys, threading
@@ -37,3 +40,9 @@ def test_child_forked_while_autogpu_sets_itself_up_has_autogpu(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "7 True\n", done.stderr
+
+
+def test_what_a_hook_of_another_version_calls_stays_as_it_is():
+    called = (activation.before_import, activation.after_import)
+    names = [[*inspect.signature(function).parameters] for function in called]
+    assert names == [["framework", "started_with"], ["framework", "module"]]

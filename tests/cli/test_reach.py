@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
+import uv
 
 from autogpu.cli.reach import why_not_reached
 from tests.cli.conftest import AUTOGPU
@@ -82,6 +84,36 @@ def test_a_python_of_another_environment_has_autogpu_and_its_policy_file(version
     importable = "['autogpu', '_autogpu_hook']"
     assert done.stdout.splitlines() == [importable, f"3 [] {ROOT / 'autogpu' / '__init__.py'}"], done.stderr
     assert done.stderr == ""
+
+
+INLINE = """
+# /// script
+# requires-python = ">=3.9"
+# dependencies = []
+# ///
+import sys, tensorflow
+print(sys.prefix, "autogpu.activation" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("run", "--quiet"), ("tool", "run", "--quiet")], ids=["uv-run", "uvx"])
+def test_an_environment_that_uv_makes_for_one_run_has_autogpu(tmp_path, command):
+    throwaway.write(tmp_path, {"train.py": INLINE, "tensorflow.py": ""})
+    python = [] if command[0] == "run" else ["python"]
+    own = [uv.find_uv_bin(), *command, "--offline", "--python", str(interpreter("3.9") or sys.executable), *python]
+    environ = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*AUTOGPU, "run", "--", *own, "train.py"],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    prefix, has_autogpu = done.stdout.split() or ("", done.stderr)
+    assert (prefix != sys.prefix, has_autogpu) == (True, "True")
 
 
 @pytest.mark.slow
