@@ -10,6 +10,7 @@ import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Iterator
 
 import click
 from rich.console import Console
@@ -229,36 +230,56 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     adds a start-up file to the Pythons that it finds. Root and services of the system are left out. A user turns
     autogpu off by AUTOGPU=0, or by enabled = false in a policy file.
     """
+    _refuse_together(is_check, is_print, is_undo, is_named=bool(named), is_for_all=is_for_all)
+    host = Host()
+    if is_print:
+        lines = list(_preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None))
+    elif is_undo:
+        lines = _undo(host) or ["There is nothing to undo."]
+    elif is_check:
+        lines = _state(host.parts(), is_check=True)
+    else:
+        lines = setup(host)
+        lines += _give_to_all_pythons(host, named) if is_for_all else []
+        lines += _state(host.parts(), is_check=False)
+        lines += _recipes() if is_for_all else []
+    click.echo("\n".join(lines))
+    return int(is_check and any(part.problem and part.is_required for part in host.parts()))
+
+
+def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:
     chosen = [name for name, is_on in (("--check", is_check), ("--print", is_print), ("--undo", is_undo)) if is_on]
     if len(chosen) > 1 and chosen != ["--print", "--undo"]:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
-    if named and not is_for_all:
+    if is_named and not is_for_all:
         raise click.UsageError("--python goes with --all-pythons")
-    host = Host()
-    if is_undo and is_print:
-        click.echo("\n".join(all_pythons.preview(all_pythons.plan_undo(host.root, host.owner_uid))))
-        return 0
-    if is_undo:
-        click.echo("\n".join(_undo(host) or ["There is nothing to undo."]))
-        return 0
-    if is_print:
-        for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
-            click.echo(f"# {path}\n{content.decode()}")
-        click.echo(f"# then run: systemd-tmpfiles --create {host.tmpfiles}")
-        if is_for_all:
-            planned = all_pythons.plan(host.root, named, host.owner_uid)
-            click.echo("\n".join(["", *all_pythons.preview(planned), *(f"# {line}" for line in planned.left_out)]))
-        return 0
-    done = [] if is_check else setup(host)
-    if is_for_all and not is_check:
-        done += _give_to_all_pythons(host, named)
-    parts = host.parts()
-    click.echo("\n".join((*done, *_state(parts, is_check))))
-    if is_for_all and not is_check:
-        click.echo("From their next login on, the Pythons of all users have autogpu. Set PYTHONPATH yourself for:")
-        for place, recipe in all_pythons.RECIPES.items():
-            click.echo(f"  {place:20}{recipe}")
-    return int(is_check and any(part.problem and part.is_required for part in parts))
+
+
+def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield what would be written; ``None`` for a run without ``--all-pythons``."""
+    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+        yield f"# {path}\n{content.decode()}"
+    yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"
+    if named is not None:
+        planned = all_pythons.plan(host.root, named, host.owner_uid)
+        yield ""
+        yield from all_pythons.preview(planned)
+        yield from (f"# {line}" for line in planned.left_out)
+
+
+def _preview_of_undo(host: Host) -> Iterator[str]:
+    planned = all_pythons.plan_undo(host.root, host.owner_uid)
+    yield from all_pythons.preview(planned)
+    yield from (f"# remove {path}" for path in hook_folder.all_of(planned.link))
+    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+        if path.is_file():
+            yield f"# remove {path}" if path.read_bytes() == content else f"# {path} stays: it is not as it was written"
+
+
+def _recipes() -> Iterator[str]:
+    yield "From their next login on, the Pythons of all users have autogpu. Set PYTHONPATH yourself for:"
+    for place, recipe in all_pythons.RECIPES.items():
+        yield f"  {place:20}{recipe}"
 
 
 def _give_to_all_pythons(host: Host, named: tuple[str, ...]) -> list[str]:

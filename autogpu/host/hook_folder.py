@@ -253,8 +253,13 @@ def remove_old(link: Path, booted_s: float) -> list[Path]:
     return removed
 
 
+def all_of(link: Path) -> list[Path]:
+    """The link, if it is there, and the folders of all versions."""
+    return [path for path in (link, *versions(link)) if os.path.lexists(str(path))]
+
+
 def remove_all(link: Path) -> list[Path]:
-    removed = [path for path in (link, *versions(link)) if os.path.lexists(str(path))]
+    removed = all_of(link)
     for path in removed:
         _remove(path)
     return removed

@@ -139,6 +139,9 @@ def test_every_start_is_reached_and_undo_gives_back_every_byte(machine, named):
         assert machine.starts(python, "-S") == ("None", "")
         assert machine.run(str(python), "-c", HOOK).stdout == "None\n"
 
+    planned = machine.host_setup("--undo", "--print")
+    for path in changed(before, machine.files()):
+        assert path in planned.stdout or "/usr/local/lib/autogpu" in path or "__pycache__" in path, path
     undone = machine.host_setup("--undo")
     assert (undone.returncode, undone.stderr) == (0, "")
     assert machine.files() == before
