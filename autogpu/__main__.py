@@ -5,14 +5,14 @@ import sys
 try:
     from autogpu.cli.main import main
 except ModuleNotFoundError as error:
-    if error.name != "autogpu.cli":
+    if error.name not in ("autogpu.cli", "click", "rich"):
         raise
     from autogpu import __path__ as folders
     from autogpu import __version__
 
     sys.exit(
-        f"autogpu: this Python has autogpu {__version__} from its host ({folders[0]}), which brings no commands; "
-        f"to have them here: {sys.executable} -m pip install autogpu"
+        f"autogpu: this Python has autogpu {__version__} from {folders[0]}, without what its commands need "
+        f"({error.name}); to have them here: {sys.executable} -m pip install autogpu"
     )
 
 if __name__ == "__main__":

@@ -35,7 +35,11 @@ def _write(path: Path, content: bytes, mode: int | None, put: Callable[[str, str
     # Python skips dot-files, and reads no .tmp.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        if os.path.lexists(str(temporary)):  # of a process with this number that was killed
+            temporary.unlink()
+        # Never through a link that another user has put there.
+        number = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(number, "wb") as stream:
             stream.write(content)
             stream.flush()
             if mode is not None:

@@ -117,10 +117,10 @@ class Bench:
     def build_folder(self) -> Path:
         """What ``autogpu host-setup --all-pythons`` builds, for this Python alone."""
         self.python.parents[2].chmod(0o755)  # for every user, unlike a temporary folder
-        (python,) = find_pythons(Path("/nowhere"), [str(self.base)])[0]
+        pythons, _ = find_pythons(Path("/"), [str(self.base)])
+        python = next(python for python in pythons if Path(python.executable) == self.base.resolve())
         link = self.python.parents[2] / "host" / "autogpu"
-        with hook_folder.changing(link):
-            hook_folder.build(link, hook_folder.sources(), [python], (), lambda line: None)
+        hook_folder.build(link, hook_folder.sources(), [python], (), lambda line: None)
         return link
 
 

@@ -71,8 +71,12 @@ def find_spec(fullname, path=None, target=None):
                 # A signal handler of the script has come in between.
                 raise
             # The file is missing or broken: imports go on as if this one were not here either.
-            if folders:
-                sys.stderr.write("autogpu: not applied: " + folders[0] + " is incomplete, or not only its owner's\n")
+            try:
+                # Never to a closed stderr, nor to one that would block.
+                if folders and __import__("select").select([], [sys.stderr], [], 0)[1]:
+                    sys.stderr.write("autogpu: not applied: " + folders[0] + " was removed or changed\n")
+            except Exception:
+                pass
             frameworks = folders = ()
             return None
     return find(fullname, path, target)

@@ -151,7 +151,8 @@ def find_package():
     for folder in hook.folders:
         # That of a host has it in its private part. That of `autogpu run` is two folders below it in a clone of
         # autogpu, and three where it is installed.
-        for place in (folder + "/autogpu-private", folder + "/../..", folder + "/../../.."):
+        is_of_run = folder.endswith("/sitecustomize_template/run")
+        for place in (folder + "/../..", folder + "/../../..") if is_of_run else (folder + "/autogpu-private",):
             spec = PathFinder.find_spec("autogpu", [path.normpath(place)])
             if is_package(spec):
                 return spec

@@ -23,6 +23,11 @@ def run_the_hidden_one():
     later = sys.path[sys.path.index(here) + 1 :] if here in sys.path else []
     spec = external.PathFinder.find_spec(__name__, later)
     if spec is not None and spec.loader is not None:
+        if not hasattr(spec.loader, "exec_module"):
+            # One in an archive, before Python 3.10.
+            del sys.modules[__name__]
+            spec.loader.load_module(__name__)
+            return
         module = sys.modules[__name__] = bootstrap.module_from_spec(spec)
         spec.loader.exec_module(module)
 

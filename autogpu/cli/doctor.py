@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -41,8 +42,9 @@ def doctor(as_json: bool, python: str | None) -> int:
 
     Takes some seconds, because the frameworks are imported. Nothing is claimed, and no context is made on a GPU.
     """
-    executable = os.path.abspath(python) if python else sys.executable  # noqa: PTH100  (a venv's Python is a link)
-    if python and not run_snippet(executable, "import autogpu.cli; print(1)", os.environ).error:
+    named = python and (shutil.which(python) or python)
+    executable = os.path.abspath(named) if named else sys.executable  # noqa: PTH100  (a venv's Python is a link)
+    if python and not run_snippet(executable, "import autogpu.cli.main; print(1)", os.environ).error:
         command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
         return subprocess.run(command, check=False).returncode
     if python and run_snippet(executable, "print(1)", os.environ).error:

@@ -6,11 +6,12 @@ One lease folder that root owns, made anew at every boot, and a system policy.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -24,6 +25,7 @@ from autogpu.lease import LeaseUnavailable, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.leases import lease_problem
+from autogpu.stderr import say
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
@@ -136,7 +138,7 @@ def setup(host: Host) -> list[str]:
 
     An InstallError says that it may not, or what is there and wrong, and has changed nothing.
     """
-    _need_root(host, "host-setup")
+    _need_root(host)
     boot, folder, policy, *_ = host.parts()
     if folder.problem and not folder.will_be_made:
         remedy = f"make it one (chown root, chmod 1777) or move it away, and run {host_setup_command(sudo())}"
@@ -151,10 +153,11 @@ def setup(host: Host) -> list[str]:
     return done
 
 
-def _need_root(host: Host, command: str) -> None:
+def _need_root(host: Host, options: Sequence[str] = (), named: Sequence[str] = ()) -> None:
     if os.geteuid() != host.owner_uid:
-        what = f"{command} writes below /etc and /run, which only root may"
-        raise InstallError(what, remedy=f"{host_setup_command('sudo ')}{command[len('host-setup') :]}")
+        what = "host-setup writes below /etc and /run, which only root may"
+        words = [*options, *(f"--python {shlex.quote(name)}" for name in named)]
+        raise InstallError(what, remedy=" ".join([host_setup_command("sudo "), *words]))
 
 
 def _write(path: Path, content: bytes) -> str:
@@ -232,19 +235,28 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     """
     _refuse_together(is_check, is_print, is_undo, is_named=bool(named), is_for_all=is_for_all)
     host = Host()
+    failures: Sequence[str] = ()
+    if not (is_print or is_check):
+        _need_root(host, [*(["--all-pythons"] if is_for_all else []), *(["--undo"] if is_undo else [])], named)
     if is_print:
         lines = list(_preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None))
     elif is_undo:
-        lines = _undo(host) or ["There is nothing to undo."]
+        lines, failures = _undo(host)
     elif is_check:
         lines = _state(host.parts(), is_check=True)
     else:
         lines = setup(host)
-        lines += _give_to_all_pythons(host, named) if is_for_all else []
+        if is_for_all:
+            with Console(stderr=True).status("looking for the Pythons of this host") as shown:
+                done = all_pythons.set_up(host.root, named, host.owner_uid, shown.update)
+            lines += done.lines
+            failures = done.failures
         lines += _state(host.parts(), is_check=False)
         lines += _recipes() if is_for_all else []
     click.echo("\n".join(lines))
-    return int(is_check and any(part.problem and part.is_required for part in host.parts()))
+    for failure in failures:
+        say(failure)
+    return int(bool(failures) or (is_check and any(part.problem and part.is_required for part in host.parts())))
 
 
 def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:
@@ -269,7 +281,8 @@ def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
 
 def _preview_of_undo(host: Host) -> Iterator[str]:
     planned = all_pythons.plan_undo(host.root, host.owner_uid)
-    yield from all_pythons.preview(planned)
+    lines = list(all_pythons.preview(planned))
+    yield from lines or ["# no file of the host is to be given back"]
     yield from (f"# remove {path}" for path in hook_folder.all_of(planned.link))
     for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
         if path.is_file():
@@ -282,17 +295,13 @@ def _recipes() -> Iterator[str]:
         yield f"  {place:20}{recipe}"
 
 
-def _give_to_all_pythons(host: Host, named: tuple[str, ...]) -> list[str]:
-    with Console(stderr=True).status("looking for the Pythons of this host") as shown:
-        planned = all_pythons.plan(host.root, named, host.owner_uid)
-        done = all_pythons.set_up(planned, shown.update)
-    return [*done, *planned.left_out]
+def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
+    """Take away what root's runs have written; a file that the administrator has changed since stays, and is named.
 
-
-def _undo(host: Host) -> list[str]:
-    """Take away what root's runs have written; a file that the administrator has changed since stays, and is named."""
-    _need_root(host, "host-setup --undo")
-    done = all_pythons.undo(all_pythons.plan_undo(host.root, host.owner_uid))
+    Returns a line for each change, and one for each file that could not be changed.
+    """
+    of_pythons = all_pythons.undo(host.root, host.owner_uid)
+    done = list(of_pythons.lines)
     for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
         remove_leftovers(path)
         with suppress(FileNotFoundError):
@@ -305,7 +314,7 @@ def _undo(host: Host) -> list[str]:
         host.policy.parent.rmdir()
     if host.folder.exists():
         done.append(f"{host.folder} stays until the next boot: running jobs use it")
-    return done
+    return done or ["There is nothing to undo."], of_pythons.failures
 
 
 def _state(parts: list[Part], is_check: bool) -> list[str]:

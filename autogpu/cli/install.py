@@ -184,7 +184,7 @@ def _run_by(python: str, verb: str, target: Path | None, this_python: bool, *opt
         raise click.UsageError("--python and --this-python exclude each other")
     # The command runs in the Python's own folder, so that it can't import a folder called autogpu from the current one.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
-    answer = run_snippet(executable, "import autogpu.cli; print(1)", os.environ)
+    answer = run_snippet(executable, "import autogpu.cli.main; print(1)", os.environ)
     if answer.error:
         remedy = "install autogpu for that Python as it is for this one, or name another by --python"
         raise InstallError(f"{executable} can't import autogpu: {answer.error}", remedy=remedy)
@@ -214,13 +214,12 @@ def uninstall(target: Path | None, python: str | None, this_python: bool) -> int
     for path in removed:
         click.echo(f"removed {path}")
     start = installing.fresh_start(sys.executable, os.environ) if target is None else None
-    if start and start.hook and installing.is_hosts(start.hook):
-        click.echo(
-            f"This Python loads the hook of its host from now on, {start.hook}; AUTOGPU=0 or enabled = false in a "
-            "policy file turns it off."
-        )
-    elif removed:
+    hosts = start.hook if start and start.hook and installing.is_hosts(start.hook) else None
+    if removed and not hosts:
         click.echo("From the next start on, Python no longer loads autogpu's hook.")
-    else:
+    if not removed:
         click.echo(f"autogpu has no start-up files in {folder}; there is nothing to do.")
+    if hosts:
+        click.echo(f"This Python loads the hook of its host, {hosts}.")
+        click.echo("AUTOGPU=0, or enabled = false in a policy file, turns it off.")
     return 0

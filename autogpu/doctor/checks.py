@@ -72,7 +72,8 @@ print(json.dumps(found))
 
 _PYTHON = """
 import importlib.util, json, sys
-print(json.dumps((sys.implementation.cache_tag, importlib.util.find_spec("pip") is not None)))
+has_pip = importlib.util.find_spec("pip") is not None
+print(json.dumps((sys.version_info[:2], sys.implementation.cache_tag, has_pip)))
 """
 _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
@@ -86,7 +87,8 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
     is_this = executable == sys.executable
     reading = probe.start(environ)
     start = fresh_start(executable, environ)
-    tag, has_pip = run_snippet(executable, _PYTHON, environ, _PYTHON_DEADLINE_S).value or ("", True)
+    told = run_snippet(executable, _PYTHON, environ, _PYTHON_DEADLINE_S).value
+    version, tag, has_pip = told or (sys.version_info[:2], "", True)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     folder, lease_problem = try_folder(environ)
@@ -108,7 +110,9 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
         system_policy_owner=owner_to_ask(SYSTEM_FILE),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=has_pip,
+        version=tuple(version),
         tag=tag,
+        is_own=is_this,
         has_hosts_hook=start.hook is not None and is_hosts(start.hook),
         hosts_folder=hook_folder.examine(hook_folder.LINK),
         is_person=is_person(os.getuid()),
@@ -198,6 +202,8 @@ def examine(facts: Facts) -> dict[str, Finding]:
     if not installed:
         what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
         findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))
+        if facts.is_own and facts.hosts_folder:
+            findings["frameworks"] = not_applicable(f"{what}; for another: autogpu doctor --python PATH")
     return findings
 
 
@@ -225,6 +231,10 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
 def check_hook(facts: Facts) -> Finding:
     start = facts.start
     remedy = f"{facts.executable} -m autogpu install"
+    if facts.version < (3, 7):
+        return failed(f"{facts.executable} is older than Python 3.7", "make the environment with a later Python")
+    if not facts.is_own:
+        remedy = f"{facts.pip('install autogpu')}, then {remedy}"
     if start.hook is not None and facts.has_hosts_hook:
         return _examine_hosts_hook(start.hook, facts)
     if start.hook is not None and not facts.hook_is_current:
@@ -235,11 +245,13 @@ def check_hook(facts: Facts) -> Finding:
         return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
     if facts.hosts_folder and not facts.is_person:
-        hidden = f"; {hook_folder.LINK} serves no root and no system user"
-    elif facts.hosts_folder and start.sitecustomize:
+        what = f"{hook_folder.LINK} gives autogpu to people, and neither to root nor to system users"
+        return Finding(State.WARNING, what, f"{remedy}, or run this command as a user")
+    if facts.hosts_folder and start.sitecustomize:
         hidden += f", which runs no other: so that of {hook_folder.LINK} is hidden"
     elif facts.hosts_folder:
         hidden = f"; {hook_folder.LINK} is not on its PYTHONPATH"
+        remedy = f'log in again, or export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"'
     return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
 
 
@@ -259,10 +271,16 @@ def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
 
 
 def check_environment(facts: Facts) -> Finding:
+    if not facts.is_own:
+        return not_applicable(f"{facts.executable} was named")
     if not facts.pythons:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
+    if facts.hosts_folder:  # which serves that one as well
+        return Finding(
+            State.WARNING, what, f"to look at it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
+        )
     return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
 
 

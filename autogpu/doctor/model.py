@@ -61,6 +61,8 @@ class Facts(Value):
         unreadable_files: Sentences about files in the folder that can't be read.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
+        version: Of this Python, such as ``(3, 11)``.
+        is_own: It is the one that has autogpu's commands, and not one that was named.
         tag: How this Python names what it compiles, such as ``"cpython-311"``.
         has_hosts_hook: The hook that a fresh Python loads is the host's.
         hosts_folder: What `autogpu host-setup --all-pythons` has built; ``None`` if it never ran.
@@ -83,7 +85,9 @@ class Facts(Value):
     grant: Grant = NO_ENGINE
     system_policy_owner: str = ""
     hook_is_current: bool = True
+    version: tuple[int, int] = (3, 11)
     tag: str = ""
+    is_own: bool = True
     has_hosts_hook: bool = False
     hosts_folder: HookFolder | None = None
     is_person: bool = True

@@ -13,7 +13,7 @@ from typing import Callable, Iterable
 
 from autogpu.frozen import Value
 from autogpu.host.hook_folder import LINK
-from autogpu.host.pythons import BasePython
+from autogpu.host.pythons import BasePython, is_only_roots
 from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 
 _UNDO = b"`autogpu host-setup --undo`, as root, removes"
@@ -70,6 +70,8 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     def add(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
         places.append(path)
         try:
+            if os.path.lexists(str(path)) and not path.is_file():
+                raise _Foreign("it is no file")
             before = path.read_bytes() if os.path.lexists(str(path)) else None
             after = undone(before) if is_undo else change(before)
         except (OSError, _Foreign) as error:
@@ -89,7 +91,11 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     libraries = [python.library / SITECUSTOMIZE for python in pythons]
     for path in dict.fromkeys([*libraries, *map(Path, base_files)]):
         real = path.resolve()
-        add(real, functools.partial(_with_fallback, real, root))
+        # Root must not write where another user may put a link.
+        if is_only_roots(real.parent, root) and is_only_roots(path.parent, root):
+            add(real, functools.partial(_with_fallback, real, root))
+        else:
+            left_alone.append(f"{path} is left alone: not only root can change its folder")
     return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 

@@ -12,9 +12,11 @@ The folder has the compiled files of each Python that was found, because its use
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -27,7 +29,7 @@ import autogpu
 from autogpu.devices import nvml
 from autogpu.errors import InstallError
 from autogpu.frozen import Value, replace
-from autogpu.host.pythons import BasePython
+from autogpu.host.pythons import OPTIONS, BasePython
 from autogpu.install import PRIVATE, SITECUSTOMIZE, STEPS, template_file, template_folder
 from autogpu.lease import locks
 
@@ -36,6 +38,9 @@ LINK = Path("/usr/local/lib/autogpu")
 # The hook again, under the name by which the sitecustomize of a base Python imports it.
 HOOK_OF_BASE_PYTHONS = "_autogpu_host.py"
 _RECORD = "host.json"
+
+_LOCK = "run/autogpu-host-setup.lock"
+_LEFT_BY_KILLED = r"\.{0}-\w{{8}}(\.old)?|\.{0}-.*\.removed|\.{0}\.\d+\.link"
 
 # What only commands need; the folder has none.
 _LEFT_OUT = ("cli", "doctor", "host", "status", "sitecustomize_template", "install.py")
@@ -147,12 +152,15 @@ def _changeable_by_others(folder: Path, owner_uid: int) -> Path | None:
 
 
 @contextmanager
-def changing(link: Path) -> Iterator[None]:
-    """Keep other runs away, by a lock on the folder that has the link."""
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
-        locks.exclusive(opened.number)
-        yield
+def changing(root: Path) -> Iterator[None]:
+    """Keep other runs away, by a lock on a file that only root can open; and write files that all can read."""
+    umask = os.umask(0o022)
+    try:
+        with locks.Descriptor(os.open, str(root / _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600) as opened:
+            locks.exclusive(opened.number)
+            yield
+    finally:
+        os.umask(umask)
 
 
 def build(
@@ -171,8 +179,11 @@ def build(
     if system in _OF_A_NETWORK:
         what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
         raise InstallError(what, remedy="have a local disk there")
+    if os.path.lexists(str(link)) and not link.is_symlink():
+        raise InstallError(f"{link} exists, and is not the link that autogpu makes", remedy="move it away")
     by_tag = {python.tag: python for python in pythons}
     folder = place_of(link, files, pythons, base_files)
+    link.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
     try:
         for name, content in files.items():
@@ -191,8 +202,7 @@ def build(
         (made / PRIVATE / _RECORD).write_text(json.dumps(record), encoding="utf-8")
         for path in (made, *made.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)  # under sudo the umask may be strict
-        # Down to the disk, before anything leads there: a cut start-up file would be an error at every start.
-        subprocess.run(["sync", "-f", str(made)], stdin=subprocess.DEVNULL, timeout=_COMPILE_DEADLINE_S, check=False)
+        _sync(made)
         if folder.exists():
             # One that is broken, or was built before and replaced by another: nobody starts with it.
             folder.rename(made.with_name(f"{made.name}.old"))
@@ -204,7 +214,7 @@ def build(
 
 
 def _compile(python: BasePython, folder: Path, shown: Path) -> None:
-    command = [python.executable, "-I", "-S", "-c", _COMPILE, str(folder), str(shown)]
+    command = [python.executable, *OPTIONS, "-c", _COMPILE, str(folder), str(shown)]
     environ = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(
@@ -226,6 +236,14 @@ def _compiled(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.pyc")}
 
 
+def _sync(folder: Path) -> None:
+    """Write the file system of a folder down to the disk: a cut start-up file would be an error at every start."""
+    libc = ctypes.CDLL(None)
+    with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
+        if not hasattr(libc, "syncfs") or libc.syncfs(opened.number):
+            os.sync()
+
+
 def _point(link: Path, folder: Path) -> None:
     old = link.resolve() if link.is_symlink() else None
     new = link.with_name(f".{link.name}.{os.getpid()}.link")
@@ -237,9 +255,13 @@ def _point(link: Path, folder: Path) -> None:
 
 
 def versions(link: Path) -> list[Path]:
-    """The folders of all versions, and what runs that were killed have left."""
-    beside = [*link.parent.glob(f"{link.name}-*"), *link.parent.glob(f".{link.name}*")]
-    return sorted(path for path in beside if path.is_symlink() or path.is_dir())
+    """The folders of all versions, and what runs that were killed have left. Whatever else is there is not ours."""
+    found = []
+    for path in sorted(link.parent.glob(f"*{link.name}*")) if link.parent.is_dir() else ():
+        is_version = re.fullmatch(rf"{link.name}-[^/]+-[0-9a-f]{{8}}", path.name) and (path / PRIVATE).is_dir()
+        if is_version or re.fullmatch(_LEFT_BY_KILLED.format(link.name), path.name):
+            found.append(path)
+    return found
 
 
 def remove_old(link: Path, booted_s: float) -> list[Path]:
@@ -255,7 +277,7 @@ def remove_old(link: Path, booted_s: float) -> list[Path]:
 
 def all_of(link: Path) -> list[Path]:
     """The link, if it is there, and the folders of all versions."""
-    return [path for path in (link, *versions(link)) if os.path.lexists(str(path))]
+    return [*([link] if link.is_symlink() else []), *versions(link)]
 
 
 def remove_all(link: Path) -> list[Path]:

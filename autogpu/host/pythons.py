@@ -10,6 +10,7 @@ from typing import Iterable, Iterator
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.snippet import run_snippet
+from autogpu.text import printable
 
 # Where a host keeps the Pythons of all its users: the distribution's, those built from source, and conda's, whose
 # environments are base Pythons as well.
@@ -23,11 +24,17 @@ _PATTERNS = (
 )
 _OLDEST = (3, 7)
 _QUESTION = """
-import json, sys
-folder = __import__("os").path.dirname(__import__("os").__file__)
-print(json.dumps([sys.implementation.name, sys.version_info[:2], sys.implementation.cache_tag, folder]))
+import json, os, sys
+about = sys.implementation
+print(json.dumps([about.name, sys.version_info[:2], about.cache_tag, os.path.dirname(os.__file__)]))
 """
 _DEADLINE_S = 20.0
+
+# Without site, so that no start-up file runs, and without writing what it compiles.
+OPTIONS = ("-I", "-S", "-B")
+
+# Packages that are installed lie in there: Python reads none of them when it starts without site.
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 class BasePython(Value):
@@ -45,31 +52,33 @@ class BasePython(Value):
     library: Path
 
 
+class _LeftOut(Exception):
+    """Why a Python is not run."""
+
+
 def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython], list[str]]:
     """Find the base Pythons from 3.7 on, one for each standard library; and a line for each that is left out.
 
-    All of them are run, by root: so only those that root alone can change are, and those that the administrator names.
+    Root runs all of them, and every user of the host runs what they compile: so only those that root alone can change.
 
     Raises:
-        InstallError: One that is ``named`` is no CPython from 3.7 on.
+        InstallError: One that is ``named`` is left out.
     """
     found: dict[Path, BasePython] = {}
     left_out = []
+    _checked.clear()
     for name in named:
-        python = _ask(os.path.abspath(name))  # noqa: PTH100  (a virtual environment's Python is a link)
-        if python is None:
-            raise InstallError(f"{name} is no CPython 3.7 or later", remedy="name the python of another folder")
+        try:
+            python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (resolved later)
+        except _LeftOut as error:
+            raise InstallError(f"{name}: {error}", remedy="name a base Python from 3.7 on that is root's") from None
         found[python.library] = python
-    # What a link leads to: beside a link in a user's folder may lie a file that leads Python to that user's code.
-    for executable in dict.fromkeys(path.resolve() for path in _candidates(root)):
-        foreign = _foreign_part(executable, root)
-        python = None if foreign else _ask(str(executable))
-        if python is not None:
-            foreign = _foreign_part(python.library, root)
-        if foreign:
-            left_out.append(f"{executable} is left out: not only root can change {foreign}")
-        elif python is not None:
+    for executable in _candidates(root):
+        try:
+            python = _examine(executable, root)
             found.setdefault(python.library, python)
+        except _LeftOut as error:
+            left_out.append(printable(f"{executable} is left out: {error}", 400))
     return sorted(found.values(), key=lambda python: str(python.library)), left_out
 
 
@@ -81,23 +90,89 @@ def _candidates(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _foreign_part(path: Path, root: Path) -> Path | None:
-    """Return the part of a path that others than root can change, itself or a folder above it; ``None`` without one."""
-    owner = root.stat()
-    for part in (path, *path.parents):
-        status = part.stat()
-        is_groups = status.st_mode & stat.S_IWGRP and status.st_gid != owner.st_gid
-        if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH or is_groups:
-            return part
+def _examine(path: Path, root: Path) -> BasePython:
+    """Look at all that a Python runs when it starts, and only then start it.
+
+    A link is followed first: beside the link may lie a ``pyvenv.cfg`` that leads to another standard library.
+    """
+    try:
+        executable = path.resolve(strict=True)
+        if any((folder / "pyvenv.cfg").exists() for folder in executable.parents[:2]):
+            raise _LeftOut("it is a virtual environment with a copy of its Python")
+        library = _library_of(executable)
+        for part in (executable, library, *_files_of(library)):
+            refuse_what_others_can_change(part, root)
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError before Python 3.13
+        raise _LeftOut(f"it can't be looked at: {getattr(error, 'strerror', None) or error}") from None
+    except _Changeable as error:
+        raise _LeftOut(str(error)) from None
+    answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
+    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST or Path(answer[3]).resolve() != library:
+        raise _LeftOut("it is no CPython from 3.7 on")
+    return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
+
+
+def _library_of(executable: Path) -> Path:
+    """Where a Python that is not started has its standard library. Source: getpath.py looks for this file first."""
+    minor = executable.name.rpartition("python")[2]
+    pattern = f"python{minor if '.' in minor else '3.*'}/os.py"
+    prefix = executable.parent.parent
+    found = [file for name in ("lib", "lib64") for file in sorted((prefix / name).glob(pattern))]
+    if len({file.resolve() for file in found}) != 1:
+        raise _LeftOut("its standard library is not found")
+    return found[0].resolve().parent
+
+
+def _files_of(library: Path) -> Iterator[Path]:
+    yield from library.parent.glob("libpython*")
+    for folder, folders, files in os.walk(str(library)):
+        folders[:] = [name for name in folders if name not in _INSTALLED]
+        for name in (*folders, *files):
+            yield Path(folder, name)
+
+
+class _Changeable(Exception):
+    """Others than root can change a file."""
+
+
+_checked: dict[Path, _Changeable | None] = {}
+
+
+def refuse_what_others_can_change(path: Path, root: Path) -> None:
+    """Raise a :class:`_Changeable` if others than root can change a file, or a folder above it."""
+    real = path.resolve() if path.is_symlink() else path
+    for part in (real, *real.parents):
+        if part not in _checked:
+            _checked[part] = _Changeable(f"not only root can change {part}") if _is_changeable(part, root) else None
+        problem = _checked[part]
+        if problem is not None:
+            raise problem
         if part == root:
             break
-    return None
 
 
-def _ask(executable: str) -> BasePython | None:
-    # Without site, so that no start-up file runs.
-    answer = run_snippet(executable, _QUESTION, {}, _DEADLINE_S, ("-I", "-S")).value
-    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        return None
-    _, version, tag, library = answer
-    return BasePython(executable, ".".join(map(str, version)), tag, Path(library))
+def is_only_roots(path: Path, root: Path) -> bool:
+    """Whether root alone can change a file or folder and those above it, as they are now."""
+    _checked.clear()
+    try:
+        refuse_what_others_can_change(path, root)
+    except (OSError, RuntimeError, _Changeable):
+        return False
+    return True
+
+
+def _is_changeable(part: Path, root: Path) -> bool:
+    owner = root.stat()
+    status = part.stat()
+    if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH:
+        return True
+    # With an access control list the bits of the group are its mask, whoever is in it.
+    return bool(status.st_mode & stat.S_IWGRP) and (status.st_gid != owner.st_gid or _has_access_list(part))
+
+
+def _has_access_list(part: Path) -> bool:
+    try:
+        os.getxattr(str(part), "system.posix_acl_access")
+    except OSError:
+        return False
+    return True

@@ -14,9 +14,9 @@ from autogpu.atomic_file import remove_leftovers, write_file
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import edits, hook_folder
-from autogpu.host.edits import Plan
+from autogpu.host.edits import Edit, Plan
 from autogpu.host.hook_folder import HookFolder
-from autogpu.host.pythons import BasePython, find_pythons
+from autogpu.host.pythons import OPTIONS, BasePython, find_pythons
 from autogpu.install import SITECUSTOMIZE, has_marker
 
 # What autogpu does not set itself, because it is the administrator's decision, by what starts Python.
@@ -27,6 +27,18 @@ RECIPES = {
     "docker run": f"-v {hook_folder.LINK}:{hook_folder.LINK}:ro -e PYTHONPATH={hook_folder.LINK}",
     "sudo -u NAME": "--preserve-env=PYTHONPATH",
 }
+
+
+class Done(Value):
+    """What a run has done.
+
+    Attributes:
+        lines: One for each change, and for each file and Python that was left alone.
+        failures: One for each file that could not be written.
+    """
+
+    lines: tuple[str, ...]
+    failures: tuple[str, ...]
 
 
 class HookPlan(Value):
@@ -61,18 +73,19 @@ def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
     return HookPlan(link, None if is_in_place else wanted, now, tuple(pythons), tuple(base_files), planned, left)
 
 
-def set_up(planned: HookPlan, tell: Callable[[str], None]) -> list[str]:
-    """Do what is planned; returns a line for each change. A run that is killed is completed by the next one."""
-    link = planned.link
+def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str], None]) -> Done:
+    """Plan it and do it. A run that is killed is completed by the next one."""
     done = []
-    with hook_folder.changing(link):
+    with hook_folder.changing(root):
+        planned = plan(root, named, owner_uid)
+        link = planned.link
         if planned.folder is not None:
             folder = hook_folder.build(link, hook_folder.sources(), planned.pythons, planned.base_files, tell)
             versions = ", ".join(sorted({python.version for python in planned.pythons}, key=_as_numbers))
             done.append(f"built {folder} for Python {versions}")
         done += [f"removed {path}" for path in hook_folder.remove_old(link, hook_folder.booted_s())]
-        done += _apply(planned.files, planned.pythons)
-    return done
+        files = _apply(planned.files, planned.pythons)
+    return Done((*done, *files.lines, *planned.left_out), files.failures)
 
 
 def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
@@ -84,18 +97,21 @@ def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
     return HookPlan(link, None, now, tuple(pythons), (), planned, ())
 
 
-def undo(planned: HookPlan) -> list[str]:
-    """Do that, and remove the folder; returns a line for each change."""
-    with hook_folder.changing(planned.link):
-        done = _apply(planned.files, planned.pythons)
-        return done + [f"removed {path}" for path in hook_folder.remove_all(planned.link)]
+def undo(root: Path, owner_uid: int = 0) -> Done:
+    """Do that, and remove the folder if nothing leads to it any more."""
+    with hook_folder.changing(root):
+        planned = plan_undo(root, owner_uid)
+        files = _apply(planned.files, planned.pythons)
+        removed = [] if files.failures else hook_folder.remove_all(planned.link)
+        return Done((*files.lines, *(f"removed {path}" for path in removed)), files.failures)
 
 
 def problem(root: Path, owner_uid: int = 0) -> str | None:
     """Return what is not as :func:`set_up` leaves it, ``""`` if all is; ``None`` if it never ran."""
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
-        return None
+        left = edits.plan(root, (), is_undo=True).edits
+        return f"{left[0].path} leads to it, and it is gone" if left else None
     if now.problem:
         return now.problem
     changed = edits.plan(root, (), base_files=now.base_files).edits
@@ -115,27 +131,38 @@ def _as_numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def _apply(planned: Plan, pythons: Sequence[BasePython]) -> list[str]:
-    done = []
+def _apply(planned: Plan, pythons: Sequence[BasePython]) -> Done:
+    """Change all files that can be changed: one on a disk that is read-only keeps none of the others from it."""
+    lines, failures = [], []
     for place in planned.places:
-        remove_leftovers(place)
+        with suppress(OSError):
+            remove_leftovers(place)
     for edit in planned.edits:
-        # Another program may have written it since the plan.
-        now = edit.path.read_bytes() if edit.path.exists() else None
-        if now != edit.before:
-            raise InstallError(f"{edit.path} has changed meanwhile", remedy="run the command again")
-        if edit.after is None:
-            _remove_start_up_file(edit.path)
-            done.append(f"removed {edit.path}")
-        elif edit.before is None:
-            write_file(edit.path, edit.after, 0o644)
-            done.append(f"wrote {edit.path}")
-        else:
-            _rewrite(edit.path, edit.after)
-            done.append(f"changed {edit.path}")
+        try:
+            lines.append(_change(edit))
+        except OSError as error:
+            failures.append(f"{edit.path} can't be changed: {error.strerror}")
+    edited = {edit.path for edit in planned.edits}
     for python in pythons:
-        _compile_sitecustomize(python)
-    return done
+        source = python.library / SITECUSTOMIZE
+        if source.exists():
+            _compile_sitecustomize(python, source, is_edited=source.resolve() in edited)
+    return Done(tuple(lines), tuple(failures))
+
+
+def _change(edit: Edit) -> str:
+    # Another program may have written it since the plan.
+    now = edit.path.read_bytes() if edit.path.exists() else None
+    if now != edit.before:
+        raise InstallError(f"{edit.path} has changed meanwhile", remedy="run the command again")
+    if edit.after is None:
+        _remove_start_up_file(edit.path)
+        return f"removed {edit.path}"
+    if edit.before is None:
+        write_file(edit.path, edit.after, 0o644)
+        return f"wrote {edit.path}"
+    _rewrite(edit.path, edit.after)
+    return f"changed {edit.path}"
 
 
 def _rewrite(path: Path, content: bytes) -> None:
@@ -147,23 +174,22 @@ def _rewrite(path: Path, content: bytes) -> None:
     os.utime(str(path), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _compile_sitecustomize(python: BasePython) -> None:
+def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool) -> None:
     """Bring the compiled files of a base Python's sitecustomize up to date, because its users can't write them.
 
     One of autogpu's is compiled for all levels of optimization, and Debian's for those that it came with.
     """
-    source = python.library / SITECUSTOMIZE
     is_own = has_marker(source)
     if not is_own and "etc" not in source.resolve().parts[:-2]:
         return
     levels = []
     for level, name in enumerate(("", ".opt-1", ".opt-2")):
         compiled = source.parent / "__pycache__" / f"{source.stem}.{python.tag}{name}.pyc"
-        if (is_own or compiled.exists()) and _is_stale(compiled, source):
+        if (is_own or compiled.exists()) and (is_edited or _is_stale(compiled, source)):
             levels.append(level)
     if levels:
         program = f"import py_compile; [py_compile.compile({str(source)!r}, optimize=n) for n in {levels}]"
-        command = [python.executable, "-I", "-S", "-c", program]
+        command = [python.executable, *OPTIONS, "-c", program]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
 

@@ -120,13 +120,10 @@ WRONG = {
         (
             {**start(), "hosts_folder": WHOLE},
             "does not load autogpu; /usr/local/lib/autogpu is not on its PYTHONPATH",
-            "-m autogpu install",
+            'log in again, or export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/usr/local/lib/autogpu"',
         ),
-        (
-            {**start(), "hosts_folder": WHOLE, "is_person": False},
-            "/usr/local/lib/autogpu serves no root and no system user",
-            "-m autogpu install",
-        ),
+        ({**start(), "version": (3, 6)}, "/env/bin/python is older than Python 3.7", "a later Python"),
+        ({**start(), "is_own": False}, "does not load autogpu", "-m pip install autogpu, then /env/bin/python -m"),
         (start(complaint="it did not start"), "a fresh Python reports: it did not start", "autogpu install"),
     ],
     "environment": [
@@ -219,6 +216,19 @@ def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
     assert finding.state is State.WARNING
     assert what in finding.what
     assert remedy in finding.remedy
+
+
+def test_a_command_of_the_host_points_to_the_python_of_the_shell(healthy):
+    changes = {**CONDA, **answer(None), "hosts_folder": WHOLE}
+    other, frameworks = found(healthy, "environment", **changes), found(healthy, "frameworks", **changes)
+    assert (other.state, other.remedy) == (State.WARNING, "to look at it: autogpu doctor --python /conda/bin/python")
+    assert frameworks.state is State.NOT_APPLICABLE
+
+
+def test_root_is_told_that_the_host_serves_people(healthy):
+    finding = found(healthy, "hook", **start(), hosts_folder=WHOLE, is_person=False)
+    assert finding.state is State.WARNING
+    assert "to people, and neither to root nor to system users" in finding.what
 
 
 def test_the_hook_of_the_host_is_named_with_its_version_and_needs_compiled_files(healthy):

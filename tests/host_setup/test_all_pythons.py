@@ -211,3 +211,45 @@ def test_without_root_nothing_is_changed_and_the_command_is_named():
     done = run(as_person(command), env=ENVIRON, cwd=str(ROOT), timeout=60)
     assert (done.returncode, os.path.lexists("/usr/local/lib/autogpu")) == (1, False)
     assert done.stderr.startswith("autogpu: host-setup writes below /etc and /run, which only root may\n")
+
+
+def test_a_python_on_a_disk_that_is_read_only_keeps_nothing_else_from_being_done(machine, named):
+    library = run([str(named), "-c", "import os; print(os.path.dirname(os.__file__))"]).stdout.strip()
+    before = machine.files()
+    machine.run("mount", "-o", "remount,bind,ro", library)
+    done = machine.host_setup("--all-pythons", "--python", str(named))
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"autogpu: {library}/sitecustomize.py can't be changed: Read-only file system\n",
+    )
+    assert "changed /etc/python3" in done.stdout
+    assert machine.starts(DEBIANS, "-E")[0].endswith("sitecustomize.py")
+    machine.run("mount", "-o", "remount,bind,rw", library)
+    assert machine.host_setup("--all-pythons", "--python", str(named)).returncode == 0
+    machine.run("mount", "-o", "remount,bind,ro", library)
+    undone = machine.host_setup("--undo")
+    assert (undone.returncode, "can't be changed" in undone.stderr) == (1, True)
+    machine.run("mount", "-o", "remount,bind,rw", library)
+    assert machine.host_setup("--undo").returncode == 0
+    assert changed(before, machine.files()) == set()
+
+
+def test_what_only_resembles_a_version_of_autogpu_stays(machine):
+    kept = ("/usr/local/lib/autogpu-backup", "/usr/local/lib/autogpu-env", "/usr/local/lib/autogpu-1.0-0123456g")
+    machine.run("mkdir", *kept)
+    machine.run("touch", "-d", "2001-01-01", *kept)
+    assert machine.host_setup("--all-pythons").returncode == 0
+    assert machine.host_setup("--undo").returncode == 0
+    assert machine.run("ls", "-d", *kept).returncode == 0
+    machine.run("mkdir", "/usr/local/lib/autogpu")
+    refused = machine.host_setup("--all-pythons")
+    assert (refused.returncode, "is not the link that autogpu makes" in refused.stderr) == (1, True)
+    machine.host_setup("--undo")
+    assert machine.run("ls", "-d", "/usr/local/lib/autogpu").returncode == 0
+
+
+def test_a_lost_folder_is_found_by_check(machine):
+    assert machine.host_setup("--all-pythons").returncode == 0
+    machine.run("rm", "/usr/local/lib/autogpu")
+    checked = machine.host_setup("--check")
+    assert (checked.returncode, "leads to it, and it is gone" in checked.stdout) == (1, True)

@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import autogpu
+from autogpu import install as installing
 from autogpu.host import hook_folder
 from autogpu.host.pythons import BasePython
 from autogpu.install import PRIVATE
@@ -27,7 +29,7 @@ pytestmark = [
 
 OWN = "3.11"
 DEBIANS = Path("/usr/bin/python3")
-WITHOUT = "autogpu: not applied: {} is incomplete, or not only its owner's\n"
+WITHOUT = "autogpu: not applied: {} was removed or changed\n"
 HOOKED = "import sys; print('_autogpu_hook' in sys.modules)"
 IMPORT = "import tensorflow; import sys; print('autogpu.activation' in sys.modules)"
 
@@ -353,7 +355,8 @@ sys.addaudithook(on_event)
 executable, version, tag, library = python
 sources = hook_folder.sources()
 sources["autogpu-private/autogpu/__init__.py"] += b"number = %d\\n" % number
-with hook_folder.changing(Path(link)):
+os.makedirs(os.path.join(os.path.dirname(link), "run"), exist_ok=True)
+with hook_folder.changing(Path(link).parent):
     hook_folder.build(Path(link), sources, [BasePython(executable, version, tag, Path(library))], (), lambda line: None)
     hook_folder.remove_old(Path(link), 0)
 print(seen)
@@ -393,9 +396,7 @@ def test_python_m_autogpu_says_that_the_host_brings_no_commands(built, bare, pro
     given = {**environments.ENVIRON, "PYTHONPATH": str(built)}
     done = run(as_person([str(bare(OWN)), "-m", "autogpu", "status"]), env=given, cwd=project)
     package = built.resolve() / PRIVATE / "autogpu"
-    said = (
-        f"autogpu: this Python has autogpu {autogpu.__version__} from its host ({package}), which brings no commands;"
-    )
+    said = f"autogpu: this Python has autogpu {autogpu.__version__} from {package}, without what its commands need "
     assert (done.returncode, done.stdout, done.stderr.startswith(said)) == (1, "", True), done.stderr
     assert done.stderr.endswith(f"to have them here: {bare(OWN)} -m pip install autogpu\n")
 
@@ -404,5 +405,61 @@ def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project
     python = environments.environment(interpreter(OWN))
     given = {**environments.ENVIRON, "PYTHONPATH": str(built), "HOME": str(project)}
     done = run(as_person([str(python), "-m", "autogpu", "uninstall", "--this-python"]), env=given, cwd=project)
-    said = f"This Python loads the hook of its host from now on, {built.resolve()}/sitecustomize.py; AUTOGPU=0 or "
-    assert (done.returncode, done.stdout.startswith(said)) == (0, True), done.stdout + done.stderr
+    nothing, hosts, _ = done.stdout.splitlines()
+    assert (done.returncode, nothing.endswith("there is nothing to do.")) == (0, True), done.stderr
+    assert hosts == f"This Python loads the hook of its host, {built.resolve()}/sitecustomize.py."
+
+
+UNREAD = """
+import os, signal, sys
+kind = sys.argv[1]
+if kind == "closed":
+    sys.stderr = None
+else:
+    reading, writing = os.pipe()
+    if kind == "nobody-reads":
+        import fcntl
+        fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
+        try:
+            while True:
+                os.write(writing, b"x" * 4096)
+        except BlockingIOError:
+            fcntl.fcntl(writing, fcntl.F_SETFL, 0)
+    else:
+        os.close(reading)
+    os.dup2(writing, 2)
+import tensorflow
+os.write(1, b"alive")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("kind", ["closed", "nobody-reads", "its-reader-has-gone"])
+def test_a_folder_that_is_gone_neither_ends_nor_stops_a_script(own, bare, project, kind):
+    shutil.rmtree(own.resolve() / PRIVATE)
+    throwaway.write(project, {"train.py": UNREAD})
+    given = {**environments.ENVIRON, "PYTHONPATH": str(own)}
+    done = run(as_person([str(bare(OWN)), "train.py", kind]), env=given, cwd=project)
+    assert (done.returncode, done.stdout) == (0, "alive")
+
+
+def test_an_autogpu_above_a_target_folder_is_never_run(place, project):
+    """As in /tmp, where every user can write."""
+    throwaway.write(project, {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""})
+    target = project / "alice" / "t"
+    target.mkdir(parents=True)
+    for path, content in installing.plan_install(target, "sitecustomize").items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    (target / "tensorflow.py").write_text("")
+    done = start(interpreter(OWN), "import tensorflow; print('ran')", target, target)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert done.stderr.startswith("autogpu: not applied to tensorflow: ModuleNotFoundError"), done.stderr
+
+
+def test_a_sitecustomize_in_an_archive_is_run_by_each_version(built, project):
+    with zipfile.ZipFile(project / "archive.zip", "w") as archive:
+        archive.writestr("sitecustomize.py", "print('hidden')")
+    for version in (version for version in environments.SUPPORTED if interpreter(version)):
+        done = start(interpreter(version), HOOKED, project, built, project / "archive.zip")
+        assert (done.stdout, done.stderr) == ("hidden\nTrue\n", ""), version

@@ -1,7 +1,10 @@
-"""Which Pythons root runs to give them autogpu."""
+"""Which Pythons root runs to give them autogpu: those of which root alone can change every file."""
 
 import os
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,58 +14,94 @@ from tests.support.environments import interpreter
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
+ANOTHER = 4242
+LIBRARY = f"opt/lab/lib/python{sys.version_info[0]}.{sys.version_info[1]}"
+
 
 @pytest.fixture
 def root(tmp_path):
-    """A host whose one Python lies in /opt/lab/bin: a program that is the interpreter of this test."""
-    found = tmp_path / "opt/lab/bin/python3"
-    found.parent.mkdir(parents=True)
-    found.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\nexec {sys.executable} "$@"\n')
-    found.chmod(0o755)
-    for folder in (tmp_path, *found.parents[:3]):
-        folder.chmod(0o755)
+    """A host whose one Python lies in /opt/lab: a program that answers as one, and writes down that it ran."""
+    library, executable = tmp_path / LIBRARY, tmp_path / "opt/lab/bin/python3"
+    for folder in (library / "encodings", executable.parent):
+        folder.mkdir(parents=True)
+    for name in ("os.py", "encodings/__init__.py"):
+        (library / name).write_text("")
+    answer = f'["cpython", [{sys.version_info[0]}, {sys.version_info[1]}], "cpython-x", "{library}"]'
+    executable.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho '{answer}'\n")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
     return tmp_path
 
 
-def test_a_python_that_only_root_can_change_is_run(root, monkeypatch):
-    monkeypatch.setattr(pythons, "_foreign_part", lambda path, root: None)
-    found, left_out = pythons.find_pythons(root)
-    assert ([python.tag for python in found], left_out) == ([sys.implementation.cache_tag], [])
+def test_a_python_that_only_root_can_change_is_run(root):
+    (found,), left_out = pythons.find_pythons(root)
+    assert (found.tag, left_out, (root / "ran").exists()) == ("cpython-x", [], True)
 
 
+SPOIL = {
+    "anothers": lambda place: os.chown(place, ANOTHER, 0),
+    "for-everybody": lambda place: place.chmod(0o757),
+    "for-a-group": lambda place: (os.chown(place, 0, ANOTHER), place.chmod(0o775)),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOIL)
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda place: os.chown(place, 4242, 0),
-        lambda place: place.chmod(0o757),
-        lambda place: (os.chown(place, 0, 4242), place.chmod(0o775)),
-    ],
-    ids=["anothers", "for-everybody", "for-a-group"],
+    "part",
+    ["opt/lab/bin/python3", "opt/lab/bin", "opt", "opt/lab/lib", LIBRARY, f"{LIBRARY}/os.py", f"{LIBRARY}/encodings"],
 )
-@pytest.mark.parametrize("part", ["opt/lab/bin/python3", "opt/lab/bin", "opt/lab", "opt"])
-def test_a_python_that_others_can_change_is_never_run(root, part, spoil):
-    spoil(root / part)
+def test_a_python_of_which_others_can_change_a_part_is_never_run(root, part, spoil):
+    SPOIL[spoil](root / part)
     found, left_out = pythons.find_pythons(root)
     assert (found, (root / "ran").exists()) == ([], False)
     assert left_out == [f"{root}/opt/lab/bin/python3 is left out: not only root can change {root / part}"]
+    with pytest.raises(InstallError, match="not only root can change"):
+        pythons.find_pythons(root, [str(root / "opt/lab/bin/python3")])
+    assert not (root / "ran").exists()
 
 
-def test_a_link_in_the_folder_of_a_user_is_not_what_is_run(root):
+@pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl on this machine")
+def test_an_access_control_list_lets_others_change_it(root):
+    subprocess.run(["setfacl", "-m", f"u:{ANOTHER}:rwx", str(root / "opt/lab/bin")], check=True, timeout=60)
+    assert pythons.find_pythons(root)[0] == []
+    assert not (root / "ran").exists()
+
+
+def test_a_link_in_the_folder_of_a_user_is_followed_before_anything_is_run(root):
     """Beside it a pyvenv.cfg would lead even python -I -S to the user's standard library."""
-    real = root / "usr/lib/real/python3"
-    real.parent.mkdir(parents=True)
-    (root / "opt/lab/bin/python3").rename(real)
-    (root / "opt/lab/bin/python3").symlink_to(real)
-    os.chown(root / "opt/lab", 4242, 4242)
-    real.write_text(f'#!/bin/sh\necho "$0" >{root}/asked\n')
-    pythons.find_pythons(root)
-    asked = (root / "asked").read_text().split()
-    assert asked == [str(real)]
+    (root / "opt/alice/bin").mkdir(parents=True)
+    (root / "opt/alice/bin/python3").symlink_to(root / "opt/lab/bin/python3")
+    os.chown(root / "opt/alice", ANOTHER, ANOTHER)
+    found, left_out = pythons.find_pythons(root)
+    assert ([python.executable for python in found], left_out) == ([str(root / "opt/lab/bin/python3")], [])
+
+
+def test_a_virtual_environment_with_a_copied_python_is_never_run(root):
+    (root / "opt/lab/pyvenv.cfg").write_text("home = /home/alice/bin\n")
+    found, left_out = pythons.find_pythons(root)
+    assert (found, (root / "ran").exists(), "a virtual environment" in left_out[0]) == ([], False, True)
+
+
+@pytest.mark.parametrize("target", ["python3", "/proc/self/fd/99", "gone"])
+def test_a_link_that_leads_nowhere_is_left_out(root, target):
+    (root / "opt/alice/bin").mkdir(parents=True)
+    (root / "opt/alice/bin/python3").symlink_to(target)
+    found, left_out = pythons.find_pythons(root)
+    assert len(found) == 1
+    assert [line for line in left_out if "can't be looked at" not in line] == []
+
+
+def test_a_name_that_would_write_to_the_terminal_is_printed_harmlessly(root):
+    hostile = root / "opt/a\x1b]0;owned\x07\nwrote all/bin"
+    hostile.mkdir(parents=True)
+    shutil.copy(root / "opt/lab/bin/python3", hostile)
+    _, left_out = pythons.find_pythons(root)
+    assert [line.isprintable() for line in left_out] == [True]
 
 
 def test_a_named_python_that_is_too_old_is_an_error():
     old = interpreter("3.6") or interpreter("2.7")
     if old is None:
         pytest.skip("no older Python on this machine")
-    with pytest.raises(InstallError, match=r"is no CPython 3\.7 or later"):
-        pythons.find_pythons(old.parent, [str(old)])
+    with pytest.raises(InstallError, match=r"is no CPython from 3\.7 on|its standard library is not found"):
+        pythons.find_pythons(Path("/"), [str(old)])

@@ -152,7 +152,7 @@ def test_every_method_works_and_is_undone_also_by_pip(env):
 def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env):
     before = tree(env.site_packages)
     said = env.autogpu("install", "--method", "sitecustomize", status=1)
-    assert re.search(r"did not load .*/_autogpu_hook.py: /usr/lib/python3.*/sitecustomize.py comes first", said.stderr)
+    assert re.search(r"did not load .*/sitecustomize.py: /usr/lib/python3.*/sitecustomize.py comes first", said.stderr)
     assert "leave out --method" in said.stderr.splitlines()[1]
     assert (said.stdout, tree(env.site_packages)) == ("", before)
 
