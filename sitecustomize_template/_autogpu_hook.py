@@ -26,9 +26,9 @@ started_path = tuple(sys.path)
 # Frameworks that were imported before.
 too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
-# This module, and what it asks when a framework is imported, of the other file.
+# This module, what it asks when a framework is imported, of the other file, and what it calls if that can't be read.
 this = sys.modules[__name__]
-find = None
+find = complain = None
 
 # Folders on PYTHONPATH that bring autogpu to a Python whose environment has none; where theirs has the other file.
 folders = places = ()
@@ -71,12 +71,8 @@ def find_spec(fullname, path=None, target=None):
                 # A signal handler of the script has come in between.
                 raise
             # The file is missing or broken: imports go on as if this one were not here either.
-            try:
-                # Never to a closed stderr, nor to one that would block.
-                if folders and __import__("select").select([], [sys.stderr], [], 0)[1]:
-                    sys.stderr.write("autogpu: not applied: " + folders[0] + " was removed or changed\n")
-            except Exception:
-                pass
+            if complain is not None:
+                complain()
             frameworks = folders = ()
             return None
     return find(fullname, path, target)

@@ -26,9 +26,9 @@ started_path = tuple(sys.path)
 # Frameworks that were imported before.
 too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
-# This module, and what it asks when a framework is imported, of the other file.
+# This module, what it asks when a framework is imported, of the other file, and what it calls if that can't be read.
 this = sys.modules[__name__]
-find = None
+find = complain = None
 
 # Folders on PYTHONPATH that bring autogpu to a Python whose environment has none; where theirs has the other file.
 folders = places = ()
@@ -71,12 +71,8 @@ def find_spec(fullname, path=None, target=None):
                 # A signal handler of the script has come in between.
                 raise
             # The file is missing or broken: imports go on as if this one were not here either.
-            try:
-                # Never to a closed stderr, nor to one that would block.
-                if folders and __import__("select").select([], [sys.stderr], [], 0)[1]:
-                    sys.stderr.write("autogpu: not applied: " + folders[0] + " was removed or changed\n")
-            except Exception:
-                pass
+            if complain is not None:
+                complain()
             frameworks = folders = ()
             return None
     return find(fullname, path, target)
@@ -93,7 +89,7 @@ if __name__ == "_autogpu_hook":
 
 def serve():
     """Be the hook of this Python; if its environment has one, only bring the package, which may be gone there."""
-    global __file__, __name__, places
+    global __file__, __name__, complain, places
     os = sys.modules["os"]
     folder = os.path.dirname(__file__)
     if __name__ == "_autogpu_host":
@@ -118,9 +114,19 @@ def serve():
     hook = sys.modules.setdefault("_autogpu_hook", this)
     if hook is this:
         __file__, __name__, places = folder + "/sitecustomize.py", "_autogpu_hook", found
+        complain = say_that_it_is_gone
         install()
     if hook is this or is_own:
         hook.folders += (folder,)
+
+
+def say_that_it_is_gone():
+    """Say so on stderr, but neither on a closed one nor on one that would block."""
+    try:
+        if __import__("select").select([], [sys.stderr], [], 0)[1]:
+            sys.stderr.write("autogpu: not applied: " + folders[0] + " was removed or changed\n")
+    except Exception:
+        pass
 
 
 def run_the_hidden_one(file):
