@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
 
     sys.exit(
         f"autogpu: this Python has autogpu {__version__} from {folders[0]}, without what its commands need "
-        f"({error.name}); to have them here: {sys.executable} -m pip install autogpu"
+        f"({error.name}); to have them, install autogpu into the environment of {sys.executable}"
     )
 
 if __name__ == "__main__":

@@ -398,7 +398,7 @@ def test_python_m_autogpu_says_that_the_host_brings_no_commands(built, bare, pro
     package = built.resolve() / PRIVATE / "autogpu"
     said = f"autogpu: this Python has autogpu {autogpu.__version__} from {package}, without what its commands need "
     assert (done.returncode, done.stdout, done.stderr.startswith(said)) == (1, "", True), done.stderr
-    assert done.stderr.endswith(f"to have them here: {bare(OWN)} -m pip install autogpu\n")
+    assert done.stderr.endswith(f"to have them, install autogpu into the environment of {bare(OWN)}\n")
 
 
 def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project):
