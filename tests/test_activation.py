@@ -46,3 +46,10 @@ def test_what_a_hook_of_another_version_calls_stays_as_it_is():
     called = (activation.before_import, activation.after_import)
     names = [[*inspect.signature(function).parameters] for function in called]
     assert names == [["framework", "started_with"], ["framework", "module"]]
+
+
+def test_a_framework_that_only_a_later_hook_knows_is_left_alone(capfd):
+    activation.before_import("frameworkofthefuture", None)
+    activation.after_import("frameworkofthefuture", activation)
+    assert capfd.readouterr() == ("", "")
+    assert activation.allocation is None
