@@ -121,9 +121,12 @@ def serve():
 
 
 def say_that_it_is_gone():
-    """Say so on stderr, but neither on a closed one nor on one that would block."""
+    """Say so on stderr, unless it is closed, nobody reads it any more, or a write would block."""
     try:
-        if __import__("select").select([], [sys.stderr], [], 0)[1]:
+        select = __import__("select")
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+        if [event for _, event in poll.poll(0)] == [select.POLLOUT]:
             sys.stderr.write("autogpu: not applied: " + folders[0] + " was removed or changed\n")
     except Exception:
         pass

@@ -244,27 +244,7 @@ def test_python_2_runs_the_hidden_sitecustomize_without_the_hook(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "hidden\nFalse\n", "")
 
 
-UNREAD = """
-import fcntl, os, signal
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-reading, writing = os.pipe()
-if {is_full}:
-    fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
-    try:
-        while True:
-            os.write(writing, b"x" * 4096)
-    except BlockingIOError:
-        fcntl.fcntl(writing, fcntl.F_SETFL, 0)
-else:
-    os.close(reading)
-os.dup2(writing, 2)
-import tensorflow
-os.write(1, b"alive")
-os._exit(0)
-"""
-
-
-@pytest.mark.parametrize("is_full", [False, True], ids=["its-reader-has-gone", "nobody-reads"])
-def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(place, tmp_path, is_full):
-    ran = place.run(UNREAD.format(is_full=is_full), tmp_path, environ={"FAIL_BEFORE": "ZeroDivisionError"})
+@pytest.mark.parametrize("stderr", throwaway.UNREAD)
+def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(place, tmp_path, stderr):
+    ran = place.run(throwaway.UNREAD[stderr], tmp_path, environ={"FAIL_BEFORE": "ZeroDivisionError"})
     assert (ran.returncode, ran.stdout, ran.steps) == (0, "alive", "before body")

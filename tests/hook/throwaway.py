@@ -69,6 +69,33 @@ PACKAGES = {
 }
 
 
+_UNREAD = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+reading, writing = os.pipe()
+{}
+os.dup2(writing, 2)
+import tensorflow
+os.write(1, b"alive")
+os._exit(0)
+"""
+_FULL = """
+fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
+try:
+    while True:
+        os.write(writing, b"x" * 4096)
+except BlockingIOError:
+    fcntl.fcntl(writing, fcntl.F_SETFL, 0)
+"""
+
+# By what became of its stderr: a script that imports TensorFlow.
+UNREAD = {
+    "its-reader-has-gone": _UNREAD.format("os.close(reading)"),
+    "nobody-reads": _UNREAD.format(_FULL),
+    "closed": _UNREAD.format("sys.stderr = None"),
+}
+
+
 @dataclass(frozen=True)
 class Ran:
     """One finished process: what it wrote, and the events in their order."""

@@ -410,36 +410,10 @@ def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project
     assert hosts == f"This Python loads the hook of its host, {built.resolve()}/sitecustomize.py."
 
 
-UNREAD = """
-import os, signal, sys
-kind = sys.argv[1]
-if kind == "closed":
-    sys.stderr = None
-else:
-    reading, writing = os.pipe()
-    if kind == "nobody-reads":
-        import fcntl
-        fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
-        try:
-            while True:
-                os.write(writing, b"x" * 4096)
-        except BlockingIOError:
-            fcntl.fcntl(writing, fcntl.F_SETFL, 0)
-    else:
-        os.close(reading)
-    os.dup2(writing, 2)
-import tensorflow
-os.write(1, b"alive")
-os._exit(0)
-"""
-
-
-@pytest.mark.parametrize("kind", ["closed", "nobody-reads", "its-reader-has-gone"])
-def test_a_folder_that_is_gone_neither_ends_nor_stops_a_script(own, bare, project, kind):
+@pytest.mark.parametrize("stderr", throwaway.UNREAD)
+def test_a_folder_that_is_gone_neither_ends_nor_stops_a_script(own, bare, project, stderr):
     shutil.rmtree(own.resolve() / PRIVATE)
-    throwaway.write(project, {"train.py": UNREAD})
-    given = {**environments.ENVIRON, "PYTHONPATH": str(own)}
-    done = run(as_person([str(bare(OWN)), "train.py", kind]), env=given, cwd=project)
+    done = start(bare(OWN), throwaway.UNREAD[stderr], project, own)
     assert (done.returncode, done.stdout) == (0, "alive")
 
 
