@@ -1,8 +1,8 @@
 """The packages that autogpu needs in a user's process, under names of its own.
 
 So a script's ``import pynvml`` finds what the script's environment has, and autogpu's own import is not affected by it.
-tomli 2.0.1 lies here, the last release for Python 3.7. A host's folder also has a copy of pynvml here; elsewhere it is
-found where packages are installed.
+An installed autogpu has tomli here (``hatch_build.py``), and a host's folder pynvml as well. What is not here is found
+where packages are installed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
 def package_folders(path: Sequence[str]) -> list[str]:
-    """Where pynvml may be imported from: this folder, that of autogpu, where packages are installed, as `run` says.
+    """The folders from which autogpu imports pynvml and tomli: its own, those of packages, and that which `run` names.
 
-    Never from a project's own folder: a script's ``pynvml.py`` is not for us to run.
+    Never a project's own folder: autogpu does not run a script's ``pynvml.py``.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.dirname(os.path.dirname(here))

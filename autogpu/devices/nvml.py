@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,12 +87,13 @@ class Nvml:
 
 def load_pynvml() -> Any:
     """Import pynvml; ``UnusableBinding`` says why there is none that could be used."""
-    # As a program of its own this file is no part of autogpu, and its path has only folders of packages.
-    name = "autogpu._vendor.pynvml" if __package__ else "pynvml"
     try:
-        pynvml = import_module(name)
+        if __package__:
+            from autogpu._vendor import pynvml  # type: ignore[attr-defined]
+        else:  # this file runs as a program of its own, and sys.path has only folders of packages
+            import pynvml
     except ImportError as error:
-        is_missing = getattr(error, "name", None) == name
+        is_missing = getattr(error, "name", None) in ("autogpu._vendor", "pynvml")
         reason = "pynvml (nvidia-ml-py) is not installed" if is_missing else f"pynvml can't be imported: {error}"
         raise UnusableBinding(reason) from None
     except (Exception, SystemExit) as error:  # another project's module of that name may raise anything

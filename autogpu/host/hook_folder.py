@@ -22,6 +22,7 @@ import stat
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, Sequence
 
@@ -82,7 +83,7 @@ def sources() -> dict[str, bytes]:
     """The files of the folder before any is compiled, keyed by their place in it.
 
     Raises:
-        InstallError: There is no pynvml to take along.
+        InstallError: The environment has no pynvml or no tomli to copy.
     """
     templates = template_folder()
     hook = template_file(templates, SITECUSTOMIZE).read_bytes()
@@ -94,13 +95,18 @@ def sources() -> dict[str, bytes]:
         if path.is_file() and place.parts[0] not in _LEFT_OUT and "__pycache__" not in place.parts:
             files[f"{PRIVATE}/autogpu/{place.as_posix()}"] = path.read_bytes()
     try:
-        pynvml = Path(nvml.load_pynvml().__file__)
+        nvml.load_pynvml()
     except nvml.UnusableBinding as error:
         raise InstallError(str(error), remedy="pip install nvidia-ml-py") from None
-    is_package = pynvml.name == "__init__.py"
-    for path in sorted(pynvml.parent.glob("*.py")) if is_package else [pynvml]:
-        place = path.relative_to(pynvml.parent.parent if is_package else pynvml.parent)
-        files[f"{PRIVATE}/autogpu/_vendor/{place.as_posix()}"] = path.read_bytes()
+    for name in ("pynvml", "tomli"):
+        found = find_spec(f"autogpu._vendor.{name}")
+        if found is None or found.origin is None:
+            raise InstallError(f"{name} is not installed", remedy=f"pip install {name}")
+        file = Path(found.origin)
+        is_package = file.name == "__init__.py"
+        for path in sorted(file.parent.glob("*.py")) if is_package else [file]:
+            place = path.relative_to(file.parents[1] if is_package else file.parent)
+            files[f"{PRIVATE}/autogpu/_vendor/{place.as_posix()}"] = path.read_bytes()
     return files
 
 

@@ -161,7 +161,7 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
         if sys.version_info >= (3, 11):
             import tomllib
         else:
-            from autogpu._vendor import tomli as tomllib
+            from autogpu._vendor import tomli as tomllib  # type: ignore[attr-defined]
         # The parser tells no line number for a mistake in a last line that has no line end.
         return tomllib.loads(text + "\n"), text
     except ImportError as error:

@@ -84,6 +84,8 @@ def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself():
         for name in (*modules, "autogpu.pth.txt", "autogpu.start.txt"):
             assert wheel.read(f"autogpu/sitecustomize_template/{name}") == (TEMPLATES / name).read_bytes()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"autogpu"}
+    # A parser for Python 3.10 and earlier, with its license.
+    assert {f"autogpu/_vendor/tomli/{name}" for name in ("__init__.py", "_parser.py", "LICENSE")} <= {*names}
     assert [name for name in names if name.endswith((".pth", ".start"))] == []
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.environments import ROOT
 
-# A command's own process runs these, not a user's program. The last is the copy of another project.
-COMMANDS = ("cli", "doctor", "host", "status", "install.py", "__main__.py", "_vendor")
+# A command's own process runs these, not a user's program.
+COMMANDS = ("cli", "doctor", "host", "status", "install.py", "__main__.py")
 
 # It runs in a process or a thread of its own, where Python calls no signal handler. What its import raises is asked for
 # by who calls it.

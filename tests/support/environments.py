@@ -167,7 +167,7 @@ def files_of_the_project() -> list[str]:
 
 def _source_digest() -> str:
     digest = hashlib.sha256()
-    for part in ("autogpu", "sitecustomize_template", "pyproject.toml", "README.md"):
+    for part in ("autogpu", "sitecustomize_template", "hatch_build.py", "pyproject.toml", "README.md"):
         top = ROOT / part
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
             if file.is_file() and "__pycache__" not in file.parts:
