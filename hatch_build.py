@@ -1,22 +1,24 @@
-"""Put tomli into autogpu's wheel, as a private package: the environment of a script may have none, or another one."""
+"""Put a private copy of tomli into autogpu's wheel.
+
+A script's environment may have no tomli, or a version that its Python can't import.
+"""
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import tomli
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CustomBuildHook(BuildHookInterface):
-    """What hatchling calls before it builds a wheel."""
+    """Hatchling calls this class before it builds a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the files of tomli and its license; an editable install finds tomli where packages are installed."""
+        """Add tomli's files and its license. An editable install has no wheel, and imports the installed tomli."""
         if version == "editable":
             return
-        files = metadata.files("tomli") or ()
-        for file in files:
-            if file.suffix in (".py", ".typed") or file.name == "LICENSE":
-                build_data["force_include"][str(Path(str(file.locate())))] = f"autogpu/_vendor/tomli/{file.name}"
+        folder = Path(tomli.__file__).parent
+        for file in (*folder.glob("*.py"), *folder.parent.glob("tomli-*.dist-info/LICENSE")):
+            build_data["force_include"][str(file)] = f"autogpu/_vendor/tomli/{file.name}"

@@ -1,4 +1,4 @@
-"""Files that are put in place in one step: readers see the old one or the new one, whatever happens."""
+"""Replace files in one step, so that a reader sees either the old content or the new one."""
 
 from __future__ import annotations
 
@@ -8,36 +8,39 @@ from typing import Callable
 
 
 def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write ``content`` beside ``path``, down to the disk, and rename; ``None`` for the permissions of the umask.
+    """Write a temporary file next to ``path``, flush it to disk, and rename it to ``path``.
 
-    Never through the existing file: package managers hard-link site-packages to a cache that others share.
+    Never write into the existing file: package managers hard-link it to a cache that other environments share.
+
+    Args:
+        mode: The permissions; ``None`` for those that the umask gives.
     """
     _write(path, content, mode, os.replace)
 
 
 def new_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Do the same only if there is no such file.
+    """Do the same as :func:`write_file`, but only if ``path`` does not exist.
 
     Raises:
-        FileExistsError: There is one; another process may have just made it.
-        OSError: It can't be written, or the file system has no hard links.
+        FileExistsError: ``path`` exists; another process may have just made it.
+        OSError: The file can't be written, or the file system has no hard links.
     """
     _write(path, content, mode, os.link)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what writers of this file that were killed have left beside it."""
+    """Remove the temporary files that killed processes left next to ``path``."""
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         left.unlink()
 
 
 def _write(path: Path, content: bytes, mode: int | None, put: Callable[[str, str], None]) -> None:
-    # Python skips dot-files, and reads no .tmp.
+    # Python ignores .pth files whose name begins with a dot, and files that end in .tmp.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        if os.path.lexists(str(temporary)):  # of a process with this number that was killed
+        if os.path.lexists(str(temporary)):  # a killed process had the same pid
             temporary.unlink()
-        # Never through a link that another user has put there.
+        # O_EXCL does not follow a link. Another user may have put one here, to have root overwrite its target.
         number = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(number, "wb") as stream:
             stream.write(content)

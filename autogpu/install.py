@@ -36,7 +36,7 @@ PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
 
-# By method: the file of the hook, and those that make Python load it. They are written last.
+# The name of the hook's file and the files that make Python load it, keyed by method. The latter are written last.
 METHODS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     # Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
     "pth": (HOOK, (START, PTH)),
@@ -182,17 +182,17 @@ def template_folder() -> Path:
     return inside if inside.is_dir() else package.parent / inside.name
 
 
-# What a host's folder calls its other part.
+# The subfolder of a host's folder that Python can't import.
 PRIVATE = "autogpu-private"
 
 
 def is_hosts(hook: Path) -> bool:
-    """The hook is that of a host, which `autogpu host-setup --all-pythons` has put on PYTHONPATH."""
+    """True if `autogpu host-setup --all-pythons` has installed this hook."""
     return (hook.parent / PRIVATE).is_dir()
 
 
 def run_folder() -> Path:
-    """The folder that `autogpu run` puts on PYTHONPATH: nothing but a sitecustomize.py can be imported from it."""
+    """Return the folder that `autogpu run` puts on PYTHONPATH. Python can import only sitecustomize from it."""
     return template_folder() / "run"
 
 
@@ -249,7 +249,7 @@ def _remove_all(folder: Path) -> tuple[Path, ...]:
 
 
 def hook_in(folder: Path) -> Path:
-    """The file of the hook in a folder in which it is installed."""
+    """Return the file of the hook in a folder in which autogpu's start-up files are installed."""
     return next((folder / hook for hook, _ in METHODS.values() if has_marker(folder / hook)), folder / HOOK)
 
 

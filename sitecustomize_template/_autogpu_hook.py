@@ -1,8 +1,9 @@
 # autogpu start-up file, version 1. Part of autogpu-autoload: `autogpu uninstall` removes it, or says how.
-"""The finder of autogpu: it notices the import of a framework, and leaves what then happens to _autogpu_steps.py.
+"""autogpu's finder. When a framework is imported, it loads _autogpu_steps.py, which does the rest.
 
-As _autogpu_hook.py it lies where an environment has its packages, and a .pth or .start file imports it. The
-sitecustomize.py of a folder on PYTHONPATH begins with the same text, which therefore parses on Python 2.
+`autogpu install` writes this text as _autogpu_hook.py into site-packages, where a .pth or .start file imports it. The
+text is also the first part of the sitecustomize.py for a folder on PYTHONPATH. Python 2 reads that one too, so the text
+must parse on Python 2.
 
 Every Python start runs this file, so it imports only ``sys``, defines no class (the module itself is the finder in
 ``sys.meta_path``) and no function more than it needs: Python loads each of them at every start. Nothing else happens
@@ -14,23 +15,24 @@ import sys
 # The top-level modules whose import matters: those of autogpu/frameworks/__init__.py.
 frameworks = ("tensorflow", "jax", "torch")
 
-# What this process inherited, as bytes, to tell it from what the script writes later. posix.environ is a plain
-# dictionary; reading os.environ takes ten times as long. A reference to os is never kept: a finder lives until the very
-# end of the interpreter, and keeps all of os alive beside it, which adds 1.3 % of a bare start to that end (3.11).
+# The value of CUDA_VISIBLE_DEVICES that this process inherited, as bytes; the script may change it later. To read it
+# from os.environ takes ten times as long. Keep no reference to os: this module lives until the interpreter ends, and
+# would keep os alive until then, which costs 1.3 % of a bare start (3.11).
 environ = getattr(sys.modules.get("posix"), "environ", {})
 started_with = environ.get(b"CUDA_VISIBLE_DEVICES")
 
-# Where packages are installed, and PYTHONPATH: a script's own folder comes after this.
+# The folders of installed packages and PYTHONPATH. Python adds the script's own folder later.
 started_path = tuple(sys.path)
 
-# Frameworks that were imported before.
+# Frameworks that start-up files imported before this one.
 too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
-# This module, what it asks when a framework is imported, of the other file, and what it calls if that can't be read.
 this = sys.modules[__name__]
+
+# The function find of _autogpu_steps.py, once it is loaded; the function to call if it can't be loaded.
 find = complain = None
 
-# Folders on PYTHONPATH that bring autogpu to a Python whose environment has none; where theirs has the other file.
+# Folders on PYTHONPATH from which autogpu can be imported if the environment has none; folders of _autogpu_steps.py.
 folders = places = ()
 
 
@@ -57,8 +59,8 @@ def find_spec(fullname, path=None, target=None):
         return None
     if find is None:
         try:
-            # A package's path, so that Python looks for the file there and nowhere else; and the name is
-            # taken back, since a script may have emptied sys.modules or imported this file once more.
+            # With a __path__ this module is a package, and Python looks for the submodule only there. Restore the
+            # entry in sys.modules: the script may have emptied it, or imported this file again.
             __path__ = places or [sys.modules["os"].path.dirname(__file__)]
             sys.modules[__name__] = this
             from _autogpu_hook._autogpu_steps import find
@@ -68,9 +70,9 @@ def find_spec(fullname, path=None, target=None):
                 trace = trace.tb_next
             importing = (__name__, "importlib.", "_frozen_importlib")
             if not trace.tb_frame.f_globals["__name__"].startswith(importing):
-                # A signal handler of the script has come in between.
+                # A signal handler of the script raised it.
                 raise
-            # The file is missing or broken: imports go on as if this one were not here either.
+            # The file is missing or broken: do nothing more in this process.
             if complain is not None:
                 complain()
             frameworks = folders = ()

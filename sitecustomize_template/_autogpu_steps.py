@@ -3,8 +3,9 @@
 
 Loaded by the finder in _autogpu_hook.py, as a part of it, when the first framework is imported.
 
-What this file and a package of another version rely on, and no later version changes: the functions ``before_import``
-and ``after_import`` of ``autogpu.activation``, and their two arguments. ``errors.raise_if_from_script`` may be missing.
+The package may be of another version than this file. This file requires only ``before_import`` and ``after_import`` of
+``autogpu.activation``, with two arguments each. No later version changes them. It does not require
+``errors.raise_if_from_script``.
 """
 
 import sys
@@ -135,22 +136,22 @@ def exec_module(loader, module):
 
 
 def is_package(spec):
-    """It is autogpu's package, and not another module or folder of that name."""
+    """True if the spec is that of autogpu's package, and not of another module or folder of that name."""
     folders = list((spec and spec.submodule_search_locations) or ())
     return bool(folders) and PathFinder.find_spec("autogpu.activation", folders) is not None
 
 
 def find_package():
-    """Find autogpu in the folder that brought this hook, if no other finder has a module of that name."""
+    """Return the spec of the autogpu that a folder on PYTHONPATH brings, unless another finder finds an autogpu."""
     for finder in list(sys.meta_path) if hook.folders else ():
         found = finder is not hook.this and hasattr(finder, "find_spec") and finder.find_spec("autogpu", None)
-        # A folder that happens to have the name, as that of a clone, has no origin.
+        # A folder without __init__.py, such as a clone, has no origin.
         if found and found.origin is not None:
             return None
     path = sys.modules["os"].path
     for folder in hook.folders:
-        # That of a host has it in its private part. That of `autogpu run` is two folders below it in a clone of
-        # autogpu, and three where it is installed.
+        # A host's folder has the package in autogpu-private. The folder of `autogpu run` is a subfolder of the project,
+        # two levels deep, or of site-packages, three levels deep.
         is_of_run = folder.endswith("/sitecustomize_template/run")
         for place in (folder + "/../..", folder + "/../../..") if is_of_run else (folder + "/autogpu-private",):
             spec = PathFinder.find_spec("autogpu", [path.normpath(place)])
@@ -160,10 +161,10 @@ def find_package():
 
 
 def import_package():
-    """Import autogpu from where packages are installed, or from the folder that brought this hook.
+    """Import autogpu from the folders of installed packages, or from a folder on PYTHONPATH that brings it.
 
-    Never a module of that name that the script has beside it, which is not ours to run. Returns why it can't be
-    imported, ``""`` if it is gone, and ``None`` if it is there.
+    Never run a module named autogpu that belongs to the script. Return ``None`` if autogpu was imported, the reason if
+    it can't be, and ``""`` if it was uninstalled.
     """
     loaded = sys.modules.get("autogpu")
     found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
@@ -175,7 +176,7 @@ def import_package():
     if has_own and (spec is None or not is_package(found)):
         return "the script has an autogpu of its own, which hides the package" if spec or hook.folders else ""
     if spec is None:
-        # Or found by other means than the path, as an editable install is.
+        # The import below may still find it: an editable install has a finder of its own.
         return None
     if loaded is None:
         from importlib.util import module_from_spec

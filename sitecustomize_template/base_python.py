@@ -1,5 +1,5 @@
 # autogpu start-up file, version 1. `autogpu host-setup --undo`, as root, removes it.
-"""Load the host's hook in a Python that PYTHONPATH does not reach, such as one with -E."""
+"""Load the host's hook if PYTHONPATH has not done so, for example because Python was started with -E."""
 
 import sys
 
@@ -13,18 +13,18 @@ if sys.version_info >= (3, 7) and "_autogpu_host" not in sys.modules:
     sys.path.remove("/usr/local/lib/autogpu/autogpu-private")
 
 
-# What follows is only for a sitecustomize.py that autogpu made.
+# The rest is only for a sitecustomize.py that autogpu made.
 
 
 def run_the_hidden_one():
-    """Run the ``sitecustomize`` that this file hides, in a folder that comes after the standard library."""
+    """Run the next ``sitecustomize`` on ``sys.path``, which this file hides."""
     external, bootstrap = sys.modules["_frozen_importlib_external"], sys.modules["_frozen_importlib"]
     here = __file__.rpartition("/")[0]
     later = sys.path[sys.path.index(here) + 1 :] if here in sys.path else []
     spec = external.PathFinder.find_spec(__name__, later)
     if spec is not None and spec.loader is not None:
         if not hasattr(spec.loader, "exec_module"):
-            # One in an archive, before Python 3.10.
+            # Before Python 3.10 the loader of a zip archive has no exec_module.
             del sys.modules[__name__]
             spec.loader.load_module(__name__)
             return

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from autogpu.stderr import is_terminal, say
-from tests.hook.test_hook import UNREAD
+from tests.hook.throwaway import UNREAD
 
 
 class Raises:
@@ -65,9 +65,9 @@ def test_a_stderr_that_hangs_is_waited_for_no_longer_and_gets_the_line_later(mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_full", [False, True], ids=["its-reader-has-gone", "nobody-reads"])
-def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(is_full):
+@pytest.mark.parametrize("stderr", UNREAD)
+def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(stderr):
     say_twice = "from autogpu.stderr import say; say('x' * 3000); say('again')"
-    program = UNREAD.format(is_full=is_full).replace("import tensorflow", say_twice)
+    program = UNREAD[stderr].replace("import tensorflow", say_twice)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "alive")

@@ -1,8 +1,8 @@
-"""The packages that autogpu needs in a user's process, under names of its own.
+"""Private copies of the packages that autogpu imports in a user's process: pynvml, and tomli before Python 3.11.
 
-So a script's ``import pynvml`` finds what the script's environment has, and autogpu's own import is not affected by it.
-An installed autogpu has tomli here (``hatch_build.py``), and a host's folder pynvml as well. What is not here is found
-where packages are installed.
+They have names of their own, such as ``autogpu._vendor.pynvml``, so a script and autogpu never share a module. In the
+wheel this folder has tomli (``hatch_build.py`` puts it there). In the folder of a host it also has pynvml. If a package
+is not in this folder, autogpu imports it from the folders of installed packages.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SITE_FOLDERS = ("site-packages", "dist-packages")
 
 
 def package_folders(path: Sequence[str]) -> list[str]:
-    """The folders from which autogpu imports pynvml and tomli: its own, those of packages, and that which `run` names.
+    """Return the folders in which to look for pynvml and tomli.
 
-    Never a project's own folder: autogpu does not run a script's ``pynvml.py``.
+    The folder of a project is never among them, because autogpu must not run a script's own ``pynvml.py``.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.dirname(os.path.dirname(here))

@@ -85,7 +85,7 @@ class Host:
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
 
     def parts(self) -> list[Part]:
-        """The file that makes the lease folder at boot, that folder, the policy, and the folder of the host's hook."""
+        """Return the tmpfiles.d file, the lease folder, the policy, and the hook folder if there is one."""
         return [self._boot(), self._folder(), self._policy(), *self._hook()]
 
     def _boot(self) -> Part:
@@ -108,7 +108,7 @@ class Host:
         return Part(self.folder, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
 
     def _hook(self) -> list[Part]:
-        """Nothing if no run with --all-pythons has made it, which is a choice."""
+        """Return the hook folder; no part if the administrator has never used --all-pythons."""
         link = self.root / hook_folder.LINK.relative_to("/")
         found = all_pythons.problem(self.root, self.owner_uid)
         if found is None:
@@ -268,7 +268,7 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield what would be written; ``None`` for a run without ``--all-pythons``."""
+    """Yield the lines of a preview. ``named`` is ``None`` for a run without ``--all-pythons``."""
     for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
         yield f"# {path}\n{content.decode()}"
     yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"
@@ -296,9 +296,9 @@ def _recipes() -> Iterator[str]:
 
 
 def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
-    """Take away what root's runs have written; a file that the administrator has changed since stays, and is named.
+    """Remove the files that host-setup wrote, but keep those that the administrator has changed.
 
-    Returns a line for each change, and one for each file that could not be changed.
+    Returns a sentence about each change, and a sentence about each file that could not be changed.
     """
     of_pythons = all_pythons.undo(host.root, host.owner_uid)
     done = list(of_pythons.lines)

@@ -1,1 +1,1 @@
-"""What `autogpu host-setup --all-pythons` writes, so that every Python of a host has autogpu."""
+"""Set up autogpu for all Pythons of a host: `autogpu host-setup --all-pythons`."""

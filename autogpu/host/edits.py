@@ -1,6 +1,6 @@
-"""The files of a host that lead its Pythons to the hook folder: what is written into each, and taken out again.
+"""Plan the changes of a host's files that make its Pythons find the hook folder, and the way back.
 
-Each is planned from the bytes that are there, so that the plan can be shown before. Taking out gives back every byte.
+A plan holds the bytes of each file before and after the change. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 _UNDO = b"`autogpu host-setup --undo`, as root, removes"
 _HEAD = b"# " + MARKER + b", version 1. " + _UNDO + b" it.\n"
 _BEGIN = b"# begin autogpu; " + _UNDO + b" these lines\n"
-# In front of it stands the end of a line that had none.
+# For a file whose last line has no line end: the block begins with it, and the undo takes it out again.
 _BEGIN_AFTER_TEXT = b"\n# begin autogpu, after a line without an end; " + _UNDO + b" these lines\n"
 _END = b"# end autogpu\n"
 _BLOCK = re.compile(b"(?:" + re.escape(_BEGIN_AFTER_TEXT) + b"|" + re.escape(_BEGIN) + b").*?" + re.escape(_END), re.S)
 
 _FOLDER = str(LINK).encode()
 
-# In front of what a user has there stands nothing: a sitecustomize of theirs stays the first.
+# Append to the user's PYTHONPATH: Python must still find a sitecustomize.py of the user first.
 _PROFILE = (
     _HEAD
     + b"""case ":${PYTHONPATH-}:" in
@@ -38,11 +38,11 @@ esac
 )
 _ENVIRONMENT_D = _HEAD + b"PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}%s\n" % _FOLDER
 _PAM_ENV = b"PYTHONPATH DEFAULT=%s OVERRIDE=${PYTHONPATH}\n" % _FOLDER
-_ONLY_OF_OURS = b"\n\n# What follows is only for a sitecustomize.py that autogpu made.\n"
+_ONLY_OF_OURS = b"\n\n# The rest is only for a sitecustomize.py that autogpu made.\n"
 
 
 class Edit(Value):
-    """One file, as it is and as it is to be; ``None`` for one that does not exist."""
+    """The bytes of a file before and after a change; ``None`` if it does not exist then."""
 
     path: Path
     before: bytes | None
@@ -50,7 +50,12 @@ class Edit(Value):
 
 
 class Plan(Value):
-    """What is to be changed, a line for each file that is left alone, and all files that were looked at."""
+    """The changes to make.
+
+    Attributes:
+        left_alone: A sentence about each file that host-setup must not change.
+        places: The paths of all files that were considered.
+    """
 
     edits: tuple[Edit, ...]
     left_alone: tuple[str, ...]
@@ -58,10 +63,10 @@ class Plan(Value):
 
 
 def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, base_files: Iterable[str] = ()) -> Plan:
-    """What to write so that Pythons find the folder, or to take out again.
+    """Plan the changes that make Pythons find the hook folder; with ``is_undo``, plan to take them back.
 
     Args:
-        base_files: Files of base Pythons that an earlier run has written, whose Python may not be found any more.
+        base_files: Paths of sitecustomize.py files that an earlier run wrote. Their Python may be gone.
     """
     edits: dict[Path, Edit] = {}
     left_alone = []
@@ -91,7 +96,7 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     libraries = [python.library / SITECUSTOMIZE for python in pythons]
     for path in dict.fromkeys([*libraries, *map(Path, base_files)]):
         real = path.resolve()
-        # Root must not write where another user may put a link.
+        # If another user can write into the folder, a link there could lead root to any file.
         if is_only_roots(real.parent, root) and is_only_roots(path.parent, root):
             add(real, functools.partial(_with_fallback, real, root))
         else:
@@ -100,25 +105,25 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
 
 
 class _Foreign(Exception):
-    """What is there is not autogpu's to change."""
+    """The reason why autogpu must not change a file."""
 
 
 def own(before: bytes | None, content: bytes) -> bytes:
-    """A file that is autogpu's alone."""
+    """Return the content of a file that only autogpu writes; raise :class:`_Foreign` if another program wrote it."""
     if before is not None and not before.startswith(b"# " + MARKER):
         raise _Foreign("it exists and was not written by autogpu")
     return content
 
 
 def with_block(before: bytes, lines: bytes) -> bytes:
-    """Add lines at the end of a file of the host, in the place of those of an earlier version."""
+    """Append autogpu's lines to a file, and remove those of an earlier version."""
     text = _BLOCK.sub(b"", before)
     begin = _BEGIN if not text or text.endswith(b"\n") else _BEGIN_AFTER_TEXT
     return text + begin + lines + _END
 
 
 def undone(before: bytes | None) -> bytes | None:
-    """The file as it was before autogpu; ``None`` if autogpu made it."""
+    """Return the content of a file without autogpu's lines; ``None`` if autogpu wrote the whole file."""
     if before is None or before.startswith(b"# " + MARKER):
         return None
     return _BLOCK.sub(b"", before)
@@ -132,7 +137,7 @@ def _with_pam_env(before: bytes | None) -> bytes:
 
 
 def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
-    """The sitecustomize of a base Python: a new one, or lines in that of Debian, which lies in /etc for additions."""
+    """Return the content of a base Python's sitecustomize.py. If Debian has one in /etc, append lines to it."""
     text = (template_folder() / "base_python.py").read_bytes()
     if root / "etc" not in path.parents:
         return own(before, text)

@@ -1,13 +1,15 @@
 """The folder that gives autogpu to every Python of a host.
 
-A new version is built beside the old one, and a link is pointed to it by one rename::
+Each version has a folder of its own, and a link leads to the current one. An upgrade builds a new folder, and then
+replaces the link by one rename::
 
     /usr/local/lib/autogpu -> autogpu-0.1.0-5be6f3a0
-      sitecustomize.py        all that can be imported from the folder on PYTHONPATH: the hook
-      autogpu-private/        a name with a hyphen can't be imported
+      sitecustomize.py        the hook, and the only module that Python can import from the folder on PYTHONPATH
+      autogpu-private/        Python can't import this folder, because its name has a hyphen
         _autogpu_steps.py  _autogpu_host.py  autogpu/  host.json
 
-The folder has the compiled files of each Python that was found, because its users can't write them.
+Users can't write into the folder, so Python could not save compiled files there. Therefore `autogpu host-setup` writes
+compiled files for each Python that it finds.
 """
 
 from __future__ import annotations
@@ -33,20 +35,22 @@ from autogpu.frozen import Value, replace
 from autogpu.host.pythons import OPTIONS, BasePython
 from autogpu.install import PRIVATE, SITECUSTOMIZE, STEPS, template_file, template_folder
 from autogpu.lease import locks
+from autogpu.lease.mounts import mounts_of
 
 LINK = Path("/usr/local/lib/autogpu")
 
-# The hook again, under the name by which the sitecustomize of a base Python imports it.
+# A copy of the hook: the sitecustomize.py of a base Python imports it by this name.
 HOOK_OF_BASE_PYTHONS = "_autogpu_host.py"
 _RECORD = "host.json"
 
+# Every user can open /usr/local/lib, and could keep a lock on it forever.
 _LOCK = "run/autogpu-host-setup.lock"
 _LEFT_BY_KILLED = r"\.{0}-\w{{8}}(\.old)?|\.{0}-.*\.removed|\.{0}\.\d+\.link"
 
-# What only commands need; the folder has none.
+# Modules that only autogpu's commands use. The folder is for scripts.
 _LEFT_OUT = ("cli", "doctor", "host", "status", "sitecustomize_template", "install.py")
 
-# One process compiles for all levels of optimization. The files hold no time of their source, which is never checked.
+# Compile all files for -O, -OO and neither. Python never compares an "unchecked" compiled file with its source.
 _COMPILE = """
 import compileall, py_compile, sys
 folder, shown = sys.argv[1:]
@@ -57,19 +61,18 @@ sys.exit(not all(
 """
 _COMPILE_DEADLINE_S = 600.0
 
-# A hanging server would stop every Python of the host.
-_OF_A_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p"}
+# On these file systems a server that hangs would stop every Python of the host.
+_NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "9p"}
 
 
 class HookFolder(Value):
-    """What a link leads to.
+    """The folder to which the link leads.
 
     Attributes:
-        folder: The folder of one version.
-        version: Of autogpu; ``""`` if the folder is broken.
-        tags: The Pythons for which it has compiled files, such as ``"cpython-311"``.
-        base_files: The sitecustomize files of base Pythons that were written with it.
-        problem: Why it does not serve, or may serve something else than was built; ``""`` if it is whole.
+        version: The version of autogpu; ``""`` if the folder can't be read.
+        tags: Cache tags of the Pythons for which the folder has compiled files, such as ``"cpython-311"``.
+        base_files: Paths of the sitecustomize.py files that host-setup wrote for base Pythons.
+        problem: Why scripts must not rely on the folder; ``""`` if it is as host-setup built it.
     """
 
     folder: Path
@@ -80,10 +83,10 @@ class HookFolder(Value):
 
 
 def sources() -> dict[str, bytes]:
-    """The files of the folder before any is compiled, keyed by their place in it.
+    """Return the contents of the folder's source files, keyed by their path relative to the folder.
 
     Raises:
-        InstallError: The environment has no pynvml or no tomli to copy.
+        InstallError: This environment has no pynvml or no tomli to copy.
     """
     templates = template_folder()
     hook = template_file(templates, SITECUSTOMIZE).read_bytes()
@@ -119,13 +122,13 @@ def digest_of(files: Mapping[str, bytes], *further: str) -> str:
 
 
 def place_of(link: Path, files: Mapping[str, bytes], pythons: Sequence[BasePython], base_files: Sequence[str]) -> Path:
-    """The folder of these files, compiled for these Pythons, with this record: any other has another name."""
+    """Return the path of the folder for these contents, Pythons and base files. Each combination has its own path."""
     digest = digest_of(files, *sorted({python.tag for python in pythons}), *base_files)
     return link.with_name(f"{link.name}-{autogpu.__version__}-{digest[:8]}")
 
 
 def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
-    """What the link leads to; ``None`` if there is none."""
+    """Look at the folder to which the link leads; ``None`` if the link does not exist."""
     if not os.path.lexists(str(link)):
         return None
     folder = link.resolve()
@@ -159,7 +162,7 @@ def _changeable_by_others(folder: Path, owner_uid: int) -> Path | None:
 
 @contextmanager
 def changing(root: Path) -> Iterator[None]:
-    """Keep other runs away, by a lock on a file that only root can open; and write files that all can read."""
+    """Keep other runs of host-setup waiting, and make new files readable for all users."""
     umask = os.umask(0o022)
     try:
         with locks.Descriptor(os.open, str(root / _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600) as opened:
@@ -176,20 +179,24 @@ def build(
     base_files: Sequence[str],
     tell: Callable[[str], None],
 ) -> Path:
-    """Write a version and compile it, and point the link to it; returns its folder.
+    """Build the folder of a version, and point the link to it; returns the folder.
+
+    Args:
+        tell: Called with a few words about the current step.
 
     Raises:
-        InstallError: The folder would be on a network's file system, or a Python can't compile it.
+        InstallError: The folder would be on a network file system, or a Python can't compile the files.
     """
-    system = _file_system(link.parent)
-    if system in _OF_A_NETWORK:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
+        system = mounts_of(opened.number).file_system
+    if system in _NETWORK_FILE_SYSTEMS:
         what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
         raise InstallError(what, remedy="have a local disk there")
     if os.path.lexists(str(link)) and not link.is_symlink():
         raise InstallError(f"{link} exists, and is not the link that autogpu makes", remedy="move it away")
     by_tag = {python.tag: python for python in pythons}
     folder = place_of(link, files, pythons, base_files)
-    link.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
     try:
         for name, content in files.items():
@@ -207,10 +214,10 @@ def build(
         }
         (made / PRIVATE / _RECORD).write_text(json.dumps(record), encoding="utf-8")
         for path in (made, *made.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # under sudo the umask may be strict
+            path.chmod(0o755 if path.is_dir() else 0o644)
         _sync(made)
         if folder.exists():
-            # One that is broken, or was built before and replaced by another: nobody starts with it.
+            # The link does not lead there, or it is broken: no script relies on it.
             folder.rename(made.with_name(f"{made.name}.old"))
         made.rename(folder)
     finally:
@@ -243,7 +250,7 @@ def _compiled(folder: Path) -> dict[str, bytes]:
 
 
 def _sync(folder: Path) -> None:
-    """Write the file system of a folder down to the disk: a cut start-up file would be an error at every start."""
+    """Flush the file system of a folder to disk. If the power fails, a cut sitecustomize.py would break every start."""
     libc = ctypes.CDLL(None)
     with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
         if not hasattr(libc, "syncfs") or libc.syncfs(opened.number):
@@ -254,14 +261,14 @@ def _point(link: Path, folder: Path) -> None:
     old = link.resolve() if link.is_symlink() else None
     new = link.with_name(f".{link.name}.{os.getpid()}.link")
     new.symlink_to(folder.name)
-    new.replace(link)
     if old is not None and old != folder:
         with suppress(OSError):
-            os.utime(str(old))  # from now on it is old
+            os.utime(str(old))  # remove_old() takes this time for that of the replacement
+    new.replace(link)
 
 
 def versions(link: Path) -> list[Path]:
-    """The folders of all versions, and what runs that were killed have left. Whatever else is there is not ours."""
+    """Return the folders of all versions, and the temporary files of killed runs."""
     found = []
     for path in sorted(link.parent.glob(f"*{link.name}*")) if link.parent.is_dir() else ():
         is_version = re.fullmatch(rf"{link.name}-[^/]+-[0-9a-f]{{8}}", path.name) and (path / PRIVATE).is_dir()
@@ -271,7 +278,7 @@ def versions(link: Path) -> list[Path]:
 
 
 def remove_old(link: Path, booted_s: float) -> list[Path]:
-    """Remove the versions that no Python can be starting with: those that were replaced before the last boot."""
+    """Remove the versions that were replaced before the last boot: no running Python can have started with them."""
     removed = []
     for path in versions(link):
         is_left = path.name.startswith(".")
@@ -282,7 +289,7 @@ def remove_old(link: Path, booted_s: float) -> list[Path]:
 
 
 def all_of(link: Path) -> list[Path]:
-    """The link, if it is there, and the folders of all versions."""
+    """Return the link, if it exists, and the folders of all versions."""
     return [*([link] if link.is_symlink() else []), *versions(link)]
 
 
@@ -297,30 +304,17 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
     else:
-        # First out of the way in one step: nothing that is half removed has the name of a version.
+        # Rename it first: a folder with the name of a version is always complete.
         hidden = path.with_name(f".{path.name}.{os.getpid()}.removed")
         path.rename(hidden)
         shutil.rmtree(str(hidden))
 
 
 def booted_s() -> float:
-    """When this host booted, in seconds since the epoch; before everything if that is unknown. Source: proc(5)."""
+    """Return the Unix time at which this host booted; ``-inf`` if it is unknown. Source: btime in proc(5)."""
     with suppress(OSError):
         for line in Path("/proc/stat").read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == "btime":
                 return float(value)
     return float("-inf")
-
-
-def _file_system(folder: Path) -> str:
-    """The type of the file system of a folder, such as ``"ext4"``; ``""`` if it is unknown. Source: proc(5)."""
-    best, system = "", ""
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            point = before.split(" ")[4]
-            is_above = str(folder.resolve()).startswith(point.rstrip("/") + "/") or str(folder.resolve()) == point
-            if is_above and len(point) >= len(best):
-                best, system = point, after.partition(" ")[0]
-    return system

@@ -1,4 +1,4 @@
-"""The base Pythons of a host: those that virtual environments are made from."""
+"""The base Pythons of a host. A base Python is one that virtual environments are made from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from autogpu.frozen import Value
 from autogpu.snippet import run_snippet
 from autogpu.text import printable
 
-# Where a host keeps the Pythons of all its users: the distribution's, those built from source, and conda's, whose
-# environments are base Pythons as well.
+# Pythons of the distribution, Pythons built from source, and conda. Each conda environment is a base Python.
 _PATTERNS = (
     "usr/bin/python3.*",
     "usr/local/bin/python3.*",
@@ -30,10 +29,10 @@ print(json.dumps([about.name, sys.version_info[:2], about.cache_tag, os.path.dir
 """
 _DEADLINE_S = 20.0
 
-# Without site, so that no start-up file runs, and without writing what it compiles.
+# -S: no start-up file runs. -B: Python writes no compiled file.
 OPTIONS = ("-I", "-S", "-B")
 
-# Packages that are installed lie in there: Python reads none of them when it starts without site.
+# Python started with -S never reads these subfolders of a standard library.
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -42,7 +41,7 @@ class BasePython(Value):
 
     Attributes:
         version: Such as ``"3.11"``.
-        tag: How it names what it compiles, such as ``"cpython-311"``.
+        tag: The cache tag in the names of its compiled files, such as ``"cpython-311"``.
         library: The folder of its standard library.
     """
 
@@ -53,23 +52,24 @@ class BasePython(Value):
 
 
 class _LeftOut(Exception):
-    """Why a Python is not run."""
+    """The reason why host-setup does not use a Python."""
 
 
 def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython], list[str]]:
-    """Find the base Pythons from 3.7 on, one for each standard library; and a line for each that is left out.
+    """Find the base Pythons from 3.7 on, one for each standard library; also return a line for each that is left out.
 
-    Root runs all of them, and every user of the host runs what they compile: so only those that root alone can change.
+    Root runs these Pythons, and all users run the files that they compile. So a Python is left out if anyone but root
+    can change a part of it.
 
     Raises:
-        InstallError: One that is ``named`` is left out.
+        InstallError: A Python in ``named`` is left out.
     """
     found: dict[Path, BasePython] = {}
     left_out = []
     _checked.clear()
     for name in named:
         try:
-            python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (resolved later)
+            python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (_examine follows links)
         except _LeftOut as error:
             raise InstallError(f"{name}: {error}", remedy="name a base Python from 3.7 on that is root's") from None
         found[python.library] = python
@@ -85,15 +85,16 @@ def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython
 def _candidates(root: Path) -> Iterator[Path]:
     for pattern in _PATTERNS:
         for path in sorted(root.glob(pattern)):
-            # Neither python3.11-config nor python3.11-gdb.py.
+            # The patterns also match python3.11-config and python3.11-gdb.py.
             if path.name.rpartition(".")[2].rstrip("t").isdigit() or path.name == "python3":
                 yield path
 
 
 def _examine(path: Path, root: Path) -> BasePython:
-    """Look at all that a Python runs when it starts, and only then start it.
+    """Check every file that a Python reads at its start, and then ask it for its version.
 
-    A link is followed first: beside the link may lie a ``pyvenv.cfg`` that leads to another standard library.
+    Follow links first. If Python is started by a link, it reads the ``pyvenv.cfg`` next to the link, and that file can
+    make it use a standard library that belongs to a user.
     """
     try:
         executable = path.resolve(strict=True)
@@ -102,7 +103,7 @@ def _examine(path: Path, root: Path) -> BasePython:
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
             refuse_what_others_can_change(part, root)
-    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError before Python 3.13
+    except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a loop of links before 3.13
         raise _LeftOut(f"it can't be looked at: {getattr(error, 'strerror', None) or error}") from None
     except _Changeable as error:
         raise _LeftOut(str(error)) from None
@@ -113,7 +114,7 @@ def _examine(path: Path, root: Path) -> BasePython:
 
 
 def _library_of(executable: Path) -> Path:
-    """Where a Python that is not started has its standard library. Source: getpath.py looks for this file first."""
+    """Find the standard library of a Python without starting it, by the file that CPython's getpath looks for."""
     minor = executable.name.rpartition("python")[2]
     pattern = f"python{minor if '.' in minor else '3.*'}/os.py"
     prefix = executable.parent.parent
@@ -132,14 +133,14 @@ def _files_of(library: Path) -> Iterator[Path]:
 
 
 class _Changeable(Exception):
-    """Others than root can change a file."""
+    """A user other than root can change a file."""
 
 
 _checked: dict[Path, _Changeable | None] = {}
 
 
 def refuse_what_others_can_change(path: Path, root: Path) -> None:
-    """Raise a :class:`_Changeable` if others than root can change a file, or a folder above it."""
+    """Raise :class:`_Changeable` if a user other than root can change a file or a folder above it."""
     real = path.resolve() if path.is_symlink() else path
     for part in (real, *real.parents):
         if part not in _checked:
@@ -152,7 +153,7 @@ def refuse_what_others_can_change(path: Path, root: Path) -> None:
 
 
 def is_only_roots(path: Path, root: Path) -> bool:
-    """Whether root alone can change a file or folder and those above it, as they are now."""
+    """True if only root can change a file and the folders above it."""
     _checked.clear()
     try:
         refuse_what_others_can_change(path, root)
@@ -166,7 +167,7 @@ def _is_changeable(part: Path, root: Path) -> bool:
     status = part.stat()
     if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH:
         return True
-    # With an access control list the bits of the group are its mask, whoever is in it.
+    # If a file has an access control list, its group bits are the mask of the list: a user in the list may write.
     return bool(status.st_mode & stat.S_IWGRP) and (status.st_gid != owner.st_gid or _has_access_list(part))
 
 

@@ -1,4 +1,4 @@
-"""Give autogpu to every Python of a host, show what would be changed for that, and take all of it away again."""
+"""Set up the hook folder and the files that lead to it; preview the changes; undo them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autogpu.host.hook_folder import HookFolder
 from autogpu.host.pythons import OPTIONS, BasePython, find_pythons
 from autogpu.install import SITECUSTOMIZE, has_marker
 
-# What autogpu does not set itself, because it is the administrator's decision, by what starts Python.
+# How to set PYTHONPATH where host-setup leaves it to the administrator, keyed by the program that starts Python.
 RECIPES = {
     "a systemd service": f"Environment=PYTHONPATH={hook_folder.LINK}",
     "Slurm's TaskProlog": f'echo "export PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"',
@@ -30,11 +30,11 @@ RECIPES = {
 
 
 class Done(Value):
-    """What a run has done.
+    """The result of a run, as sentences.
 
     Attributes:
-        lines: One for each change, and for each file and Python that was left alone.
-        failures: One for each file that could not be written.
+        lines: The changes, and the files and Pythons that were left alone.
+        failures: The files that could not be written.
     """
 
     lines: tuple[str, ...]
@@ -42,13 +42,13 @@ class Done(Value):
 
 
 class HookPlan(Value):
-    """What is to be done.
+    """The plan of a run.
 
     Attributes:
-        folder: That of the version to be built; ``None`` if it is in place and whole.
-        now: What is in place.
-        base_files: The sitecustomize files of base Pythons, which the folder records for the undo.
-        left_out: A line for each Python that is not looked at, and for each file that is left alone.
+        folder: The folder to build; ``None`` if the link leads to it already and it is complete.
+        now: The folder to which the link leads.
+        base_files: Paths of base Pythons' sitecustomize.py files. The folder records them for the undo.
+        left_out: Sentences about the Pythons that are left out and the files that are left alone.
     """
 
     link: Path
@@ -61,7 +61,7 @@ class HookPlan(Value):
 
 
 def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
-    """Look for Pythons and plan; changes nothing."""
+    """Find the Pythons, and plan what to build and to write."""
     link = root / hook_folder.LINK.relative_to("/")
     pythons, left_out = find_pythons(root, named)
     now = hook_folder.examine(link, owner_uid)
@@ -74,7 +74,7 @@ def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
 
 
 def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str], None]) -> Done:
-    """Plan it and do it. A run that is killed is completed by the next one."""
+    """Plan a run and carry it out. If it is killed, the next run completes it."""
     done = []
     with hook_folder.changing(root):
         planned = plan(root, named, owner_uid)
@@ -89,7 +89,7 @@ def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str
 
 
 def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
-    """Plan to give every file back as it was."""
+    """Plan to restore every file."""
     link = root / hook_folder.LINK.relative_to("/")
     now = hook_folder.examine(link, owner_uid)
     pythons, _ = find_pythons(root)
@@ -98,7 +98,7 @@ def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
 
 
 def undo(root: Path, owner_uid: int = 0) -> Done:
-    """Do that, and remove the folder if nothing leads to it any more."""
+    """Restore every file; then remove the folder, unless a file could not be restored and still leads to it."""
     with hook_folder.changing(root):
         planned = plan_undo(root, owner_uid)
         files = _apply(planned.files, planned.pythons)
@@ -107,7 +107,7 @@ def undo(root: Path, owner_uid: int = 0) -> Done:
 
 
 def problem(root: Path, owner_uid: int = 0) -> str | None:
-    """Return what is not as :func:`set_up` leaves it, ``""`` if all is; ``None`` if it never ran."""
+    """Return what differs from the result of :func:`set_up`; ``""`` if nothing does, ``None`` if it never ran."""
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits
@@ -119,7 +119,7 @@ def problem(root: Path, owner_uid: int = 0) -> str | None:
 
 
 def preview(planned: HookPlan) -> Iterator[str]:
-    """Yield the lines of what :func:`set_up` would do, the change of each file as a diff."""
+    """Yield the lines of a preview, with a diff for each file."""
     if planned.folder is not None:
         yield f"# a new folder {planned.folder}, and {planned.link} as a link to it"
     for edit in planned.files.edits:
@@ -132,7 +132,7 @@ def _as_numbers(version: str) -> list[int]:
 
 
 def _apply(planned: Plan, pythons: Sequence[BasePython]) -> Done:
-    """Change all files that can be changed: one on a disk that is read-only keeps none of the others from it."""
+    """Make all planned changes, even if one fails because its file is on a read-only disk."""
     lines, failures = [], []
     for place in planned.places:
         with suppress(OSError):
@@ -151,7 +151,7 @@ def _apply(planned: Plan, pythons: Sequence[BasePython]) -> Done:
 
 
 def _change(edit: Edit) -> str:
-    # Another program may have written it since the plan.
+    # Another program may have changed the file since the plan was made.
     now = edit.path.read_bytes() if edit.path.exists() else None
     if now != edit.before:
         raise InstallError(f"{edit.path} has changed meanwhile", remedy="run the command again")
@@ -166,21 +166,21 @@ def _change(edit: Edit) -> str:
 
 
 def _rewrite(path: Path, content: bytes) -> None:
-    """Write other bytes into a file of the host, which keeps its owner, its permissions and its time."""
+    """Replace the content of a file, and keep its owner, mode and modification time."""
     status = path.stat()
     write_file(path, content, status.st_mode & 0o7777)
     os.chown(str(path), status.st_uid, status.st_gid)
-    # What Python has compiled of it holds the time, and is to be the same again after the undo.
+    # The compiled file holds this time. After an undo it must be the same, byte for byte.
     os.utime(str(path), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool) -> None:
-    """Bring the compiled files of a base Python's sitecustomize up to date, because its users can't write them.
+    """Compile a base Python's sitecustomize.py, because its users can't write the compiled files.
 
-    One of autogpu's is compiled for all levels of optimization, and Debian's for those that it came with.
+    A file that autogpu made gets compiled files for -O, -OO and neither. Debian's file keeps the ones that it had.
     """
     is_own = has_marker(source)
-    if not is_own and "etc" not in source.resolve().parts[:-2]:
+    if not is_own and not source.is_symlink():  # Debian's is a link into /etc; any other one is left alone
         return
     levels = []
     for level, name in enumerate(("", ".opt-1", ".opt-2")):
@@ -194,7 +194,7 @@ def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool)
 
 
 def _is_stale(compiled: Path, source: Path) -> bool:
-    """The compiled file is of another source, or is none. Source: PEP 552."""
+    """True if a compiled file is missing, or was compiled from another source. Source: PEP 552."""
     status = source.stat()
     try:
         _, flags, time_s, size = struct.unpack("<4sIII", compiled.read_bytes()[:16])
@@ -204,9 +204,9 @@ def _is_stale(compiled: Path, source: Path) -> bool:
 
 
 def _remove_start_up_file(path: Path) -> None:
-    """Remove a file that autogpu made, after what Python has compiled of it."""
+    """Remove a file that autogpu made. Remove its compiled files first, so that a killed run leaves none."""
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc") if path.name == SITECUSTOMIZE else ():
         compiled.unlink()
-    with suppress(OSError):  # others are in there, or there is none
+    with suppress(OSError):  # it is not empty, or does not exist
         (path.parent / "__pycache__").rmdir()
     path.unlink()

@@ -1,4 +1,4 @@
-"""`autogpu run` serves the Pythons of other environments; of one that it can't serve it says why."""
+"""`autogpu run` gives autogpu to Pythons of other environments, and says why if it can't."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ IGNORES = "-{} makes Python ignore PYTHONPATH"
 
 @pytest.fixture
 def programs(tmp_path):
-    """Interpreters that are never started, and entry scripts as installers write them."""
+    """A folder with files that look like interpreters, and with entry scripts as installers write them."""
     for name in ("python3.12", "python3.6", "pythonic"):
         (tmp_path / name).write_bytes(b"\x7fELF")
     (tmp_path / "python").symlink_to("python3.12")
@@ -43,6 +43,7 @@ def programs(tmp_path):
         ("python -WE -XE -W E train.py", ""),
         ("python -mE -E", ""),
         ("python -c E -E", ""),
+        ("python -IS train.py", f"{IGNORES.format('I')}; -S keeps Python from reading start-up files"),
         ("python -S train.py", "-S keeps Python from reading start-up files"),
         ("python3.6 train.py", "python3.6 is older than Python 3.7"),
         ("old/python train.py", "python3.6 is older than Python 3.7"),
@@ -53,13 +54,13 @@ def programs(tmp_path):
         ("gone -E", ""),
     ],
 )
-def test_why_a_command_runs_without_autogpu(programs, command, why):
+def test_reason_why_a_command_runs_without_autogpu(programs, command, why):
     first, *others = command.split()
     named = [str(programs / first) if "/" in first else first, *others]
     assert why_not_reached(named, {"PATH": str(programs)}) == why
 
 
-# What a script of an environment without autogpu can import, and what autogpu itself read there.
+# Prints which of autogpu's modules a script can import, and the policy that autogpu read.
 LOOK = """
 import importlib.util, sys
 print([name for name in ("pynvml", "tomli", "click", "rich", "autogpu", "_autogpu_steps", "_autogpu_hook")
@@ -74,7 +75,7 @@ print(resolved.policy.count, [str(problem) for problem in resolved.problems], au
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", each_python())
-def test_a_python_of_another_environment_has_autogpu_and_its_policy_file(version, tmp_path):
+def test_python_of_another_environment_has_autogpu_and_the_policy(version, tmp_path):
     subprocess.run(
         [str(interpreter(version)), "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60
     )
@@ -98,7 +99,7 @@ print(sys.prefix, "autogpu.activation" in sys.modules)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("run", "--quiet"), ("tool", "run", "--quiet")], ids=["uv-run", "uvx"])
-def test_an_environment_that_uv_makes_for_one_run_has_autogpu(tmp_path, command):
+def test_temporary_environment_of_uv_has_autogpu(tmp_path, command):
     throwaway.write(tmp_path, {"train.py": INLINE, "tensorflow.py": ""})
     python = [] if command[0] == "run" else ["python"]
     own = [uv.find_uv_bin(), *command, "--offline", "--python", str(interpreter("3.9") or sys.executable), *python]
@@ -117,7 +118,7 @@ def test_an_environment_that_uv_makes_for_one_run_has_autogpu(tmp_path, command)
 
 
 @pytest.mark.slow
-def test_a_command_that_runs_without_autogpu_is_one_line_and_runs(tmp_path):
+def test_command_without_autogpu_prints_one_line_and_runs(tmp_path):
     command = [*AUTOGPU, "run", "--", "python3.11", "-I", "-c", "print('ran')"]
     path = f"{interpreter('3.11').parent}:{os.environ['PATH']}"
     done = subprocess.run(

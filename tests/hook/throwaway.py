@@ -88,7 +88,7 @@ except BlockingIOError:
     fcntl.fcntl(writing, fcntl.F_SETFL, 0)
 """
 
-# By what became of its stderr: a script that imports TensorFlow.
+# Scripts that import TensorFlow while their stderr is not read, keyed by the reason.
 UNREAD = {
     "its-reader-has-gone": _UNREAD.format("os.close(reading)"),
     "nobody-reads": _UNREAD.format(_FULL),

@@ -40,7 +40,7 @@ def changed(before, after):
 
 
 def differ(before, after):
-    """The same without the bytes of what Python compiles: these may differ from run to run."""
+    """Return the changed files. Ignore the bytes of compiled files: they can differ from run to run."""
     found = changed(before, after)
     return {
         path for path in found if not path.endswith((".pyc", "host.json")) or path not in before or path not in after
@@ -48,7 +48,7 @@ def differ(before, after):
 
 
 class Machine:
-    """This machine with folders of its own."""
+    """This machine, but changes of some folders are visible only in a mount namespace."""
 
     def __init__(self, place, folders):
         self.folders = folders
@@ -63,16 +63,22 @@ class Machine:
         entered = ["nsenter", f"--target={self.process.pid}", "--mount", "--", *command]
         return run(entered, env={**ENVIRON, **environ}, cwd="/", timeout=300)
 
+    def start(self, *command):
+        entered = ["nsenter", f"--target={self.process.pid}", "--mount", "--", *command]
+        return subprocess.Popen(
+            entered, env=ENVIRON, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
     def host_setup(self, *options):
         return self.run(sys.executable, "-m", "autogpu", "host-setup", *options)
 
     def starts(self, python, *options, **environ):
-        """The file of the hook that a person's Python loads, and what the start prints besides."""
+        """Start a person's Python. Return the file of the hook that it loads, and its stderr."""
         done = self.run(*as_person([str(python), *options, "-c", HOOK]), **environ)
         return done.stdout.strip(), done.stderr
 
     def files(self):
-        """Each file of the folders, with its bytes and mode."""
+        """Return the mode and a hash of each file, keyed by path."""
         program = (
             "import hashlib, json, os, sys\nfound = {}\n"
             "for top in sys.argv[1:]:\n"
@@ -95,7 +101,7 @@ class Machine:
 
 @pytest.fixture
 def named():
-    """A base Python that is not where a host has its own."""
+    """A base Python that host-setup finds only by --python."""
     found = interpreter("3.8") or interpreter("3.9")
     if found is None or not DEBIANS.exists():
         pytest.skip("needs Debian's Python and another one")
@@ -111,7 +117,7 @@ def machine(tmp_path, named):
     made.end()
 
 
-def test_every_start_is_reached_and_undo_gives_back_every_byte(machine, named):
+def test_all_ways_to_start_python_are_reached_and_undo_restores_all(machine, named):
     before = machine.files()
     shown = machine.host_setup("--all-pythons", "--python", str(named), "--print")
     assert (shown.returncode, machine.files()) == (0, before), shown.stderr
@@ -148,7 +154,7 @@ def test_every_start_is_reached_and_undo_gives_back_every_byte(machine, named):
     assert machine.host_setup("--undo").stdout.splitlines()[-1].startswith(("/run/autogpu stays", "There is nothing"))
 
 
-def test_a_sitecustomize_that_a_new_one_hides_is_run_and_has_its_own_errors(machine, named):
+def test_new_sitecustomize_runs_the_one_that_it_hides(machine, named):
     library = run([str(named), "-c", "import site; print(site.getsitepackages()[0])"]).stdout.strip()
     machine.host_setup("--all-pythons", "--python", str(named))
     for text, said in (("print('hidden')", ("hidden", "")), ("1 / 0", ("", "ZeroDivisionError: division by zero"))):
@@ -157,7 +163,7 @@ def test_a_sitecustomize_that_a_new_one_hides_is_run_and_has_its_own_errors(mach
         assert (stdout.split()[:-1], said[1] in stderr) == (said[0].split(), True)
 
 
-# Runs a command of autogpu, and dies just before the change of a number below /etc or /usr.
+# Runs a command of autogpu, and kills itself before the change with a given number below /etc or /usr.
 KILLED = """
 import os, signal, sys
 from autogpu.cli import main
@@ -177,7 +183,7 @@ sys.exit(status)
 
 
 @pytest.mark.thorough
-def test_a_run_that_is_killed_at_any_change_is_completed_by_the_next(machine, named):
+def test_killed_run_is_completed_by_the_next_one(machine, named):
     before = machine.files()
 
     def command(number, *options):
@@ -206,14 +212,17 @@ def test_a_run_that_is_killed_at_any_change_is_completed_by_the_next(machine, na
     assert changed(before, machine.files()) == set()
 
 
-def test_without_root_nothing_is_changed_and_the_command_is_named():
+def test_user_other_than_root_changes_nothing_and_reads_the_command():
     command = [sys.executable, "-m", "autogpu", "host-setup", "--all-pythons"]
     done = run(as_person(command), env=ENVIRON, cwd=str(ROOT), timeout=60)
     assert (done.returncode, os.path.lexists("/usr/local/lib/autogpu")) == (1, False)
-    assert done.stderr.startswith("autogpu: host-setup writes below /etc and /run, which only root may\n")
+    assert done.stderr.splitlines() == [
+        "autogpu: host-setup writes below /etc and /run, which only root may",
+        "autogpu: sudo $(command -v autogpu) host-setup --all-pythons",
+    ]
 
 
-def test_a_python_on_a_disk_that_is_read_only_keeps_nothing_else_from_being_done(machine, named):
+def test_python_on_a_read_only_disk_does_not_stop_the_run(machine, named):
     library = run([str(named), "-c", "import os; print(os.path.dirname(os.__file__))"]).stdout.strip()
     before = machine.files()
     machine.run("mount", "-o", "remount,bind,ro", library)
@@ -234,7 +243,7 @@ def test_a_python_on_a_disk_that_is_read_only_keeps_nothing_else_from_being_done
     assert changed(before, machine.files()) == set()
 
 
-def test_what_only_resembles_a_version_of_autogpu_stays(machine):
+def test_folders_with_similar_names_are_never_removed(machine):
     kept = ("/usr/local/lib/autogpu-backup", "/usr/local/lib/autogpu-env", "/usr/local/lib/autogpu-1.0-0123456g")
     machine.run("mkdir", *kept)
     machine.run("touch", "-d", "2001-01-01", *kept)
@@ -248,8 +257,21 @@ def test_what_only_resembles_a_version_of_autogpu_stays(machine):
     assert machine.run("ls", "-d", "/usr/local/lib/autogpu").returncode == 0
 
 
-def test_a_lost_folder_is_found_by_check(machine):
+def test_check_finds_that_the_folder_is_gone(machine):
     assert machine.host_setup("--all-pythons").returncode == 0
     machine.run("rm", "/usr/local/lib/autogpu")
     checked = machine.host_setup("--check")
     assert (checked.returncode, "leads to it, and it is gone" in checked.stdout) == (1, True)
+
+
+def test_two_runs_at_once_wait_for_each_other_but_not_for_a_users_lock(machine, named):
+    hold = [*as_person(["flock", "-x", "/usr/local/lib", "-c", "echo locked; sleep 600"])]
+    with machine.start(*hold) as user:
+        assert user.stdout.readline() == "locked\n"
+        command = [sys.executable, "-m", "autogpu", "host-setup", "--all-pythons", "--python", str(named)]
+        runs = [machine.start(*command) for _ in range(2)]
+        said = [each.communicate(timeout=300) for each in runs]
+        user.kill()
+    assert [each.returncode for each in runs] == [0, 0], said
+    assert machine.host_setup("--check").returncode == 0
+    assert len([line for stdout, _ in said for line in stdout.splitlines() if line.startswith("built")]) == 1

@@ -1,4 +1,4 @@
-"""What is written into the files of a host, and taken out again, as bytes."""
+"""The planned changes of a host's files, as bytes, and the way back."""
 
 import subprocess
 
@@ -39,7 +39,7 @@ def files(root):
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_each_place_is_written_once_and_undone_to_the_byte(root):
+def test_each_file_is_changed_once_and_restored_to_the_byte(root):
     before = files(root)
     plan = planned(root)
     assert {str(edit.path.relative_to(root)) for edit in plan.edits} == {
@@ -56,16 +56,16 @@ def test_each_place_is_written_once_and_undone_to_the_byte(root):
 
 
 @pytest.mark.parametrize("text", [b"", b"one\n", b"one", b"one\n\n", b"# begin\nwords\r\n"])
-def test_lines_are_added_once_and_taken_out_to_the_byte(text):
+def test_block_is_added_once_and_removed_to_the_byte(text):
     once = edits.with_block(text, b"ours\n")
     assert edits.with_block(once, b"ours\n") == once
     assert edits.undone(edits.with_block(once, b"of a later version\n")) == text
-    # What the administrator adds afterwards stays.
+    # Lines that the administrator adds later must stay.
     assert edits.undone(once + b"more\n") == text + b"more\n"
     assert [line for line in once.splitlines() if line == b"ours"] == [b"ours"]
 
 
-def test_what_was_not_written_by_autogpu_is_left_alone_and_named(root):
+def test_files_of_other_programs_are_left_alone_and_named(root):
     own = {"etc/profile.d/autogpu.sh": b"mine\n", "usr/lib/python3.9/sitecustomize.py": b"print('mine')\n"}
     for name, text in own.items():
         (root / name).write_bytes(text)
@@ -86,7 +86,7 @@ def test_what_was_not_written_by_autogpu_is_left_alone_and_named(root):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_file_that_was_changed_since_is_found_again(root, number):
+def test_later_change_of_a_file_is_found(root, number):
     carry_out(planned(root))
     path = planned(root).places[number]
     path.write_bytes(path.read_bytes().replace(b"autogpu", b"other"))
@@ -94,7 +94,7 @@ def test_a_file_that_was_changed_since_is_found_again(root, number):
     assert path in {edit.path for edit in plan.edits} or str(path) in plan.left_alone[0]
 
 
-def test_a_file_of_a_python_that_is_gone_is_undone_too(root):
+def test_undo_restores_a_file_of_a_removed_python(root):
     carry_out(planned(root))
     recorded = [str(root / "usr/lib/python3.9/sitecustomize.py")]
     carry_out(edits.plan(root, [], is_undo=True, base_files=recorded))
@@ -110,7 +110,7 @@ def test_a_file_of_a_python_that_is_gone_is_undone_too(root):
         (FOLDER, FOLDER),
     ],
 )
-def test_a_login_adds_the_folder_behind_what_is_there_and_no_empty_element(root, before, after):
+def test_login_appends_the_folder_once_without_an_empty_element(root, before, after):
     carry_out(planned(root))
     script = f'. {root}/etc/profile.d/autogpu.sh; . {root}/etc/profile.d/autogpu.sh; printf %s "$PYTHONPATH"'
     environ = {"PYTHONPATH": before} if before else {}
@@ -118,6 +118,6 @@ def test_a_login_adds_the_folder_behind_what_is_there_and_no_empty_element(root,
     assert (done.stdout, done.stderr) == (after, "")
 
 
-def test_a_link_of_debians_that_leads_nowhere_is_left_alone(root):
+def test_dangling_link_of_debian_is_left_alone(root):
     (root / "etc/python3.11/sitecustomize.py").unlink()
     assert "sitecustomize.py is left alone: a link of this Python leads there" in planned(root).left_alone[-1]

@@ -1,4 +1,4 @@
-"""The folder that gives autogpu to every Python of a host: what it serves, what it leaves alone, what breaks it."""
+"""The hook folder of a host, on PYTHONPATH of real Pythons: whole, broken, upgraded and killed."""
 
 import json
 import os
@@ -15,6 +15,7 @@ from autogpu import install as installing
 from autogpu.host import hook_folder
 from autogpu.host.pythons import BasePython
 from autogpu.install import PRIVATE
+from autogpu.users import is_person
 from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.support import environments
@@ -48,7 +49,7 @@ def build(link, versions):
 
 @pytest.fixture(scope="session")
 def place():
-    """A folder that every user can enter, unlike pytest's."""
+    """A folder that every user can enter. Only root can enter pytest's folders."""
     made = Path(tempfile.mkdtemp(prefix="autogpu-host-"))
     made.chmod(0o755)
     yield made
@@ -57,7 +58,7 @@ def place():
 
 @pytest.fixture(scope="session")
 def built(place):
-    """One folder for all Pythons of this machine."""
+    """The link to a hook folder with compiled files for all Pythons of this machine."""
     link = place / "autogpu"
     build(link, [version for version in environments.SUPPORTED if interpreter(version)])
     return link
@@ -65,7 +66,7 @@ def built(place):
 
 @pytest.fixture
 def own(place, tmp_path_factory):
-    """A folder for one Python, for a test that breaks it."""
+    """The link to a hook folder that the test may break."""
     folder = Path(tempfile.mkdtemp(dir=str(place)))
     folder.chmod(0o755)
     link = folder / "autogpu"
@@ -84,7 +85,7 @@ def project(place):
 
 @pytest.fixture(scope="session")
 def bare(place):
-    """Python of an environment with nothing in it, by version."""
+    """Return the Python of an empty environment of a version."""
     made = {}
 
     def environment(version):
@@ -103,7 +104,7 @@ def start(python, program, project, *path, options=(), by=as_person, **environ):
     return run(by([str(python), *options, "-c", program]), env=given, cwd=project)
 
 
-# What a script finds, what autogpu reads, and whether any file of autogpu had to be compiled.
+# Prints which private modules the script can import, the policy, and the modules without a compiled file.
 LOOK = """
 import importlib.util, os, pathlib, sys
 names = ("pynvml", "tomli", "click", "rich", "_autogpu_steps", "_autogpu_host", "autogpu_private")
@@ -123,7 +124,7 @@ print(sys.modules["autogpu"].__file__)
 
 @pytest.mark.parametrize("options", ["", "-O", "-OO", "-s", "-B", "-W error", "-X dev"])
 @pytest.mark.parametrize("version", each_python())
-def test_a_script_of_a_bare_environment_has_autogpu_and_sees_nothing_of_it(built, bare, project, version, options):
+def test_script_of_an_empty_environment_has_autogpu_but_not_its_modules(built, bare, project, version, options):
     done = start(bare(version), LOOK, project, built, options=options.split())
     package = built.resolve() / PRIVATE / "autogpu" / "__init__.py"
     assert done.stdout.splitlines() == ["[]", "3 []", "True", "[]", str(package)], done.stderr
@@ -133,13 +134,13 @@ def test_a_script_of_a_bare_environment_has_autogpu_and_sees_nothing_of_it(built
 @pytest.mark.parametrize(
     ("options", "has_hook"), [("-P", True), ("-I", False), ("-E", False), ("-S", False), ("-s", True)]
 )
-def test_options_of_python_that_hide_the_folder(built, bare, project, options, has_hook):
+def test_only_options_that_ignore_pythonpath_hide_the_folder(built, bare, project, options, has_hook):
     done = start(bare(OWN), HOOKED, project, built, options=[options])
     assert (done.stdout, done.stderr) == (f"{has_hook}\n", "")
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6"])
-def test_an_older_python_starts_as_without_the_folder(built, project, version):
+def test_python_before_3_7_starts_as_without_the_folder(built, project, version):
     if interpreter(version) is None:
         pytest.skip(f"no Python {version} on this machine")
     throwaway.write(project, {"hidden/sitecustomize.py": "print('hidden')"})
@@ -161,25 +162,26 @@ def test_an_older_python_starts_as_without_the_folder(built, project, version):
         (65536, True),
     ],
 )
-def test_people_are_served_and_neither_root_nor_services(built, bare, project, uid, has_hook):
+def test_folder_serves_people_but_not_root_and_system_users(built, bare, project, uid, has_hook):
     done = start(bare(OWN), HOOKED, project, built, by=lambda command: as_user(uid, command))
     assert (done.stdout, done.stderr) == (f"{has_hook}\n", "")
+    assert is_person(uid) == has_hook
 
 
-def test_the_sitecustomize_that_the_folder_hides_is_run(built, bare, project):
+def test_folder_runs_the_sitecustomize_that_it_hides(built, bare, project):
     throwaway.write(project, {"hidden/sitecustomize.py": "print('hidden')"})
     done = start(bare(OWN), HOOKED, project, built, project / "hidden")
     assert (done.stdout, done.stderr) == ("hidden\nTrue\n", "")
 
 
-def test_a_sitecustomize_in_front_that_runs_no_other_hides_the_folder_silently(built, bare, project):
+def test_sitecustomize_in_front_that_does_not_chain_hides_the_folder(built, bare, project):
     throwaway.write(project, {"front/sitecustomize.py": "print('front')"})
     done = start(bare(OWN), f"{HOOKED}; import tensorflow", project, project / "front", built)
     assert (done.stdout, done.stderr) == ("front\nFalse\n", "")
 
 
 @pytest.mark.parametrize("version", each_python())
-def test_the_autogpu_of_an_environment_is_the_one_that_runs(built, project, version):
+def test_environments_own_autogpu_wins(built, project, version):
     with tempfile.TemporaryDirectory(dir=str(project)) as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101
         major, minor = map(int, version.split("."))
@@ -198,11 +200,11 @@ def test_the_autogpu_of_an_environment_is_the_one_that_runs(built, project, vers
         theirs = str(env.site_packages / "autogpu" / "__init__.py")
         hooked = (["before", "body", "after"], theirs, "")
         assert steps() == hooked
-        # Its package alone, of another version and without the hook: the host's hook runs it.
+        # Remove the environment's hook: the host's hook must call the environment's package.
         for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
             (env.site_packages / name).unlink()
         assert steps() == hooked
-        # Its hook alone: it runs the host's package.
+        # Put the hook back and remove the package: the environment's hook must call the host's package.
         shutil.rmtree(env.site_packages / "autogpu")
         for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
             file = throwaway.template_file(throwaway.TEMPLATES, name)
@@ -229,13 +231,13 @@ def test_the_autogpu_of_an_environment_is_the_one_that_runs(built, project, vers
     ],
     ids=["a-folder", "a-module", "a-package"],
 )
-def test_an_autogpu_of_the_script_is_never_run(built, bare, project, files, steps, said):
+def test_autogpu_module_of_the_script_is_never_run(built, bare, project, files, steps, said):
     throwaway.write(project, files)
     done = start(bare(OWN), IMPORT, project, built)
     assert (done.stdout, done.stderr) == (f"{steps}\n", said)
 
 
-def test_a_pynvml_and_a_tomli_of_the_script_stay_its_own(built, bare, project):
+def test_scripts_own_pynvml_and_tomli_are_not_replaced(built, bare, project):
     throwaway.write(project, {"pynvml.py": "mine = 1", "tomli.py": "mine = 1"})
     program = "import tensorflow, pynvml, tomli; print(pynvml.mine, tomli.mine)\n" + (
         "from autogpu.devices import nvml; print(hasattr(nvml.load_pynvml(), 'nvmlInit'))"
@@ -259,7 +261,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_folder_whose_private_part_is_broken_is_one_line_at_the_first_framework(own, bare, project, name):
+def test_broken_private_part_is_one_line_at_the_first_framework_import(own, bare, project, name):
     if name == "of-another-user" and os.geteuid():
         pytest.skip("only root can give a folder away")
     BROKEN[name](own.resolve())
@@ -272,7 +274,7 @@ def test_a_folder_whose_private_part_is_broken_is_one_line_at_the_first_framewor
 
 
 @pytest.mark.parametrize("name", ["missing", "dangling", "a-pipe", "not-readable", "empty"])
-def test_without_a_folder_python_starts_silently(place, bare, project, name):
+def test_python_starts_silently_without_the_folder(place, bare, project, name):
     link = Path(tempfile.mkdtemp(dir=str(place))) / "autogpu"
     {
         "missing": lambda: None,
@@ -288,7 +290,7 @@ def test_without_a_folder_python_starts_silently(place, bare, project, name):
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
-def test_examine_tells_a_changed_file_from_a_whole_folder(own):
+def test_examine_finds_a_changed_file_and_a_foreign_owner(own):
     uid = os.geteuid()
     found = hook_folder.examine(own, uid)
     assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], "")
@@ -298,8 +300,8 @@ def test_examine_tells_a_changed_file_from_a_whole_folder(own):
     assert hook_folder.examine(own.with_name("gone"), uid) is None
 
 
-def test_a_python_that_is_starting_keeps_to_one_version_while_others_are_put_in_place(place, bare, project):
-    """Each start prints the version of its hook and of its package."""
+def test_python_started_during_an_upgrade_uses_one_version(place, bare, project):
+    """Start 40 Pythons during 10 upgrades. Each prints the folders of its hook and of its package."""
     link = Path(tempfile.mkdtemp(dir=str(place))) / "autogpu"
     link.parent.chmod(0o755)
     python, sources = python_of(OWN), hook_folder.sources()
@@ -327,20 +329,21 @@ def test_a_python_that_is_starting_keeps_to_one_version_while_others_are_put_in_
     pairs = [stdout.split() for stdout, _ in ended]
     assert [package for folder, package in pairs if not package.startswith(folder + "/")] == []
     assert len({folder for folder, _ in pairs}) > 1
-    # Those that were replaced after the last boot stay, and go after the next one.
+    # Replaced versions must stay until the next boot.
     assert hook_folder.remove_old(link, 0) == []
     assert len(hook_folder.versions(link)) == 11
     hook_folder.remove_old(link, float("inf"))
     assert hook_folder.versions(link) == [link.resolve()]
 
 
-# Builds a folder, and dies just before the change of a number.
+# Builds a hook folder, and kills itself before the change with a given number.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from autogpu.host import hook_folder
 from autogpu.host.pythons import BasePython
 from autogpu.install import PRIVATE
+from autogpu.users import is_person
 link, number, *python = json.loads(sys.argv[1])
 seen = 0
 def on_event(event, arguments):
@@ -364,7 +367,7 @@ print(seen)
 
 
 @pytest.mark.thorough
-def test_a_build_that_is_killed_at_any_step_leaves_a_folder_that_serves(own, bare, project):
+def test_killed_build_leaves_a_working_folder(own, bare, project):
     python = python_of(OWN)
 
     def killed_at(number):
@@ -374,7 +377,7 @@ def test_a_build_that_is_killed_at_any_step_leaves_a_folder_that_serves(own, bar
     whole = killed_at(0)
     assert whole.returncode == 0, whole.stderr
     steps = int(whole.stdout)
-    # The files of the package are many alike; what comes after them is each a case.
+    # The package has hundreds of files, all written in the same way. Each step after them is different.
     for number in (1, 2, 3, steps // 2, *range(steps - 12, steps + 1)):
         assert killed_at(number).returncode == -9
         done = start(bare(OWN), IMPORT, project, own)
@@ -384,7 +387,7 @@ def test_a_build_that_is_killed_at_any_step_leaves_a_folder_that_serves(own, bar
     assert [path for path in hook_folder.versions(own) if path.name.startswith(".")] == []
 
 
-def test_nothing_of_a_command_is_in_the_folder(built):
+def test_folder_has_no_module_of_the_commands(built):
     top = {path.name for path in (built / PRIVATE / "autogpu").iterdir()}
     assert top.isdisjoint({"cli", "doctor", "status", "host", "install.py"})
     assert {path.name for path in built.iterdir()} == {"sitecustomize.py", "__pycache__", PRIVATE}
@@ -392,7 +395,7 @@ def test_nothing_of_a_command_is_in_the_folder(built):
     assert text == (ROOT / "sitecustomize_template" / "run" / "sitecustomize.py").read_bytes()
 
 
-def test_python_m_autogpu_says_that_the_host_brings_no_commands(built, bare, project):
+def test_python_m_autogpu_says_why_there_are_no_commands(built, bare, project):
     given = {**environments.ENVIRON, "PYTHONPATH": str(built)}
     done = run(as_person([str(bare(OWN)), "-m", "autogpu", "status"]), env=given, cwd=project)
     package = built.resolve() / PRIVATE / "autogpu"
@@ -401,7 +404,7 @@ def test_python_m_autogpu_says_that_the_host_brings_no_commands(built, bare, pro
     assert done.stderr.endswith(f"to have them, install autogpu into the environment of {bare(OWN)}\n")
 
 
-def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project):
+def test_uninstall_says_that_the_host_still_serves_the_environment(built, project):
     python = environments.environment(interpreter(OWN))
     given = {**environments.ENVIRON, "PYTHONPATH": str(built), "HOME": str(project)}
     done = run(as_person([str(python), "-m", "autogpu", "uninstall", "--this-python"]), env=given, cwd=project)
@@ -411,14 +414,14 @@ def test_an_uninstall_tells_that_the_host_serves_this_environment(built, project
 
 
 @pytest.mark.parametrize("stderr", throwaway.UNREAD)
-def test_a_folder_that_is_gone_neither_ends_nor_stops_a_script(own, bare, project, stderr):
+def test_removed_folder_neither_ends_nor_stops_a_script(own, bare, project, stderr):
     shutil.rmtree(own.resolve() / PRIVATE)
     done = start(bare(OWN), throwaway.UNREAD[stderr], project, own)
     assert (done.returncode, done.stdout) == (0, "alive")
 
 
-def test_an_autogpu_above_a_target_folder_is_never_run(place, project):
-    """As in /tmp, where every user can write."""
+def test_autogpu_in_a_folder_above_a_target_is_never_run(place, project):
+    """In /tmp, for example, another user could have put it there."""
     throwaway.write(project, {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""})
     target = project / "alice" / "t"
     target.mkdir(parents=True)
@@ -431,7 +434,7 @@ def test_an_autogpu_above_a_target_folder_is_never_run(place, project):
     assert done.stderr.startswith("autogpu: not applied to tensorflow: ModuleNotFoundError"), done.stderr
 
 
-def test_a_sitecustomize_in_an_archive_is_run_by_each_version(built, project):
+def test_hidden_sitecustomize_in_a_zip_archive_is_run(built, project):
     with zipfile.ZipFile(project / "archive.zip", "w") as archive:
         archive.writestr("sitecustomize.py", "print('hidden')")
     for version in (version for version in environments.SUPPORTED if interpreter(version)):

@@ -1,4 +1,4 @@
-"""Which Pythons root runs to give them autogpu: those of which root alone can change every file."""
+"""host-setup runs a Python as root only if root alone can change each of its files."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ LIBRARY = f"opt/lab/lib/python{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture
 def root(tmp_path):
-    """A host whose one Python lies in /opt/lab: a program that answers as one, and writes down that it ran."""
+    """A host with one Python: a shell script that answers like a Python, and makes a file if it runs."""
     library, executable = tmp_path / LIBRARY, tmp_path / "opt/lab/bin/python3"
     for folder in (library / "encodings", executable.parent):
         folder.mkdir(parents=True)
@@ -33,7 +33,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_a_python_that_only_root_can_change_is_run(root):
+def test_python_that_only_root_can_change_is_run(root):
     (found,), left_out = pythons.find_pythons(root)
     assert (found.tag, left_out, (root / "ran").exists()) == ("cpython-x", [], True)
 
@@ -50,7 +50,7 @@ SPOIL = {
     "part",
     ["opt/lab/bin/python3", "opt/lab/bin", "opt", "opt/lab/lib", LIBRARY, f"{LIBRARY}/os.py", f"{LIBRARY}/encodings"],
 )
-def test_a_python_of_which_others_can_change_a_part_is_never_run(root, part, spoil):
+def test_python_with_a_part_that_others_can_change_is_never_run(root, part, spoil):
     SPOIL[spoil](root / part)
     found, left_out = pythons.find_pythons(root)
     assert (found, (root / "ran").exists()) == ([], False)
@@ -61,14 +61,14 @@ def test_a_python_of_which_others_can_change_a_part_is_never_run(root, part, spo
 
 
 @pytest.mark.skipif(shutil.which("setfacl") is None, reason="no setfacl on this machine")
-def test_an_access_control_list_lets_others_change_it(root):
+def test_python_with_an_access_control_list_is_never_run(root):
     subprocess.run(["setfacl", "-m", f"u:{ANOTHER}:rwx", str(root / "opt/lab/bin")], check=True, timeout=60)
     assert pythons.find_pythons(root)[0] == []
     assert not (root / "ran").exists()
 
 
-def test_a_link_in_the_folder_of_a_user_is_followed_before_anything_is_run(root):
-    """Beside it a pyvenv.cfg would lead even python -I -S to the user's standard library."""
+def test_link_of_a_user_is_followed_before_python_runs(root):
+    """A pyvenv.cfg next to the link would make even `python -I -S` use the user's standard library."""
     (root / "opt/alice/bin").mkdir(parents=True)
     (root / "opt/alice/bin/python3").symlink_to(root / "opt/lab/bin/python3")
     os.chown(root / "opt/alice", ANOTHER, ANOTHER)
@@ -76,14 +76,14 @@ def test_a_link_in_the_folder_of_a_user_is_followed_before_anything_is_run(root)
     assert ([python.executable for python in found], left_out) == ([str(root / "opt/lab/bin/python3")], [])
 
 
-def test_a_virtual_environment_with_a_copied_python_is_never_run(root):
+def test_virtual_environment_with_a_copied_python_is_never_run(root):
     (root / "opt/lab/pyvenv.cfg").write_text("home = /home/alice/bin\n")
     found, left_out = pythons.find_pythons(root)
     assert (found, (root / "ran").exists(), "a virtual environment" in left_out[0]) == ([], False, True)
 
 
 @pytest.mark.parametrize("target", ["python3", "/proc/self/fd/99", "gone"])
-def test_a_link_that_leads_nowhere_is_left_out(root, target):
+def test_link_without_a_target_is_left_out(root, target):
     (root / "opt/alice/bin").mkdir(parents=True)
     (root / "opt/alice/bin/python3").symlink_to(target)
     found, left_out = pythons.find_pythons(root)
@@ -91,7 +91,7 @@ def test_a_link_that_leads_nowhere_is_left_out(root, target):
     assert [line for line in left_out if "can't be looked at" not in line] == []
 
 
-def test_a_name_that_would_write_to_the_terminal_is_printed_harmlessly(root):
+def test_escape_sequence_in_a_path_is_not_printed(root):
     hostile = root / "opt/a\x1b]0;owned\x07\nwrote all/bin"
     hostile.mkdir(parents=True)
     shutil.copy(root / "opt/lab/bin/python3", hostile)
@@ -99,7 +99,7 @@ def test_a_name_that_would_write_to_the_terminal_is_printed_harmlessly(root):
     assert [line.isprintable() for line in left_out] == [True]
 
 
-def test_a_named_python_that_is_too_old_is_an_error():
+def test_named_python_before_3_7_is_an_error():
     old = interpreter("3.6") or interpreter("2.7")
     if old is None:
         pytest.skip("no older Python on this machine")

@@ -1,4 +1,4 @@
-"""A person of this host: a user whom a host's hook folder serves, which root is not."""
+"""Run commands as a person, which is a user whom a host's hook folder serves. Root and system users are not persons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READS_ALL = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
 def as_user(uid: int, command: Sequence[str], capabilities: Sequence[str] = _READS_ALL) -> list[str]:
-    """The command as another user, who can read what is in a home folder of root, such as a Python."""
+    """Return the command that runs ``command`` as another user, who may also read files of root, such as a Python."""
     if uid == os.geteuid():
         return list(command)
     return ["setpriv", "--clear-groups", f"--reuid={uid}", f"--regid={uid}", *capabilities, "--", *command]
@@ -25,13 +25,13 @@ def as_person(command: Sequence[str]) -> list[str]:
 
 
 def as_person_alone(command: Sequence[str]) -> list[str]:
-    """As one who can't read what is root's."""
+    """Return the command that runs ``command`` as a person who may not read files of root."""
     own = os.geteuid()
     return as_user(own if own >= 1000 else PERSON, command, ())
 
 
 def give(path: Path) -> None:
-    """Make a folder the person's."""
+    """Change the owner of a folder to the person."""
     if os.geteuid() < 1000:
         os.chown(str(path), PERSON, PERSON)
 
@@ -50,5 +50,5 @@ def _why_none() -> str:
     return f"this machine lets root become no other user: {done.stderr.strip()}" if done.returncode else ""
 
 
-# Why no process here can be a person's; empty if one can.
+# The reason why this machine can't run a command as a person; empty if it can.
 NO_PERSON = _why_none()

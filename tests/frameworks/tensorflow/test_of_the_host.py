@@ -1,4 +1,4 @@
-"""Real TensorFlow in an environment without autogpu: by the folder of the host, and by `autogpu run`."""
+"""Real TensorFlow in an environment without autogpu gets it from the host, or from `autogpu run`."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ def place():
 
 
 @pytest.mark.skipif(bool(NO_PERSON), reason=NO_PERSON)
-def test_a_script_gets_the_idle_gpu_by_the_folder_of_the_host(place):
+def test_script_gets_the_idle_gpu_from_the_hosts_autogpu(place):
     build(place / "autogpu", [OWN])
     with Server([BUSY, Gpu()], folder=place / "server") as server:
         for path in (place / "server").rglob("*"):
@@ -44,7 +44,7 @@ def test_a_script_gets_the_idle_gpu_by_the_folder_of_the_host(place):
     assert "autogpu: GPU 1 (" in done.stderr and "the idlest of 2" in done.stderr, done.stderr
 
 
-def test_a_script_gets_the_idle_gpu_by_the_run_of_another_environment(place):
+def test_script_gets_the_idle_gpu_under_run_of_another_environment(place):
     with Server([BUSY, Gpu()], folder=place / "server") as server:
         command = [
             sys.executable,
