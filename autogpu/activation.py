@@ -92,7 +92,7 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # no framework has CUDA there; WSL2 counts as Linux
     with guard():
-        # Ray's package, or a framework that only a later hook knows.
+        # A later version of the hook may know more frameworks. Ray is not a framework.
         if framework in imported or framework not in frameworks.FRAMEWORKS:
             return
         begun = None if framework in frameworks.LATE else _begin(started_with)

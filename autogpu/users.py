@@ -28,9 +28,9 @@ def host_setup_command(sudo: str) -> str:
 
 
 def is_person(uid: int) -> bool:
-    """True for a user who is neither root nor one of the system, as sitecustomize_template/run/sitecustomize.py has it.
+    """True if a user is neither root nor a system user. The sitecustomize.py of a host's folder repeats this rule.
 
-    Source: login.defs(5), and the range that Debian's policy (9.2.2) keeps free above 59999.
+    Source: login.defs(5), and section 9.2.2 of Debian's policy.
     """
     return 1000 <= uid < 60000 or uid > 65535
 

@@ -33,7 +33,7 @@ ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes 
 # Prefix of the variables by which `autogpu run` passes its options; a key's name in capitals follows.
 TYPED = PREFIX + "RUN_"
 
-# The folder in which `autogpu run` found pynvml, for a Python whose environment has none.
+# `autogpu run` sets it to the folder of its pynvml, for Pythons whose environment has no pynvml.
 PYNVML_FOLDER = TYPED + "PYNVML_FOLDER"
 
 # Variables with the prefix AUTOGPU_ that are neither keys of the policy nor mistakes.

@@ -36,7 +36,7 @@ Examples:
   autogpu doctor --json"""
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--python", metavar="PATH", help="Look for another environment; it needs no autogpu of its own.")
+@click.option("--python", metavar="PATH", help="Examine the environment of this Python; it needs no autogpu.")
 def doctor(as_json: bool, python: str | None) -> int:
     """Look for what keeps a script in this environment and folder from its GPU, or from autogpu.
 
@@ -48,7 +48,7 @@ def doctor(as_json: bool, python: str | None) -> int:
         command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
         return subprocess.run(command, check=False).returncode
     if python and run_snippet(executable, "print(1)", os.environ).error:
-        raise click.BadParameter(f"{python} is no Python that starts", param_hint="--python")
+        raise click.BadParameter(f"{python} does not start", param_hint="--python")
     with Console(stderr=True).status("looking at the driver, and importing the frameworks"):
         findings = examine(gather(os.environ, executable))
     states = [finding.state for finding in findings.values()]

@@ -46,6 +46,7 @@ _POLICY_HEAD = b"""\
 # without it every value here is only a default. `autogpu config` shows the values in use and where they come from.
 """
 
+_CHANGED = "somebody has changed it"
 _AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
 _WITHOUT_FOLDER = (
     f"Jobs coordinate in {FALLBACK_FOLDER}, which trusts its first user, who owns it and may remove the leases of "
@@ -83,6 +84,11 @@ class Host:
         if not self.folder.parent.is_dir():
             what = f"this is no Linux system: it has no folder {self.folder.parent}"
             raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
+
+    @property
+    def proposed(self) -> dict[Path, bytes]:
+        """Contents of the files that each run writes if they do not exist, keyed by path."""
+        return {self.tmpfiles: TMPFILES, self.policy: policy_text()}
 
     def parts(self) -> list[Part]:
         """Return the tmpfiles.d file, the lease folder, the policy, and the hook folder if there is one."""
@@ -243,7 +249,9 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     elif is_undo:
         lines, failures = _undo(host)
     elif is_check:
-        lines = _state(host.parts(), is_check=True)
+        parts = host.parts()
+        click.echo("\n".join(_state(parts, is_check=True)))
+        return int(any(part.problem and part.is_required for part in parts))
     else:
         lines = setup(host)
         if is_for_all:
@@ -256,7 +264,7 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     click.echo("\n".join(lines))
     for failure in failures:
         say(failure)
-    return int(bool(failures) or (is_check and any(part.problem and part.is_required for part in host.parts())))
+    return int(bool(failures))
 
 
 def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:
@@ -269,7 +277,7 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
     """Yield the lines of a preview. ``named`` is ``None`` for a run without ``--all-pythons``."""
-    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+    for path, content in host.proposed.items():
         yield f"# {path}\n{content.decode()}"
     yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"
     if named is not None:
@@ -282,11 +290,11 @@ def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
 def _preview_of_undo(host: Host) -> Iterator[str]:
     planned = all_pythons.plan_undo(host.root, host.owner_uid)
     lines = list(all_pythons.preview(planned))
-    yield from lines or ["# no file of the host is to be given back"]
+    yield from lines or ["# no file of the host has lines of autogpu"]
     yield from (f"# remove {path}" for path in hook_folder.all_of(planned.link))
-    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+    for path, content in host.proposed.items():
         if path.is_file():
-            yield f"# remove {path}" if path.read_bytes() == content else f"# {path} stays: it is not as it was written"
+            yield f"# remove {path}" if path.read_bytes() == content else f"# {path} stays: {_CHANGED}"
 
 
 def _recipes() -> Iterator[str]:
@@ -302,11 +310,11 @@ def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
     """
     of_pythons = all_pythons.undo(host.root, host.owner_uid)
     done = list(of_pythons.lines)
-    for path, content in ((host.tmpfiles, TMPFILES), (host.policy, policy_text())):
+    for path, content in host.proposed.items():
         remove_leftovers(path)
         with suppress(FileNotFoundError):
             if path.read_bytes() != content:
-                done.append(f"{path} stays: it is not as it was written")
+                done.append(f"{path} stays: {_CHANGED}")
                 continue
             path.unlink()
             done.append(f"removed {path}")

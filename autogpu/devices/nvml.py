@@ -90,7 +90,7 @@ def load_pynvml() -> Any:
     try:
         if __package__:
             from autogpu._vendor import pynvml  # type: ignore[attr-defined]
-        else:  # this file runs as a program of its own, and sys.path has only folders of packages
+        else:  # in the probe's process, whose sys.path has only folders of packages
             import pynvml
     except ImportError as error:
         is_missing = getattr(error, "name", None) in ("autogpu._vendor", "pynvml")

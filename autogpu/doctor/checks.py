@@ -82,7 +82,7 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
     """Look at everything; takes some seconds, most of them to import the frameworks.
 
     Args:
-        executable: The Python whose scripts are in question. It may have no autogpu of its own.
+        executable: The Python to examine. Its environment may have no autogpu.
     """
     is_this = executable == sys.executable
     reading = probe.start(environ)
@@ -128,7 +128,7 @@ def _ask_framework(executable: str, module: str, environ: Mapping[str, str]) -> 
 
 
 def _is_current(hook: Path) -> bool:
-    """The start-up files are those of this package; that of `autogpu run` is always."""
+    """True if the start-up files are of the same version as this package."""
     if hook.parent == run_folder():
         return True
     templates = template_folder()
@@ -245,10 +245,10 @@ def check_hook(facts: Facts) -> Finding:
         return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
     if facts.hosts_folder and not facts.is_person:
-        what = f"{hook_folder.LINK} gives autogpu to people, and neither to root nor to system users"
+        what = f"{hook_folder.LINK} does not give autogpu to root and system users"
         return Finding(State.WARNING, what, f"{remedy}, or run this command as a user")
     if facts.hosts_folder and start.sitecustomize:
-        hidden += f", which runs no other: so that of {hook_folder.LINK} is hidden"
+        hidden += f", which hides the one in {hook_folder.LINK}"
     elif facts.hosts_folder:
         hidden = f"; {hook_folder.LINK} is not on its PYTHONPATH"
         remedy = f'log in again, or export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"'
@@ -261,7 +261,7 @@ def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
     if folder is None or folder.problem:
         why = folder.problem if folder else f"{hook_folder.LINK} does not lead to it"
         return failed(
-            f"{hook}, the hook of the host, is not in order: {printable(why)}", f"ask the administrator: {build}"
+            f"{hook}, the hook of the host, can't be used: {printable(why)}", f"ask the administrator: {build}"
         )
     what = f"a fresh {facts.executable} loads the hook of the host, {hook}, of autogpu {folder.version}"
     if facts.tag not in folder.tags:
@@ -277,7 +277,7 @@ def check_environment(facts: Facts) -> Finding:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
-    if facts.hosts_folder:  # which serves that one as well
+    if facts.hosts_folder:  # the host gives autogpu to that Python, too
         return Finding(
             State.WARNING, what, f"to look at it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
         )

@@ -61,12 +61,12 @@ class Facts(Value):
         unreadable_files: Sentences about files in the folder that can't be read.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: The hook that a fresh Python loads is the one of this package.
-        version: Of this Python, such as ``(3, 11)``.
-        is_own: It is the one that has autogpu's commands, and not one that was named.
-        tag: How this Python names what it compiles, such as ``"cpython-311"``.
-        has_hosts_hook: The hook that a fresh Python loads is the host's.
-        hosts_folder: What `autogpu host-setup --all-pythons` has built; ``None`` if it never ran.
-        is_person: This user is one whom that folder serves.
+        version: The version of the examined Python, such as ``(3, 11)``.
+        is_own: True if the examined Python runs this command; False if ``--python`` names another one.
+        tag: The cache tag of the examined Python, such as ``"cpython-311"``.
+        has_hosts_hook: True if a fresh Python loads the hook of the host.
+        hosts_folder: The folder of `autogpu host-setup --all-pythons`; ``None`` if there is none.
+        is_person: True if that folder serves this user.
     """
 
     environ: Mapping[str, str]

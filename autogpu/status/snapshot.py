@@ -126,7 +126,7 @@ def host_status(
 ) -> model.HostStatus:
     """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
 
-    ``hook`` is the file of the start-up hook that it would load; ``None`` if it would load none.
+    ``hook`` is the file of the start-up hook that the process would load; ``None`` if it would load none.
     """
     leases = read.leases
     folder = None

@@ -111,7 +111,7 @@ def test_another_environment_with_an_autogpu_of_its_own_answers_by_itself(server
 def test_another_python_that_does_not_start_is_an_error(tmp_path):
     command = [sys.executable, "-m", "autogpu", "doctor", "--python", str(tmp_path / "gone")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "is no Python that starts" in done.stderr) == (2, True)
+    assert (done.returncode, "gone does not start" in done.stderr) == (2, True)
 
 
 @pytest.mark.xdist_group("without-pynvml")

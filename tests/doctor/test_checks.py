@@ -110,11 +110,11 @@ WRONG = {
         (start(sitecustomize=DEBIAN), f"does not load autogpu; its sitecustomize is {DEBIAN}", "-m autogpu install"),
         ({"hook_is_current": False}, "_autogpu_hook.py is of another version of autogpu than the", "autogpu install"),
         (start(complaint="OSError: x timed out"), "a fresh Python reports: OSError: x timed out", "autogpu install"),
-        (HOSTS, "the hook of the host, is not in order: /usr/local/lib/autogpu does not lead to it", "--all-pythons"),
-        ({**HOSTS, "hosts_folder": replace(WHOLE, problem="cut")}, "is not in order: cut", "--all-pythons"),
+        (HOSTS, "the hook of the host, can't be used: /usr/local/lib/autogpu does not lead to it", "--all-pythons"),
+        ({**HOSTS, "hosts_folder": replace(WHOLE, problem="cut")}, "can't be used: cut", "--all-pythons"),
         (
             {**start(sitecustomize=DEBIAN), "hosts_folder": WHOLE},
-            f"its sitecustomize is {DEBIAN}, which runs no other: so that of /usr/local/lib/autogpu is hidden",
+            f"its sitecustomize is {DEBIAN}, which hides the one in /usr/local/lib/autogpu",
             "-m autogpu install",
         ),
         (
@@ -228,7 +228,7 @@ def test_a_command_of_the_host_points_to_the_python_of_the_shell(healthy):
 def test_root_is_told_that_the_host_serves_people(healthy):
     finding = found(healthy, "hook", **start(), hosts_folder=WHOLE, is_person=False)
     assert finding.state is State.WARNING
-    assert "to people, and neither to root nor to system users" in finding.what
+    assert "does not give autogpu to root and system users" in finding.what
 
 
 def test_the_hook_of_the_host_is_named_with_its_version_and_needs_compiled_files(healthy):
