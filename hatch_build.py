@@ -16,7 +16,7 @@ class CustomBuildHook(BuildHookInterface):
     """Hatchling calls this class before it builds a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add tomli's files and its license. An editable install has no wheel, and imports the installed tomli."""
+        """Add tomli's files and its license. An editable install imports the installed tomli."""
         if version == "editable":
             return
         folder = Path(tomli.__file__).parent

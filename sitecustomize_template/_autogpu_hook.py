@@ -2,12 +2,12 @@
 """autogpu's finder. When a framework is imported, it loads _autogpu_steps.py, which does the rest.
 
 `autogpu install` writes this text as _autogpu_hook.py into site-packages, where a .pth or .start file imports it. The
-text is also the first part of the sitecustomize.py for a folder on PYTHONPATH. Python 2 reads that one too, so the text
-must parse on Python 2.
+text is also the first part of the sitecustomize.py for a folder on PYTHONPATH. Python 2 reads that file too, so the
+text must parse on Python 2.
 
-Every Python start runs this file, so it imports only ``sys``, defines no class (the module itself is the finder in
-``sys.meta_path``) and no function more than it needs: Python loads each of them at every start. Nothing else happens
-before a framework is imported. ``AUTOGPU=0`` in the environment switches it off.
+Every Python start runs this file, so it imports only ``sys``, and defines no class and as few functions as possible.
+The module itself is the finder in ``sys.meta_path``. Nothing else happens before a framework is imported. ``AUTOGPU=0``
+in the environment switches it off.
 """
 
 import sys
@@ -29,38 +29,40 @@ too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
 this = sys.modules[__name__]
 
-# The function find of _autogpu_steps.py, once it is loaded; the function to call if it can't be loaded.
+# find: the function of _autogpu_steps.py, once that file is loaded. complain: called if the file can't be loaded.
 find = complain = None
 
-# Folders on PYTHONPATH from which autogpu can be imported if the environment has none; folders of _autogpu_steps.py.
+# folders: entries of PYTHONPATH from which autogpu is imported if the environment has none. places: folders in which
+# Python looks for _autogpu_steps.py; if there are none, the folder of this file.
 folders = places = ()
 
 
 def install():
-    """Put this module into ``sys.meta_path``, once, however often start-up files name it."""
+    """Put this module into ``sys.meta_path``, but only once if several start-up files call this function."""
     global frameworks
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") == __name__:
             return
     sys.meta_path.insert(0, this)
-    # In a worker process of Ray, autogpu tells the programs that a task starts what Ray assigned to the task.
+    # In a worker process of Ray, autogpu passes the GPUs that Ray assigned to a task to the programs that it starts.
     if b"RAY_RAYLET_PID" in environ:
         frameworks += ("ray",)
-    # If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now: it leaves the list in the
-    # environment of C, where only CUDA reads it. "torch." is not a module; the name only makes find_spec load the file.
+    # If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now. It removes the list from
+    # os.environ, but not from C's environ, which CUDA reads. "torch." is not a module; it only makes find_spec load the
+    # file.
     if environ.get(b"AUTOGPU_ORIG_WRITTEN"):
         find_spec("torch.")
 
 
 def find_spec(fullname, path=None, target=None):
-    """Find what the finders after this one find: a question, with no effect but on the loader it returns."""
+    """Return the spec that a later finder returns for a framework. Only the loader in that spec is changed."""
     global __path__, frameworks, folders, find
     if fullname.partition(".")[0] not in frameworks and (fullname != "autogpu" or not folders):
         return None
     if find is None:
         try:
             # With a __path__ this module is a package, and Python looks for the submodule only there. Restore the
-            # entry in sys.modules: the script may have emptied it, or imported this file again.
+            # entry in sys.modules, because the script may have removed it, or imported this file again.
             __path__ = places or [sys.modules["os"].path.dirname(__file__)]
             sys.modules[__name__] = this
             from _autogpu_hook._autogpu_steps import find
@@ -80,6 +82,6 @@ def find_spec(fullname, path=None, target=None):
     return find(fullname, path, target)
 
 
-# On import, so that the .pth line is as short as it can be: every start compiles it, twice in a venv.
+# Install on import, to keep the .pth line short. Every start of Python compiles that line, in a venv even twice.
 if __name__ == "_autogpu_hook":
     install()

@@ -150,8 +150,8 @@ def find_package():
             return None
     path = sys.modules["os"].path
     for folder in hook.folders:
-        # A host's folder has the package in autogpu-private. The folder of `autogpu run` is a subfolder of the project,
-        # two levels deep, or of site-packages, three levels deep.
+        # A host's folder has the package in autogpu-private. The folder of `autogpu run` is two levels below the
+        # project, or three levels below site-packages.
         is_of_run = folder.endswith("/sitecustomize_template/run")
         for place in (folder + "/../..", folder + "/../../..") if is_of_run else (folder + "/autogpu-private",):
             spec = PathFinder.find_spec("autogpu", [path.normpath(place)])
@@ -163,8 +163,8 @@ def find_package():
 def import_package():
     """Import autogpu from the folders of installed packages, or from a folder on PYTHONPATH that brings it.
 
-    Never run a module named autogpu that belongs to the script. Return ``None`` if autogpu was imported, the reason if
-    it can't be, and ``""`` if it was uninstalled.
+    Never run a module named autogpu that belongs to the script. Return ``None`` if autogpu can be imported, the
+    reason if it can't, and ``""`` if it was uninstalled.
     """
     loaded = sys.modules.get("autogpu")
     found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
@@ -176,7 +176,7 @@ def import_package():
     if has_own and (spec is None or not is_package(found)):
         return "the script has an autogpu of its own, which hides the package" if spec or hook.folders else ""
     if spec is None:
-        # The import below may still find it: an editable install has a finder of its own.
+        # The caller's import may still find autogpu, because an editable install has a finder of its own.
         return None
     if loaded is None:
         from importlib.util import module_from_spec

@@ -13,7 +13,7 @@ if sys.version_info >= (3, 7) and "_autogpu_host" not in sys.modules:
     sys.path.remove("/usr/local/lib/autogpu/autogpu-private")
 
 
-# The rest is only for a sitecustomize.py that autogpu made.
+# host-setup leaves out the rest if it appends this text to Debian's sitecustomize.py.
 
 
 def run_the_hidden_one():

@@ -66,7 +66,7 @@ def test_a_stderr_that_hangs_is_waited_for_no_longer_and_gets_the_line_later(mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stderr", UNREAD)
-def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(stderr):
+def test_unread_stderr_neither_kills_nor_blocks_the_script(stderr):
     say_twice = "from autogpu.stderr import say; say('x' * 3000); say('again')"
     program = UNREAD[stderr].replace("import tensorflow", say_twice)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

@@ -1,8 +1,8 @@
 """Private copies of the packages that autogpu imports in a user's process: pynvml, and tomli before Python 3.11.
 
 They have names of their own, such as ``autogpu._vendor.pynvml``, so a script and autogpu never share a module. In the
-wheel this folder has tomli (``hatch_build.py`` puts it there). In the folder of a host it also has pynvml. If a package
-is not in this folder, autogpu imports it from the folders of installed packages.
+wheel this folder has tomli (``hatch_build.py`` puts it there). In a host's hook folder (/usr/local/lib/autogpu) it also
+has pynvml. If a package is not in this folder, autogpu imports it from the folders of installed packages.
 """
 
 from __future__ import annotations

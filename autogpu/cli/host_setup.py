@@ -1,6 +1,6 @@
-"""``autogpu host-setup``: what root does once per host, so that all its users coordinate.
+"""``autogpu host-setup``: set up a host once, as root, so that the jobs of all its users coordinate.
 
-One lease folder that root owns, made anew at every boot, and a system policy.
+It makes a lease folder that root owns, now and at every boot, and a file for the system policy.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ from autogpu.stderr import say
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
-# Not by PATH: this runs as root, and there PATH may still be a user's.
+# Absolute paths: this program runs as root, but its PATH may be a user's.
 _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 
-# For /etc/rc.local and its like, where nothing reads tmpfiles.d. The same result, except for what is there.
+# The command to run at boot, for example by /etc/rc.local, if nothing reads tmpfiles.d.
 BOOT_LINE = f"install -d -m 1777 {HOST_FOLDER}"
 
 TMPFILES = b"""\
-# `autogpu host-setup` wrote it. Whatever else stands here is yours, and stays.
+# `autogpu host-setup` wrote this file. If you change it, host-setup keeps your version.
 d %s 1777 root root -
 """ % bytes(HOST_FOLDER)
 _POLICY_HEAD = b"""\
-# The policy of this host, below that of every user and project. To set a key, remove the # from its line and change
-# the value. What an administrator mostly wants: limits.per_user, how many GPUs one user may lease at a time;
-# select.exclude, GPUs that are never used, such as one that drives a display; locked, what no other layer may change:
-# without it every value here is only a default. `autogpu config` shows the values in use and where they come from.
+# The policy of this host. To set a key, remove the # from its line and change the value. Most administrators set three
+# keys. limits.per_user: the number of GPUs that one user may lease at a time. select.exclude: GPUs that are never used,
+# such as one that drives a display. locked: the keys that users and projects can't change; without it they can change
+# every value. `autogpu config` shows the values in use and where they come from.
 """
 
 _CHANGED = "somebody has changed it"
 _AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
 _WITHOUT_FOLDER = (
-    f"Jobs coordinate in {FALLBACK_FOLDER}, which trusts its first user, who owns it and may remove the leases of "
-    "others; does not reach into containers, nor into services with a private /tmp and /var/tmp; does not survive a "
-    "cleaner of /var/tmp."
+    f"Jobs coordinate in {FALLBACK_FOLDER}. Its first user owns it, and can remove the leases of others. Containers, "
+    "and services with a private /tmp and /var/tmp, can't see it. A cleaner of /var/tmp may remove it."
 )
 
 
 def policy_text() -> bytes:
-    """The proposed system policy: every key with its default behind a ``#``, so that by itself it sets nothing."""
+    """Return the proposed system policy. Each key stands in a comment with its default, so the file sets nothing."""
     return _POLICY_HEAD + "".join(templates.listing(KEYS, "#")).encode("ascii")
 
 
 class Part(Value):
-    """One of the things that host-setup cares for, what is wrong with it, and whether it will be made."""
+    """A file or folder that host-setup makes, and its problem. ``will_be_made`` is true if the next run makes it."""
 
     path: Path
     problem: str = ""
@@ -71,13 +70,17 @@ class Part(Value):
 
 
 class Host:
-    """This system; for tests one that is below ``root`` and theirs. Raises InstallError where it is no Linux."""
+    """The host to set up. Tests pass a folder as ``root``, and their own uid.
+
+    Raises:
+        InstallError: This is no Linux system.
+    """
 
     def __init__(self, root: Path = Path("/"), owner_uid: int = 0) -> None:
         self.root = root
         self.owner_uid = owner_uid
         programs = [path for path in map(root.joinpath, _PROGRAMS) if path.is_file()]
-        # systemd-tmpfiles, where systemd is what has booted. Source: sd_booted(3).
+        # None if this host was not booted with systemd. Source: sd_booted(3).
         self.program = programs[0] if programs and (root / "run/systemd/system").is_dir() else None
         paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
         self.tmpfiles, self.folder, self.policy = (root / path.relative_to(path.anchor) for path in paths)
@@ -107,11 +110,11 @@ class Host:
         if not os.path.lexists(str(self.folder)):
             return Part(self.folder, "does not exist", _WITHOUT_FOLDER, will_be_made=True)
         status = self.folder.lstat()
-        # Who may enter it is the administrator's choice.
+        # Ignore the other mode bits: the administrator decides which users may enter the folder.
         if status.st_uid == self.owner_uid and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
             return Part(self.folder)
-        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, not a sticky folder of root"
-        return Part(self.folder, problem, "Jobs can't rely on it, and they use no other as long as it is there.")
+        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, and not a sticky folder of root"
+        return Part(self.folder, problem, "Jobs can't use this folder. As long as it exists, they use no other folder.")
 
     def _hook(self) -> list[Part]:
         """Return the hook folder; no part if the administrator has never used --all-pythons."""
@@ -119,35 +122,36 @@ class Host:
         found = all_pythons.problem(self.root, self.owner_uid)
         if found is None:
             return []
-        problem = found and f"is not in order: {found}"
+        problem = found and f"can't be used: {found}"
         remedy = f"To build it anew: {host_setup_command(sudo())} --all-pythons"
         return [Part(link, problem, problem and remedy)]
 
     def _policy(self) -> Part:
-        if not os.path.lexists(str(self.policy)):  # which is a choice
+        if not os.path.lexists(str(self.policy)):  # the administrator may want no policy
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
             return Part(self.policy, "does not exist", nothing, will_be_made=True, is_required=False)
         mistakes = [str(problem) for problem in problems_of(self.policy, os.environ, is_system=True)]
         for path, bit in ((self.policy.parent, stat.S_IXOTH), (self.policy, stat.S_IROTH)):
-            with suppress(OSError):  # which is among the mistakes
+            with suppress(OSError):  # problems_of() has reported this error
                 status = path.stat()
-                # One for a group of its own is the administrator's choice.
+                # The administrator may let only one group read the file.
                 is_closed = not status.st_mode & (bit | (bit << 3 if status.st_gid else 0))
                 if is_closed or status.st_mode & stat.S_IWOTH:
-                    wrong = "the jobs of its users can't read it" if is_closed else "every user can change it"
+                    wrong = "jobs of other users can't read it" if is_closed else "every user can change it"
                     mistakes.append(f"{path} is {stat.filemode(status.st_mode)}: {wrong}")
         return Part(self.policy, "is not in force as it is written" if mistakes else "", "\n  ".join(mistakes))
 
 
 def setup(host: Host) -> list[str]:
-    """Write and make what is missing; returns a line for each.
+    """Make the missing files and the missing folder; return a line about each.
 
-    An InstallError says that it may not, or what is there and wrong, and has changed nothing.
+    Raises:
+        InstallError: This process is not root's, or the lease folder exists but is wrong. Nothing was changed.
     """
     _need_root(host)
     boot, folder, policy, *_ = host.parts()
     if folder.problem and not folder.will_be_made:
-        remedy = f"make it one (chown root, chmod 1777) or move it away, and run {host_setup_command(sudo())}"
+        remedy = f"run chown root and chmod 1777 on it, or move it away; then run {host_setup_command(sudo())}"
         raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
     done = []
     if boot.will_be_made:
@@ -176,7 +180,10 @@ def _write(path: Path, content: bytes) -> str:
 
 
 def _make_folder(host: Host) -> str:
-    """Have systemd-tmpfiles make the folder, labelled for SELinux, and make it where it did not."""
+    """Let systemd-tmpfiles make the folder, with its SELinux label; otherwise make it here.
+
+    Return the end of a sentence: a warning, or ``""``.
+    """
     why = ""
     if host.program:
         create = [str(host.program), "--create", str(host.tmpfiles)]
@@ -184,7 +191,7 @@ def _make_folder(host: Host) -> str:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
-    # As for a user who names a folder: complete before it is seen.
+    # This also makes a user's AUTOGPU_LEASE_DIR: the folder is complete before another process sees it.
     try:
         find_folder({LEASE_DIR: str(host.folder)})
     except LeaseUnavailable as error:
@@ -206,7 +213,7 @@ Examples:
     "--check",
     "is_check",
     is_flag=True,
-    help="Change nothing, which needs no root; exit status 0 if all is in place, else 1.",
+    help="Change nothing; works without root. Exit status 0 if all is in place, else 1.",
 )
 @click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
 @click.option(
@@ -226,14 +233,14 @@ Examples:
     "--undo",
     "is_undo",
     is_flag=True,
-    help="Take away what this command wrote; a file that you have changed since stays, and is named.",
+    help="Remove the files that this command wrote. Files that you have changed are kept and listed.",
 )
 def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[str, ...], is_undo: bool) -> int:
-    """Give all users of this host one folder to coordinate in. For its administrator.
+    """Give all users of this host one folder to coordinate in.
 
-    Writes a file for tmpfiles.d, from which /run/autogpu is made at every boot, makes that folder now, and
-    proposes a policy for the host in /etc/autogpu/autogpu.toml, in which nothing is set. Running it twice
-    changes nothing. Jobs that are running are not disturbed.
+    Only the administrator of the host needs this command. It makes /run/autogpu, and writes a file for tmpfiles.d
+    that makes it again at every boot. It also writes a policy file, /etc/autogpu/autogpu.toml, in which every key
+    is a comment. A second run changes nothing. Running jobs are not disturbed.
 
     With --all-pythons it also builds /usr/local/lib/autogpu, puts that folder on the PYTHONPATH of all users, and
     adds a start-up file to the Pythons that it finds. Root and services of the system are left out. A user turns
@@ -272,7 +279,7 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
     if len(chosen) > 1 and chosen != ["--print", "--undo"]:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
     if is_named and not is_for_all:
-        raise click.UsageError("--python goes with --all-pythons")
+        raise click.UsageError("--python needs --all-pythons")
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
@@ -298,7 +305,7 @@ def _preview_of_undo(host: Host) -> Iterator[str]:
 
 
 def _recipes() -> Iterator[str]:
-    yield "From their next login on, the Pythons of all users have autogpu. Set PYTHONPATH yourself for:"
+    yield "The Pythons of all users load autogpu from their next login on. For these programs, set PYTHONPATH yourself:"
     for place, recipe in all_pythons.RECIPES.items():
         yield f"  {place:20}{recipe}"
 
@@ -337,7 +344,7 @@ def _state(parts: list[Part], is_check: bool) -> list[str]:
         return [*lines, f"To set it up: {host_setup_command(sudo())}"]
     boot, *_ = parts
     if not wanting and boot.problem:
-        lines.append(f"{HOST_FOLDER} is in place until the next boot; what makes it again is not in place.")
+        lines.append(f"{HOST_FOLDER} exists until the next boot; nothing makes it again after that.")
     elif not wanting:
         lines.append("All that is required is in place.")
     return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]

@@ -1,4 +1,4 @@
-"""Find out why the Python that `autogpu run` starts can't have autogpu."""
+"""Find out why the Python that `autogpu run` starts can't load autogpu."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def why_not_reached(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _python_of(command: Sequence[str], path: str | None) -> tuple[str, Sequence[str]]:
-    """Return the path and the options of the Python that a command is, or that the script's first line names."""
+    """Return the path and options of the Python that a command starts, directly or by a script's first line."""
     program = shutil.which(command[0], path=path)
     options = command[1:]
     if program and not _is_python(program):

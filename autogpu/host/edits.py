@@ -1,4 +1,4 @@
-"""Plan the changes of a host's files that make its Pythons find the hook folder, and the way back.
+"""Plan the changes to a host's files that make its Pythons find the hook folder, and plan their undo.
 
 A plan holds the bytes of each file before and after the change. Nothing here writes a file.
 """
@@ -19,8 +19,8 @@ from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 _UNDO = b"`autogpu host-setup --undo`, as root, removes"
 _HEAD = b"# " + MARKER + b", version 1. " + _UNDO + b" it.\n"
 _BEGIN = b"# begin autogpu; " + _UNDO + b" these lines\n"
-# For a file whose last line has no line end: the block begins with it, and the undo takes it out again.
-_BEGIN_AFTER_TEXT = b"\n# begin autogpu, after a line without an end; " + _UNDO + b" these lines\n"
+# If a file's last line has no line end, the block begins with one. The undo removes it with the block.
+_BEGIN_AFTER_TEXT = b"\n# begin autogpu (the line above had no line end); " + _UNDO + b" these lines\n"
 _END = b"# end autogpu\n"
 _BLOCK = re.compile(b"(?:" + re.escape(_BEGIN_AFTER_TEXT) + b"|" + re.escape(_BEGIN) + b").*?" + re.escape(_END), re.S)
 
@@ -38,11 +38,11 @@ esac
 )
 _ENVIRONMENT_D = _HEAD + b"PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}%s\n" % _FOLDER
 _PAM_ENV = b"PYTHONPATH DEFAULT=%s OVERRIDE=${PYTHONPATH}\n" % _FOLDER
-_ONLY_OF_OURS = b"\n\n# The rest is only for a sitecustomize.py that autogpu made.\n"
+_ONLY_OF_OURS = b"\n\n# host-setup leaves out the rest if it appends this text to Debian's sitecustomize.py.\n"
 
 
 class Edit(Value):
-    """The bytes of a file before and after a change; ``None`` if it does not exist then."""
+    """A file's bytes before and after a change; ``None`` for a state in which the file does not exist."""
 
     path: Path
     before: bytes | None
@@ -100,7 +100,7 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         if is_only_roots(real.parent, root) and is_only_roots(path.parent, root):
             add(real, functools.partial(_with_fallback, real, root))
         else:
-            left_alone.append(f"{path} is left alone: not only root can change its folder")
+            left_alone.append(f"{path} is left alone: users other than root can change its folder")
     return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 
@@ -137,10 +137,10 @@ def _with_pam_env(before: bytes | None) -> bytes:
 
 
 def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
-    """Return the content of a base Python's sitecustomize.py. If Debian has one in /etc, append lines to it."""
+    """Return the new content of a base Python's sitecustomize.py. Append lines to the text that Debian has in /etc."""
     text = (template_folder() / "base_python.py").read_bytes()
     if root / "etc" not in path.parents:
         return own(before, text)
     if before is None:
-        raise _Foreign("a link of this Python leads there, and it does not exist")
+        raise _Foreign("it does not exist, but a Python's sitecustomize.py is a link to it")
     return with_block(before, text.partition(_ONLY_OF_OURS)[0].rstrip() + b"\n")

@@ -1,7 +1,6 @@
 """The folder that gives autogpu to every Python of a host.
 
-Each version has a folder of its own, and a link leads to the current one. An upgrade builds a new folder, and then
-replaces the link by one rename::
+A link leads to the current folder. An upgrade builds a new folder beside it, and then replaces the link by one rename::
 
     /usr/local/lib/autogpu -> autogpu-0.1.0-5be6f3a0
       sitecustomize.py        the hook, and the only module that Python can import from the folder on PYTHONPATH
@@ -43,11 +42,11 @@ LINK = Path("/usr/local/lib/autogpu")
 HOOK_OF_BASE_PYTHONS = "_autogpu_host.py"
 _RECORD = "host.json"
 
-# Every user can open /usr/local/lib, and could keep a lock on it forever.
+# Lock a file that only root can open. Every user can open /usr/local/lib, and could hold a lock on it forever.
 _LOCK = "run/autogpu-host-setup.lock"
 _LEFT_BY_KILLED = r"\.{0}-\w{{8}}(\.old)?|\.{0}-.*\.removed|\.{0}\.\d+\.link"
 
-# Modules that only autogpu's commands use. The folder is for scripts.
+# Modules that only autogpu's commands use. The hook folder serves scripts, and has no commands.
 _LEFT_OUT = ("cli", "doctor", "host", "status", "sitecustomize_template", "install.py")
 
 # Compile all files for -O, -OO and neither. Python never compares an "unchecked" compiled file with its source.
@@ -128,7 +127,7 @@ def place_of(link: Path, files: Mapping[str, bytes], pythons: Sequence[BasePytho
 
 
 def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
-    """Look at the folder to which the link leads; ``None`` if the link does not exist."""
+    """Return the state of the folder to which the link leads; ``None`` if the link does not exist."""
     if not os.path.lexists(str(link)):
         return None
     folder = link.resolve()
@@ -140,9 +139,9 @@ def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
         return HookFolder(folder, problem=f"it can't be read: {error}")
     changed = _changeable_by_others(folder, owner_uid)
     if changed:
-        return replace(found, problem=f"others than root can change {changed}")
+        return replace(found, problem=f"users other than root can change {changed}")
     if digest_of(files) != record["digest"]:
-        return replace(found, problem="its files are not those that were written")
+        return replace(found, problem="its files differ from those that host-setup wrote")
     return found
 
 
@@ -192,7 +191,7 @@ def build(
         system = mounts_of(opened.number).file_system
     if system in _NETWORK_FILE_SYSTEMS:
         what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
-        raise InstallError(what, remedy="have a local disk there")
+        raise InstallError(what, remedy=f"mount a local disk at {link.parent}")
     if os.path.lexists(str(link)) and not link.is_symlink():
         raise InstallError(f"{link} exists, and is not the link that autogpu makes", remedy="move it away")
     by_tag = {python.tag: python for python in pythons}
@@ -217,7 +216,7 @@ def build(
             path.chmod(0o755 if path.is_dir() else 0o644)
         _sync(made)
         if folder.exists():
-            # The link does not lead there, or it is broken: no script relies on it.
+            # The link does not lead to this folder, or the folder is broken. In both cases no script relies on it.
             folder.rename(made.with_name(f"{made.name}.old"))
         made.rename(folder)
     finally:
@@ -239,10 +238,11 @@ def _compile(python: BasePython, folder: Path, shown: Path) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InstallError(f"{python.executable} does not compile: {error}", remedy="repair this Python") from error
+        what = f"{python.executable} can't compile autogpu: {error}"
+        raise InstallError(what, remedy="repair this Python") from error
     if done.returncode:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise InstallError(f"{python.executable} does not compile autogpu: {lines}", remedy="repair this Python")
+        raise InstallError(f"{python.executable} can't compile autogpu: {lines}", remedy="repair this Python")
 
 
 def _compiled(folder: Path) -> dict[str, bytes]:
@@ -250,7 +250,10 @@ def _compiled(folder: Path) -> dict[str, bytes]:
 
 
 def _sync(folder: Path) -> None:
-    """Flush the file system of a folder to disk. If the power fails, a cut sitecustomize.py would break every start."""
+    """Flush the file system of a folder to disk.
+
+    Otherwise a power failure could leave half a sitecustomize.py, which would break every start of Python.
+    """
     libc = ctypes.CDLL(None)
     with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
         if not hasattr(libc, "syncfs") or libc.syncfs(opened.number):
@@ -263,7 +266,7 @@ def _point(link: Path, folder: Path) -> None:
     new.symlink_to(folder.name)
     if old is not None and old != folder:
         with suppress(OSError):
-            os.utime(str(old))  # remove_old() takes this time for that of the replacement
+            os.utime(str(old))  # remove_old() uses this as the time of the replacement
     new.replace(link)
 
 
@@ -304,7 +307,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
     else:
-        # Rename it first: a folder with the name of a version is always complete.
+        # Rename it first, so that a killed run leaves no incomplete folder with the name of a version.
         hidden = path.with_name(f".{path.name}.{os.getpid()}.removed")
         path.rename(hidden)
         shutil.rmtree(str(hidden))

@@ -56,10 +56,10 @@ class _LeftOut(Exception):
 
 
 def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython], list[str]]:
-    """Find the base Pythons from 3.7 on, one for each standard library; also return a line for each that is left out.
+    """Return the usable base Pythons, one per standard library, and a line about each Python that is left out.
 
-    Root runs these Pythons, and all users run the files that they compile. So a Python is left out if anyone but root
-    can change a part of it.
+    Root runs these Pythons, and all users run the files that these Pythons compile. So a Python is left out if anyone
+    but root can change a part of it.
 
     Raises:
         InstallError: A Python in ``named`` is left out.
@@ -71,7 +71,8 @@ def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython
         try:
             python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (_examine follows links)
         except _LeftOut as error:
-            raise InstallError(f"{name}: {error}", remedy="name a base Python from 3.7 on that is root's") from None
+            remedy = "name a base Python, 3.7 or later, that only root can change"
+            raise InstallError(f"{name}: {error}", remedy=remedy) from None
         found[python.library] = python
     for executable in _candidates(root):
         try:
@@ -99,7 +100,7 @@ def _examine(path: Path, root: Path) -> BasePython:
     try:
         executable = path.resolve(strict=True)
         if any((folder / "pyvenv.cfg").exists() for folder in executable.parents[:2]):
-            raise _LeftOut("it is a virtual environment with a copy of its Python")
+            raise _LeftOut("it belongs to a virtual environment, and is no base Python")
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
             refuse_what_others_can_change(part, root)
@@ -108,13 +109,15 @@ def _examine(path: Path, root: Path) -> BasePython:
     except _Changeable as error:
         raise _LeftOut(str(error)) from None
     answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
-    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST or Path(answer[3]).resolve() != library:
+    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
         raise _LeftOut("it is no CPython from 3.7 on")
+    if Path(answer[3]).resolve() != library:
+        raise _LeftOut(f"it uses another standard library than {library}")
     return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
 
 
 def _library_of(executable: Path) -> Path:
-    """Find the standard library of a Python without starting it, by the file that CPython's getpath looks for."""
+    """Find a Python's standard library without starting it: look for os.py, as CPython's getpath does."""
     minor = executable.name.rpartition("python")[2]
     pattern = f"python{minor if '.' in minor else '3.*'}/os.py"
     prefix = executable.parent.parent
@@ -144,7 +147,8 @@ def refuse_what_others_can_change(path: Path, root: Path) -> None:
     real = path.resolve() if path.is_symlink() else path
     for part in (real, *real.parents):
         if part not in _checked:
-            _checked[part] = _Changeable(f"not only root can change {part}") if _is_changeable(part, root) else None
+            is_bad = _is_changeable(part, root)
+            _checked[part] = _Changeable(f"users other than root can change {part}") if is_bad else None
         problem = _checked[part]
         if problem is not None:
             raise problem
@@ -167,7 +171,8 @@ def _is_changeable(part: Path, root: Path) -> bool:
     status = part.stat()
     if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH:
         return True
-    # If a file has an access control list, its group bits are the mask of the list: a user in the list may write.
+    # If a file has an access control list, the group bits of its mode are the mask of the list. So a user in the list
+    # may write the file.
     return bool(status.st_mode & stat.S_IWGRP) and (status.st_gid != owner.st_gid or _has_access_list(part))
 
 

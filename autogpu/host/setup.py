@@ -19,7 +19,7 @@ from autogpu.host.hook_folder import HookFolder
 from autogpu.host.pythons import OPTIONS, BasePython, find_pythons
 from autogpu.install import SITECUSTOMIZE, has_marker
 
-# How to set PYTHONPATH where host-setup leaves it to the administrator, keyed by the program that starts Python.
+# Settings of PYTHONPATH that the administrator must make, keyed by the program that starts Python.
 RECIPES = {
     "a systemd service": f"Environment=PYTHONPATH={hook_folder.LINK}",
     "Slurm's TaskProlog": f'echo "export PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"',
@@ -89,7 +89,7 @@ def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str
 
 
 def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
-    """Plan to restore every file."""
+    """Plan to undo the changes of :func:`set_up`."""
     link = root / hook_folder.LINK.relative_to("/")
     now = hook_folder.examine(link, owner_uid)
     pythons, _ = find_pythons(root)
@@ -107,21 +107,21 @@ def undo(root: Path, owner_uid: int = 0) -> Done:
 
 
 def problem(root: Path, owner_uid: int = 0) -> str | None:
-    """Return what differs from the result of :func:`set_up`; ``""`` if nothing does, ``None`` if it never ran."""
+    """Return a difference from the state that :func:`set_up` leaves; ``""`` if none, ``None`` if it never ran."""
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits
-        return f"{left[0].path} leads to it, and it is gone" if left else None
+        return f"it is gone, but {left[0].path} still leads to it" if left else None
     if now.problem:
         return now.problem
     changed = edits.plan(root, (), base_files=now.base_files).edits
-    return f"{changed[0].path} is not as it was written" if changed else ""
+    return f"{changed[0].path} has changed since host-setup wrote it" if changed else ""
 
 
 def preview(planned: HookPlan) -> Iterator[str]:
     """Yield the lines of a preview, with a diff for each file."""
     if planned.folder is not None:
-        yield f"# a new folder {planned.folder}, and {planned.link} as a link to it"
+        yield f"# build the folder {planned.folder}, and make {planned.link} a link to it"
     for edit in planned.files.edits:
         old, new = ((text or b"").decode(errors="replace").splitlines() for text in (edit.before, edit.after))
         yield from difflib.unified_diff(old, new, str(edit.path), str(edit.path), lineterm="")
@@ -170,17 +170,18 @@ def _rewrite(path: Path, content: bytes) -> None:
     status = path.stat()
     write_file(path, content, status.st_mode & 0o7777)
     os.chown(str(path), status.st_uid, status.st_gid)
-    # The compiled file holds this time. After an undo it must be the same, byte for byte.
+    # The compiled file stores this time. Keep the time, so that an undo can restore the compiled file byte for byte.
     os.utime(str(path), ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool) -> None:
     """Compile a base Python's sitecustomize.py, because its users can't write the compiled files.
 
-    A file that autogpu made gets compiled files for -O, -OO and neither. Debian's file keeps the ones that it had.
+    A file that autogpu made gets compiled files for -O, -OO and neither. For Debian's file, only compiled files that
+    exist already are renewed.
     """
     is_own = has_marker(source)
-    if not is_own and not source.is_symlink():  # Debian's is a link into /etc; any other one is left alone
+    if not is_own and not source.is_symlink():  # of another program; Debian's is a link into /etc
         return
     levels = []
     for level, name in enumerate(("", ".opt-1", ".opt-2")):

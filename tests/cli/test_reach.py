@@ -1,4 +1,4 @@
-"""`autogpu run` gives autogpu to Pythons of other environments, and says why if it can't."""
+"""`autogpu run` gives autogpu to Pythons of other environments, or prints the reason if it can't."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def programs(tmp_path):
         ("gone -E", ""),
     ],
 )
-def test_reason_why_a_command_runs_without_autogpu(programs, command, why):
+def test_why_not_reached_returns_the_reason_or_nothing(programs, command, why):
     first, *others = command.split()
     named = [str(programs / first) if "/" in first else first, *others]
     assert why_not_reached(named, {"PATH": str(programs)}) == why

@@ -50,13 +50,15 @@ def machine_of(tmp_path, newest):
         each.__exit__(None, None, None)
 
 
+# These tests take a quarter of a minute each. In a run of CI each is run with one framework.
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=pytest.mark.xdist_group(f"{name}-memory")) for name in ("torch", "jax", "tensorflow")
+        pytest.param(name, marks=[pytest.mark.xdist_group(f"{name}-memory"), pytest.mark.turns(3)])
+        for name in ("torch", "jax", "tensorflow")
     ]
 )
 def framework(request) -> str:
-    """Each of them in turn."""
+    """The name of a framework."""
     return request.param
 
 

@@ -1,4 +1,4 @@
-"""The start-up hook in real interpreters: a polite guest whatever the program around it does."""
+"""The start-up hook in real interpreters: it must not disturb a program, whatever the program does."""
 
 import importlib.util
 import itertools
@@ -28,7 +28,7 @@ def place(request, tmp_path_factory):
 
 @pytest.fixture
 def own_place(place):
-    """The same one for a test that changes the stand-ins; they are put back."""
+    """The environment of ``place``, for a test that changes its stand-in packages. They are restored after the test."""
     yield place
     shutil.rmtree(str(place.site_packages / "autogpu"), ignore_errors=True)
     throwaway.write(place.site_packages, throwaway.PACKAGES)
@@ -37,9 +37,9 @@ def own_place(place):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_steps(place, case, tmp_path):
+def test_import_takes_the_expected_steps(place, case, tmp_path):
     if not case.since <= place.version < case.before:
-        pytest.skip("a case of other Pythons")
+        pytest.skip("this case is for other Python versions")
     ran = place.run(case.code, tmp_path, options=case.options, environ=case.environ)
     assert ran.stderr == case.stderr
     assert (ran.returncode, ran.steps) == (0, case.steps)
@@ -60,15 +60,15 @@ def test_an_autogpu_of_the_project_is_not_run(place, tmp_path, name, by):
     script.write_text("import tensorflow\nimport autogpu")
     ran = place.run(script, tmp_path, environ={by: str(project)})
     if name == "autogpu/activation.py":
-        # A copy of the package, as in a checkout: the installed one runs.
+        # The project holds a copy of the package, as a checkout does. The installed package must run.
         assert (ran.returncode, ran.steps, ran.stderr) == (0, ALL, "")
     else:
-        # By the script's own import alone, afterwards.
+        # The project's autogpu runs only when the script itself imports it, after TensorFlow.
         assert (ran.returncode, ran.steps) == (0, "body theirs")
         assert "the script has an autogpu of its own, which hides the package" in ran.stderr
 
 
-def test_the_second_file_is_never_one_of_the_script(place, tmp_path):
+def test_steps_file_is_never_loaded_from_the_script_folder(place, tmp_path):
     for folder in ("project", "project/_autogpu_hook"):
         throwaway.write(tmp_path / folder, {"_autogpu_steps.py": "raise SystemExit('theirs')\n"})
     script = tmp_path / "project" / "script.py"
@@ -82,8 +82,8 @@ def test_the_second_file_is_never_one_of_the_script(place, tmp_path):
     [None, "", "def find(:\n", "import _autogpu_gone\n", "\0"],
     ids=["gone", "empty", "cut-off", "import", "null"],
 )
-def test_a_hook_whose_second_file_is_missing_or_broken_is_silent(place, tmp_path, text):
-    # A copy in front of the installed one.
+def test_hook_with_a_missing_or_broken_steps_file_is_silent(place, tmp_path, text):
+    # Put a copy of the hook on PYTHONPATH, before the installed hook.
     ours = tmp_path / "ours"
     throwaway.write(ours, {"_autogpu_hook.py": HOOK.read_text()})
     if text is not None:
@@ -93,7 +93,7 @@ def test_a_hook_whose_second_file_is_missing_or_broken_is_silent(place, tmp_path
     assert (ran.returncode, ran.steps, ran.stderr) == (0, "body", "")
 
 
-def test_what_was_inherited_is_told_from_what_the_script_sets(place, tmp_path):
+def test_inherited_gpu_list_is_kept_when_the_script_changes_it(place, tmp_path):
     code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '7'; import tensorflow"
     for number, (inherited, remembered) in enumerate([({}, "None"), ({"CUDA_VISIBLE_DEVICES": "3,1"}, "3,1")]):
         ran = place.run(code, tmp_path, environ=inherited)
@@ -108,11 +108,12 @@ def test_traceback_is_the_same_as_without_the_hook(place, tmp_path, failure):
     with_hook = place.run(script, tmp_path, environ=environ)
     without = place.run(script, tmp_path, options=["-S"], environ=environ)  # no .pth is read
     assert (with_hook.returncode, with_hook.stderr.count("Traceback")) == (1, 1)
-    assert (with_hook.steps, without.steps) == ("before body", "before body body")  # one file of events
+    # Both runs append to the same file of events.
+    assert (with_hook.steps, without.steps) == ("before body", "before body body")
     if place.version >= (3, 11):
         assert with_hook.stderr == without.stderr
     else:
-        # Earlier versions keep the traceback apart from the exception; the lines of the program are all there.
+        # Before 3.11 the hook can't remove its lines from the traceback. The lines of the program must all be there.
         assert set(without.stderr.splitlines()) <= set(with_hook.stderr.splitlines())
 
 
@@ -155,7 +156,7 @@ def test_child_process_takes_its_own_steps_or_inherits_them(place, tmp_path, met
         pytest.param("__init__.py", "1 / 0", "ZeroDivisionError", id="crash"),
     ],
 )
-def test_broken_autogpu_is_one_line_and_tensorflow_is_imported(own_place, tmp_path, name, text, complaint):
+def test_broken_autogpu_prints_one_line_and_tensorflow_is_imported(own_place, tmp_path, name, text, complaint):
     throwaway.write(own_place.site_packages / "autogpu", {name: text})
     ran = own_place.run("import tensorflow, keras; print(tensorflow.keras_api)", tmp_path)
     assert (ran.returncode, ran.stdout, ran.steps) == (0, "1\n", "body")
@@ -190,7 +191,7 @@ def test_bare_start_loads_the_hook_and_nothing_else(place, tmp_path):
 
 
 def test_finder_keeps_no_part_of_another_module_alive():
-    # A reference to os.environ made the end of each interpreter 1.3 % of a bare start dearer.
+    # A reference to os.environ would lengthen the exit of each interpreter by 1.3 % of a bare start.
     spec = importlib.util.spec_from_file_location("_autogpu_hook", HOOK)
     module = importlib.util.module_from_spec(spec)
     before = list(sys.meta_path)
@@ -203,7 +204,7 @@ def test_finder_keeps_no_part_of_another_module_alive():
         del sys.modules["_autogpu_hook"]
     held = {name: value for name, value in vars(module).items() if not name.startswith("__")}
     functions = {name for name, value in held.items() if callable(value)}
-    # Each function costs something at every start: what only the import of a framework needs is in the other file.
+    # Each function costs time at every start. So code for the import of a framework is in _autogpu_steps.py.
     assert functions == {"install", "find_spec"}
     kept = {
         "frameworks",
@@ -220,13 +221,13 @@ def test_finder_keeps_no_part_of_another_module_alive():
     assert set(held) - functions == {"sys", *kept}
 
 
-def test_start_up_files_are_ascii_carry_the_marker_and_hold_one_plain_import():
+def test_start_up_files_are_ascii_with_marker_and_one_import():
     names = ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth", "autogpu.start")
     texts = {name: template_file(TEMPLATES, name).read_bytes().decode("ascii") for name in names}
     assert all(text.startswith("# autogpu start-up file, version 1.") for text in texts.values())
     lines = [line for line in texts["autogpu.pth"].splitlines() if not line.startswith("#")]
     assert lines == ["import _autogpu_hook"]
-    # Named by what 3.15 resolves: module and function.
+    # Python 3.15 resolves the last line of a .start file as module:function.
     assert texts["autogpu.start"].splitlines()[-1] == "_autogpu_hook:install"
 
 
@@ -245,6 +246,6 @@ def test_python_2_runs_the_hidden_sitecustomize_without_the_hook(tmp_path):
 
 
 @pytest.mark.parametrize("stderr", throwaway.UNREAD)
-def test_a_stderr_that_is_not_read_neither_ends_nor_stops_the_script(place, tmp_path, stderr):
+def test_unread_stderr_neither_kills_nor_blocks_the_script(place, tmp_path, stderr):
     ran = place.run(throwaway.UNREAD[stderr], tmp_path, environ={"FAIL_BEFORE": "ZeroDivisionError"})
     assert (ran.returncode, ran.stdout, ran.steps) == (0, "alive", "before body")

@@ -1,4 +1,4 @@
-"""An environment for one Python with the real hook and stand-ins that write down what happens to them."""
+"""An environment for one Python, with the real hook and stand-in packages that log their imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.environments import ROOT
 TEMPLATES = ROOT / "sitecustomize_template"
 TIMEOUT_S = 60
 
-# One write per line with O_APPEND: children and threads write to the same file.
+# Write each line with one write() and O_APPEND, because child processes and threads share the file.
 LOG = """
 import os
 
@@ -117,7 +117,7 @@ class Throwaway:
     site_packages: Path
 
     def run(self, program, folder, *, options=(), environ=None):
-        """Run a script or a program's text in a folder, in which the events are written down."""
+        """Run a script, or the text of a program, in ``folder``. Its events go to the file ``folder/events``."""
         events = folder / "events"
         named = [str(program)] if isinstance(program, Path) else ["-c", program] if program else []
         command = [str(self.python), *options, *named]

@@ -44,9 +44,8 @@ def test_check_tells_each_part_and_the_way_out(run, image):
         f"{image.tmpfiles} does not exist.",
         "  /run is emptied at boot, and then jobs coordinate in /var/tmp/autogpu.v1 again.",
         f"{image.folder} does not exist.",
-        "  Jobs coordinate in /var/tmp/autogpu.v1, which trusts its first user, who owns it and may remove the "
-        "leases of others; does not reach into containers, nor into services with a private /tmp and /var/tmp; "
-        "does not survive a cleaner of /var/tmp.",
+        "  Jobs coordinate in /var/tmp/autogpu.v1. Its first user owns it, and can remove the leases of others. "
+        "Containers, and services with a private /tmp and /var/tmp, can't see it. A cleaner of /var/tmp may remove it.",
         f"{image.policy} does not exist.",
         "  The defaults are used, and there is no cap on the GPUs of one user.",
         "To set it up: autogpu host-setup",
@@ -75,7 +74,7 @@ def test_without_systemd_the_folder_is_said_to_last_until_the_next_boot(without_
     assert f"{image.tmpfiles} has no effect: nothing on this system reads tmpfiles.d at boot.\n" in said
     assert "  /run is emptied at boot, and then jobs coordinate in /var/tmp/autogpu.v1 again. " in said
     assert said.splitlines()[-2:] == [
-        "/run/autogpu is in place until the next boot; what makes it again is not in place.",
+        "/run/autogpu exists until the next boot; nothing makes it again after that.",
         "Containers take part with -v /run/autogpu:/run/autogpu",
     ]
 
@@ -106,8 +105,8 @@ def test_an_existing_policy_stays_and_is_told_where_it_enforces_nothing(run, ima
 @pytest.mark.parametrize(
     ("at", "mode", "said"),
     [
-        pytest.param("", 0o600, "the jobs of its users can't read it", id="closed"),
-        pytest.param("..", 0o700, "the jobs of its users can't read it", id="closed-folder"),
+        pytest.param("", 0o600, "jobs of other users can't read it", id="closed"),
+        pytest.param("..", 0o700, "jobs of other users can't read it", id="closed-folder"),
         pytest.param("", 0o666, "every user can change it", id="open-to-all"),
         pytest.param("", 0o664, "", id="usual"),
     ],

@@ -1,4 +1,4 @@
-"""The planned changes of a host's files, as bytes, and the way back."""
+"""The planned changes to a host's files and their undo, compared byte for byte."""
 
 import subprocess
 
@@ -94,7 +94,7 @@ def test_later_change_of_a_file_is_found(root, number):
     assert path in {edit.path for edit in plan.edits} or str(path) in plan.left_alone[0]
 
 
-def test_undo_restores_a_file_of_a_removed_python(root):
+def test_undo_removes_the_start_up_file_of_an_uninstalled_python(root):
     carry_out(planned(root))
     recorded = [str(root / "usr/lib/python3.9/sitecustomize.py")]
     carry_out(edits.plan(root, [], is_undo=True, base_files=recorded))
@@ -120,4 +120,4 @@ def test_login_appends_the_folder_once_without_an_empty_element(root, before, af
 
 def test_dangling_link_of_debian_is_left_alone(root):
     (root / "etc/python3.11/sitecustomize.py").unlink()
-    assert "sitecustomize.py is left alone: a link of this Python leads there" in planned(root).left_alone[-1]
+    assert "sitecustomize.py is left alone: it does not exist, but a Python's" in planned(root).left_alone[-1]

@@ -1,4 +1,4 @@
-"""The hook folder of a host, on PYTHONPATH of real Pythons: whole, broken, upgraded and killed."""
+"""A host's hook folder on PYTHONPATH of real Pythons: complete, broken, during upgrades, after a killed build."""
 
 import json
 import os
@@ -30,7 +30,7 @@ pytestmark = [
 
 OWN = "3.11"
 DEBIANS = Path("/usr/bin/python3")
-WITHOUT = "autogpu: not applied: {} was removed or changed\n"
+WITHOUT = "autogpu: not applied: {} was removed or changed; AUTOGPU=0 turns autogpu off\n"
 HOOKED = "import sys; print('_autogpu_hook' in sys.modules)"
 IMPORT = "import tensorflow; import sys; print('autogpu.activation' in sys.modules)"
 
@@ -85,7 +85,7 @@ def project(place):
 
 @pytest.fixture(scope="session")
 def bare(place):
-    """Return the Python of an empty environment of a version."""
+    """Return a function that makes an empty environment for a Python version, and returns its Python."""
     made = {}
 
     def environment(version):
@@ -124,7 +124,7 @@ print(sys.modules["autogpu"].__file__)
 
 @pytest.mark.parametrize("options", ["", "-O", "-OO", "-s", "-B", "-W error", "-X dev"])
 @pytest.mark.parametrize("version", each_python())
-def test_script_of_an_empty_environment_has_autogpu_but_not_its_modules(built, bare, project, version, options):
+def test_script_gets_autogpu_but_cannot_import_its_private_modules(built, bare, project, version, options):
     done = start(bare(version), LOOK, project, built, options=options.split())
     package = built.resolve() / PRIVATE / "autogpu" / "__init__.py"
     assert done.stdout.splitlines() == ["[]", "3 []", "True", "[]", str(package)], done.stderr
@@ -134,7 +134,7 @@ def test_script_of_an_empty_environment_has_autogpu_but_not_its_modules(built, b
 @pytest.mark.parametrize(
     ("options", "has_hook"), [("-P", True), ("-I", False), ("-E", False), ("-S", False), ("-s", True)]
 )
-def test_only_options_that_ignore_pythonpath_hide_the_folder(built, bare, project, options, has_hook):
+def test_options_that_skip_pythonpath_or_site_hide_the_folder(built, bare, project, options, has_hook):
     done = start(bare(OWN), HOOKED, project, built, options=[options])
     assert (done.stdout, done.stderr) == (f"{has_hook}\n", "")
 
@@ -174,7 +174,7 @@ def test_folder_runs_the_sitecustomize_that_it_hides(built, bare, project):
     assert (done.stdout, done.stderr) == ("hidden\nTrue\n", "")
 
 
-def test_sitecustomize_in_front_that_does_not_chain_hides_the_folder(built, bare, project):
+def test_earlier_sitecustomize_on_pythonpath_hides_the_hook(built, bare, project):
     throwaway.write(project, {"front/sitecustomize.py": "print('front')"})
     done = start(bare(OWN), f"{HOOKED}; import tensorflow", project, project / "front", built)
     assert (done.stdout, done.stderr) == ("front\nFalse\n", "")
@@ -261,7 +261,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_private_part_is_one_line_at_the_first_framework_import(own, bare, project, name):
+def test_broken_private_folder_prints_one_line_at_framework_import(own, bare, project, name):
     if name == "of-another-user" and os.geteuid():
         pytest.skip("only root can give a folder away")
     BROKEN[name](own.resolve())
@@ -295,8 +295,8 @@ def test_examine_finds_a_changed_file_and_a_foreign_owner(own):
     found = hook_folder.examine(own, uid)
     assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], "")
     cut(next((own / "__pycache__").glob("sitecustomize.*.pyc")))
-    assert hook_folder.examine(own, uid).problem == "its files are not those that were written"
-    assert hook_folder.examine(own, uid + 1).problem == f"others than root can change {own.resolve()}"
+    assert hook_folder.examine(own, uid).problem == "its files differ from those that host-setup wrote"
+    assert hook_folder.examine(own, uid + 1).problem == f"users other than root can change {own.resolve()}"
     assert hook_folder.examine(own.with_name("gone"), uid) is None
 
 
@@ -336,7 +336,7 @@ def test_python_started_during_an_upgrade_uses_one_version(place, bare, project)
     assert hook_folder.versions(link) == [link.resolve()]
 
 
-# Builds a hook folder, and kills itself before the change with a given number.
+# Builds a hook folder, and kills itself just before its n-th change of a file; n is an argument.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
@@ -414,13 +414,13 @@ def test_uninstall_says_that_the_host_still_serves_the_environment(built, projec
 
 
 @pytest.mark.parametrize("stderr", throwaway.UNREAD)
-def test_removed_folder_neither_ends_nor_stops_a_script(own, bare, project, stderr):
+def test_removed_folder_neither_kills_nor_blocks_a_script(own, bare, project, stderr):
     shutil.rmtree(own.resolve() / PRIVATE)
     done = start(bare(OWN), throwaway.UNREAD[stderr], project, own)
     assert (done.returncode, done.stdout) == (0, "alive")
 
 
-def test_autogpu_in_a_folder_above_a_target_is_never_run(place, project):
+def test_autogpu_above_an_install_target_is_never_run(place, project):
     """In /tmp, for example, another user could have put it there."""
     throwaway.write(project, {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""})
     target = project / "alice" / "t"

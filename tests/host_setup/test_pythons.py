@@ -39,9 +39,9 @@ def test_python_that_only_root_can_change_is_run(root):
 
 
 SPOIL = {
-    "anothers": lambda place: os.chown(place, ANOTHER, 0),
-    "for-everybody": lambda place: place.chmod(0o757),
-    "for-a-group": lambda place: (os.chown(place, 0, ANOTHER), place.chmod(0o775)),
+    "owned-by-another-user": lambda place: os.chown(place, ANOTHER, 0),
+    "writable-by-everybody": lambda place: place.chmod(0o757),
+    "writable-by-a-group": lambda place: (os.chown(place, 0, ANOTHER), place.chmod(0o775)),
 }
 
 
@@ -54,8 +54,8 @@ def test_python_with_a_part_that_others_can_change_is_never_run(root, part, spoi
     SPOIL[spoil](root / part)
     found, left_out = pythons.find_pythons(root)
     assert (found, (root / "ran").exists()) == ([], False)
-    assert left_out == [f"{root}/opt/lab/bin/python3 is left out: not only root can change {root / part}"]
-    with pytest.raises(InstallError, match="not only root can change"):
+    assert left_out == [f"{root}/opt/lab/bin/python3 is left out: users other than root can change {root / part}"]
+    with pytest.raises(InstallError, match="users other than root can change"):
         pythons.find_pythons(root, [str(root / "opt/lab/bin/python3")])
     assert not (root / "ran").exists()
 

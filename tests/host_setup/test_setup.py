@@ -28,7 +28,7 @@ def test_all_users_can_use_it_whatever_the_umask(image):
     assert find_folder({}, host=image.folder).origin is FolderOrigin.HOST
     assert image.problems() == {}
     marker, *lines = image.tmpfiles.read_text(encoding="ascii").splitlines()
-    assert marker.startswith("# `autogpu host-setup` wrote it.")
+    assert marker.startswith("# `autogpu host-setup` wrote this file.")
     assert lines == ["d /run/autogpu 1777 root root -"]
 
 
@@ -81,7 +81,7 @@ def _make(path, mode, uid=-1):
         pytest.param(lambda path: _make(path, 0o777), "is drwxrwxrwx of ", id="not-sticky"),
         pytest.param(
             lambda path: _make(path, 0o1777, ALICE),
-            f"is drwxrwxrwt of uid {ALICE}, not a sticky folder of root",
+            f"is drwxrwxrwt of uid {ALICE}, and not a sticky folder of root",
             id="another-users",
             marks=needs_root,
         ),
@@ -93,7 +93,7 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image, make, sa
     with pytest.raises(InstallError) as refused:
         image.setup()
     assert str(refused.value).startswith(f"{image.folder} {said}")
-    assert refused.value.remedy.startswith("make it one (chown root, chmod 1777) or move it away, and run ")
+    assert refused.value.remedy.startswith("run chown root and chmod 1777 on it, or move it away; then run ")
     assert image.problems()[image.folder].startswith(said)
     assert image.tree() == before
 

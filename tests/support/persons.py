@@ -13,7 +13,7 @@ _READS_ALL = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
 def as_user(uid: int, command: Sequence[str], capabilities: Sequence[str] = _READS_ALL) -> list[str]:
-    """Return the command that runs ``command`` as another user, who may also read files of root, such as a Python."""
+    """Prefix ``command`` so that it runs as another user who can read all files, such as a Python below /root."""
     if uid == os.geteuid():
         return list(command)
     return ["setpriv", "--clear-groups", f"--reuid={uid}", f"--regid={uid}", *capabilities, "--", *command]
@@ -47,7 +47,7 @@ def _why_none() -> str:
     if shutil.which("setpriv") is None:
         return "no setpriv on this machine"
     done = run(as_user(PERSON, ["true"]))
-    return f"this machine lets root become no other user: {done.stderr.strip()}" if done.returncode else ""
+    return f"root can't become another user on this machine: {done.stderr.strip()}" if done.returncode else ""
 
 
 # The reason why this machine can't run a command as a person; empty if it can.
