@@ -127,7 +127,8 @@ def serve():
 def say_that_it_is_gone():
     """Print one line, unless stderr is closed, has no reader any more, or would block."""
     try:
-        select = __import__("select")
+        import select
+
         poll = select.poll()
         poll.register(sys.stderr.fileno(), select.POLLOUT)
         if [event for _, event in poll.poll(0)] == [select.POLLOUT]:
