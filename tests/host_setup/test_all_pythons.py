@@ -183,6 +183,7 @@ sys.exit(status)
 
 
 @pytest.mark.thorough
+@pytest.mark.turns(2, 0)
 def test_killed_run_is_completed_by_the_next_one(machine, named):
     before = machine.files()
 

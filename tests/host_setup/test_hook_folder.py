@@ -367,6 +367,7 @@ print(seen)
 
 
 @pytest.mark.thorough
+@pytest.mark.turns(2, 1)
 def test_killed_build_leaves_a_working_folder(own, bare, project):
     python = python_of(OWN)
 
