@@ -22,7 +22,7 @@ from tests.support import versions
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
 PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
-SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 
 # What there was before the first test: each test has a home of its own, where uv would find nothing that it has.
 # Without an environment that is active in this shell, which is none of those made here.
