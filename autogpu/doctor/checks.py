@@ -45,6 +45,10 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
 _DEADLINE_S = 180.0
 _PYTHON_DEADLINE_S = 20.0
 
+# The Python versions that autogpu's tests run on.
+_OLDEST = (3, 7)
+NEWEST_TESTED = (3, 15)
+
 # Files in the lease folder that can't be read; there may be thousands.
 _MOST_UNREADABLE = 4
 
@@ -228,11 +232,26 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
     return {module: build, f"{module}-hooks": hooks}
 
 
+def check_python(facts: Facts) -> Finding:
+    if facts.version < _OLDEST:
+        oldest = _numbered(_OLDEST)
+        return failed(f"{facts.executable} is older than {oldest}", f"make the environment with {oldest} or newer")
+    if facts.version > NEWEST_TESTED:
+        what = f"{facts.executable} is {_numbered(facts.version)}; this autogpu was tested up to {_numbered(NEWEST_TESTED)}"
+        remedy = f"{facts.pip('install --upgrade autogpu')}; if a script behaves differently with AUTOGPU=0, report it"
+        return Finding(State.WARNING, what, remedy)
+    return passed(f"{facts.executable} is {_numbered(facts.version)}, with which autogpu is tested")
+
+
+def _numbered(version: tuple[int, int]) -> str:
+    return "Python {}.{}".format(*version)
+
+
 def check_hook(facts: Facts) -> Finding:
     start = facts.start
     remedy = f"{facts.executable} -m autogpu install"
-    if facts.version < (3, 7):
-        return failed(f"{facts.executable} is older than Python 3.7", "make the environment with a later Python")
+    if facts.version < _OLDEST:
+        return not_applicable("autogpu does not work in this Python")
     if not facts.is_own:
         remedy = f"{facts.pip('install autogpu')}, then {remedy}"
     if start.hook is not None and facts.has_hosts_hook:
@@ -411,6 +430,7 @@ def _policy_mistakes(facts: Facts) -> list[tuple[LayerName, str]]:
 
 # Keyed by the name in `doctor --json`. A later check assumes what an earlier one checks.
 CHECKS = {
+    "python": check_python,
     "hook": check_hook,
     "environment": check_environment,
     "policy": check_policy,

@@ -18,6 +18,7 @@ from autogpu.policy import resolve
 from autogpu.snippet import Answer
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.lease.conftest import ALICE, needs_root
+from tests.support import environments
 from tests.support.processes import in_a_fork
 from tests.support.values import cut, gpu, inventory
 
@@ -106,6 +107,7 @@ NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", FailureCause.PYNVML
 
 # By check: what differs from health, a part of what is said, and one of the remedy.
 WRONG = {
+    "python": [({"version": (3, 6)}, "/env/bin/python is older than Python 3.7", "with Python 3.7 or newer")],
     "hook": [
         (start(sitecustomize=DEBIAN), f"does not load autogpu; its sitecustomize is {DEBIAN}", "-m autogpu install"),
         ({"hook_is_current": False}, "_autogpu_hook.py is of another version of autogpu than the", "autogpu install"),
@@ -122,7 +124,6 @@ WRONG = {
             "does not load autogpu; /usr/local/lib/autogpu is not on its PYTHONPATH",
             'log in again, or export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}/usr/local/lib/autogpu"',
         ),
-        ({**start(), "version": (3, 6)}, "/env/bin/python is older than Python 3.7", "a later Python"),
         ({**start(), "is_own": False}, "does not load autogpu", "-m pip install autogpu, then /env/bin/python -m"),
         (start(complaint="it did not start"), "a fresh Python reports: it did not start", "autogpu install"),
     ],
@@ -216,6 +217,15 @@ def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
     assert finding.state is State.WARNING
     assert what in finding.what
     assert remedy in finding.remedy
+
+
+def test_a_python_newer_than_the_tests_is_a_warning(healthy):
+    newest = tuple(map(int, environments.SUPPORTED[-1].split(".")))
+    assert found(healthy, "python", version=newest).state is State.PASSED
+    finding = found(healthy, "python", version=(3, 99))
+    assert finding.state is State.WARNING
+    assert finding.what == f"/env/bin/python is Python 3.99; this autogpu was tested up to Python {newest[0]}.{newest[1]}"
+    assert finding.remedy.startswith("/env/bin/python -m pip install --upgrade autogpu; ")
 
 
 def test_a_command_of_the_host_points_to_the_python_of_the_shell(healthy):

@@ -1,4 +1,4 @@
-"""What programs do with TensorFlow's import, and what must come of it (facts of 3.7 to 3.13).
+"""What programs do with TensorFlow's import, and what must come of it (facts of 3.7 to 3.15).
 
 How they come to it, ask about it, repeat it, fail in it, and look at what they got; and other finders and loaders in
 their import system, beside the hook's.
@@ -144,6 +144,13 @@ CASES = [
     Case("dev-mode-warnings-are-errors", "import tensorflow", options=("-X", "dev", "-W", "error")),
     Case("frozen-modules-off", "import tensorflow", options=("-X", "frozen_modules=off"), since=(3, 11)),
     Case("safe-path", "import tensorflow", options=("-P",), since=(3, 11)),
+    Case(
+        "lazy-imports-everywhere",
+        "import tensorflow; from events import log; log('line'); assert tensorflow.configured",
+        "line before body after",
+        options=("-X", "lazy_imports=all"),
+        since=(3, 15),
+    ),
     Case("no-site", "import sys; assert '_autogpu_hook' not in sys.modules", "", options=("-S",)),
     Case("find-spec-of-a-submodule-imports-the-parent", "import importlib.util as u; u.find_spec('tensorflow.python')"),
     Case("other-names", "import json; import importlib.util as u; assert u.find_spec('tensorflow_text') is None", ""),

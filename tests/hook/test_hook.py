@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.conftest import each_python
 from tests.hook import throwaway
 from tests.hook.cases import ALL, CASES
 from tests.hook.throwaway import TEMPLATES, Ran
+from tests.support import environments
 from tests.support.environments import interpreter
 
 HOOK = TEMPLATES / "_autogpu_hook.py"
@@ -34,6 +36,19 @@ def own_place(place):
     throwaway.write(place.site_packages, throwaway.PACKAGES)
     for cache in place.site_packages.rglob("__pycache__"):
         shutil.rmtree(str(cache))
+
+
+@contextmanager
+def without_hook(place):
+    """Take the hook's ``.pth`` away from an environment for a while, and leave another one that does nothing."""
+    pth = place.site_packages / "autogpu.pth"
+    switch = pth.read_text()
+    # Python 3.13 imports a codec if any .pth has a line in it.
+    pth.write_text("# idle\n")
+    try:
+        yield
+    finally:
+        pth.write_text(switch)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -106,7 +121,8 @@ def test_traceback_is_the_same_as_without_the_hook(place, tmp_path, failure):
     script.write_text("import keras")
     environ = {"FAIL_BODY": failure, "PYTHONPATH": str(place.site_packages)}
     with_hook = place.run(script, tmp_path, environ=environ)
-    without = place.run(script, tmp_path, options=["-S"], environ=environ)  # no .pth is read
+    with without_hook(place):
+        without = place.run(script, tmp_path, environ=environ)
     assert (with_hook.returncode, with_hook.stderr.count("Traceback")) == (1, 1)
     # Both runs append to the same file of events.
     assert (with_hook.steps, without.steps) == ("before body", "before body body")
@@ -177,16 +193,8 @@ def test_removed_autogpu_is_silent(own_place, tmp_path, leftover):
 def test_bare_start_loads_the_hook_and_nothing_else(place, tmp_path):
     code = "import sys; print(*sorted(sys.modules))"
     with_hook = set(place.run(code, tmp_path).stdout.split())
-    pth = place.site_packages / "autogpu.pth"
-    aside = pth.with_suffix(".aside")
-    pth.rename(aside)
-    try:
-        # 3.13 imports a codec as soon as there is any .pth with something in it.
-        (place.site_packages / "idle.pth").write_text("# idle\n")
+    with without_hook(place):
         without = set(place.run(code, tmp_path).stdout.split())
-    finally:
-        (place.site_packages / "idle.pth").unlink()
-        aside.rename(pth)
     assert with_hook - without == {"_autogpu_hook"}
 
 
@@ -229,6 +237,18 @@ def test_start_up_files_are_ascii_with_marker_and_one_import():
     assert lines == ["import _autogpu_hook"]
     # Python 3.15 resolves the last line of a .start file as module:function.
     assert texts["autogpu.start"].splitlines()[-1] == "_autogpu_hook:install"
+
+
+@pytest.mark.parametrize("starters", [("autogpu.start",), ("autogpu.start", "autogpu.pth")], ids=" and ".join)
+def test_start_file_loads_the_hook_once(tmp_path, starters):
+    newest = environments.SUPPORTED[-1]
+    if interpreter(newest) is None:
+        pytest.skip(f"no Python {newest} on this machine")
+    version = tuple(map(int, newest.split(".")))
+    place = throwaway.make(interpreter(newest), version, tmp_path / "venv", starters)
+    code = "import sys; print(*[f.__name__ for f in sys.meta_path if f.__name__ == '_autogpu_hook']); import tensorflow"
+    ran = place.run(code, tmp_path, options=("-X", "dev", "-W", "error"))
+    assert (ran.returncode, ran.stdout, ran.steps, ran.stderr) == (0, "_autogpu_hook\n", ALL, "")
 
 
 def test_python_2_runs_the_hidden_sitecustomize_without_the_hook(tmp_path):

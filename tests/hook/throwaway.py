@@ -129,12 +129,12 @@ class Throwaway:
         return Ran(done.returncode, done.stdout, done.stderr, lines)
 
 
-def make(base, version, folder):
+def make(base, version, folder, starters=("autogpu.pth",)):
     command = [str(base), "-m", "venv", "--without-pip", str(folder)]
     subprocess.run(command, check=True, timeout=TIMEOUT_S, capture_output=True)
     site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
     write(site_packages, PACKAGES)
-    for name in ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth"):
+    for name in ("_autogpu_hook.py", "_autogpu_steps.py", *starters):
         (site_packages / name).write_bytes(template_file(TEMPLATES, name).read_bytes())
     return Throwaway(folder / "bin" / "python", version, site_packages)
 

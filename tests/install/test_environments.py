@@ -150,6 +150,17 @@ def test_every_method_works_and_is_undone_also_by_pip(env):
     assert tree(env.site_packages).keys() - {"__pycache__"} == before.keys() - {"__pycache__"}
 
 
+def test_uv_run_with_a_package_on_top_loads_the_hook(env):
+    env.autogpu("install")
+    uv_run = [uv.find_uv_bin(), "run", "--quiet", "--no-project", "--active", "--with", "six"]
+    environ = {**environments.ENVIRON, "VIRTUAL_ENV": str(env.python.parent.parent)}
+    started = ended([*uv_run, "python", "-c", f"{LOOK}; print(sys.prefix)"], **environ)
+    hook, prefix = started.stdout.splitlines()
+    assert hook == f"['{env.site_packages / '_autogpu_hook.py'}'] []"
+    assert prefix != str(env.python.parent.parent)
+    env.autogpu("uninstall")
+
+
 @pytest.mark.parametrize("env", [DEBIANS], indirect=True)
 def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env):
     before = tree(env.site_packages)
