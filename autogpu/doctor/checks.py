@@ -237,7 +237,8 @@ def check_python(facts: Facts) -> Finding:
         oldest = _numbered(_OLDEST)
         return failed(f"{facts.executable} is older than {oldest}", f"make the environment with {oldest} or newer")
     if facts.version > NEWEST_TESTED:
-        what = f"{facts.executable} is {_numbered(facts.version)}; this autogpu was tested up to {_numbered(NEWEST_TESTED)}"
+        version, newest = _numbered(facts.version), _numbered(NEWEST_TESTED)
+        what = f"{facts.executable} is {version}; this autogpu was not tested with it, only up to {newest}"
         remedy = f"{facts.pip('install --upgrade autogpu')}; if a script behaves differently with AUTOGPU=0, report it"
         return Finding(State.WARNING, what, remedy)
     return passed(f"{facts.executable} is {_numbered(facts.version)}, with which autogpu is tested")

@@ -12,7 +12,7 @@ import pytest
 from tests.frameworks import readers
 from tests.gpusim import Gpu
 from tests.support import framework_environments
-from tests.support.framework_environments import TORCHES, each_older
+from tests.support.framework_environments import TORCHES, each_other
 from tests.support.framework_machines import FOUR, Installed
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
@@ -206,7 +206,7 @@ show()
         pytest.param({"AUTOGPU_EXCLUDE": "3"}, ([2, 1, 0], [2], [2, 1, 0], [1, 2, 0]), id="excluded"),
     ],
 )
-@pytest.mark.parametrize("release", [pytest.param(TORCHES[0], id=TORCHES[0].version), *each_older(TORCHES)])
+@pytest.mark.parametrize("release", [pytest.param(TORCHES[0], id=str(TORCHES[0])), *each_other(TORCHES)])
 def test_pytorch_finds_its_gpus_in_nvml_as_cuda_counts_them(release, environ, lists, machine_of, importers):
     python = framework_environments.with_autogpu(framework_environments.torch(release))
     ran = machine_of(Installed(python, importers["torch"]), *FOUR).run(ORDINALS, **environ)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.framework_environments import JAXES, each_older, jax, with_autogpu
+from tests.support.framework_environments import JAXES, each_other, jax, with_autogpu
 from tests.support.framework_machines import FOUR, GIB, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("jax-numbered")]
@@ -29,7 +29,7 @@ LITERAL = "import jax\nprint(jax.device_put(1.0, jax.devices()[2]).devices())\n"
 NUMBERED = "import jax\ngpu = 2\nprint(jax.device_put(1.0, jax.devices()[gpu]).devices(), len(jax.devices()))\n"
 
 # Of each release, as every test of the number needs what is hooked in JAX.
-RELEASES = [pytest.param(JAXES[0], id=JAXES[0].version), *each_older(JAXES)]
+RELEASES = [pytest.param(JAXES[0], id=str(JAXES[0])), *each_other(JAXES)]
 
 
 @pytest.fixture

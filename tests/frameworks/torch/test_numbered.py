@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
+from tests.support.framework_environments import TORCHES, each_other, torch, with_autogpu
 from tests.support.framework_machines import BUSY, FOUR, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
@@ -57,7 +57,7 @@ def test_nor_is_one_that_comes_later(script, numbers, named, machine_of):
     assert f"the idlest of 4{', as the script' if named[0] else ';'}" in jobs[0].heard("GPU 3")
 
 
-@pytest.mark.parametrize("release", [TORCHES[0], *each_older(TORCHES)])
+@pytest.mark.parametrize("release", [TORCHES[0], *each_other(TORCHES)])
 def test_a_limit_holds_there_and_leaves_the_current_gpu_alone(release, importers, machine_of):
     script = """
 import sys, torch

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.gpusim import Gpu
-from tests.support.framework_environments import TORCHES, each_older, torch, with_autogpu
+from tests.support.framework_environments import TORCHES, each_other, torch, with_autogpu
 from tests.support.framework_machines import BUSY, FOUR, GIB, IDLE, Installed, all_at_once
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-spawn")]
@@ -75,7 +75,7 @@ def test_two_jobs_at_once_whose_workers_take_the_gpus_have_four(scripts, machine
     assert_they_have_a_gpu_each(machine_of("torch", *IDLE), *scripts)
 
 
-@pytest.mark.parametrize("version", each_older(TORCHES))
+@pytest.mark.parametrize("version", each_other(TORCHES))
 def test_so_with_older_versions(version, machine_of):
     machine = machine_of(Installed(with_autogpu(torch(version))), *IDLE)
     assert_they_have_a_gpu_each(machine, two(main=ASKS), two())
