@@ -36,11 +36,20 @@ PTH = "autogpu.pth"
 START = "autogpu.start"
 SITECUSTOMIZE = "sitecustomize.py"
 
-# The name of the hook's file and the files that make Python load it, keyed by method. The latter are written last.
-METHODS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    # Python 3.15 and later take the .start and ignore the .pth, earlier ones know only that.
-    "pth": (HOOK, (START, PTH)),
-    "sitecustomize": (SITECUSTOMIZE, (SITECUSTOMIZE,)),
+
+def path_starter(version: tuple[int, ...]) -> str:
+    """Return the name of the file in site-packages by which a Python of this version loads the hook.
+
+    Python 3.18 and later ignore the ``import`` lines of a ``.pth`` (PEP 829). Python 3.15 to 3.17 read both files, but
+    import ``pkgutil`` for a ``.start``, which makes a bare start 1.7 times as long (``benchmarks/startup.py``).
+    """
+    return START if version >= (3, 18) else PTH
+
+
+# The name of the hook's file and of the file that makes Python load it, keyed by method. The latter is written last.
+METHODS: Mapping[str, tuple[str, str]] = {
+    "pth": (HOOK, path_starter(sys.version_info[:2])),
+    "sitecustomize": (SITECUSTOMIZE, SITECUSTOMIZE),
 }
 
 NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -206,11 +215,10 @@ def template_file(templates: Path, name: str) -> Path:
 def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
     """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
     templates = template_folder()
-    hook, starters = METHODS[method]
-    files = {name: template_file(templates, name).read_bytes() for name in (STEPS, hook, *starters)}
-    inert = {folder / name: content for name, content in files.items() if name not in starters}
-    switches = {folder / name: files[name] for name in starters}
-    return {**inert, **_distribution(folder, {**inert, **switches}), **switches}
+    hook, starter = METHODS[method]
+    files = {folder / name: template_file(templates, name).read_bytes() for name in (STEPS, hook, starter)}
+    switch = {folder / starter: files.pop(folder / starter)}
+    return {**files, **_distribution(folder, {**files, **switch}), **switch}
 
 
 def _files_of_ours(folder: Path) -> tuple[Path, ...]:

@@ -62,8 +62,8 @@ Examples:
     type=click.Choice(("auto", *METHODS)),
     default="auto",
     show_default=True,
-    help="What loads the hook: a .pth file with a .start file beside it (for Python 3.15 and later), or a "
-    "sitecustomize.py that also runs the one it hides. auto takes what this Python reads.",
+    help="What loads the hook: a .pth file (from Python 3.18 on a .start file), or a sitecustomize.py that also runs "
+    "the one it hides. auto takes what this Python reads.",
 )
 @TARGET
 @PYTHON

@@ -168,7 +168,10 @@ def is_only_roots(path: Path, root: Path) -> bool:
 
 def _is_changeable(part: Path, root: Path) -> bool:
     owner = root.stat()
-    status = part.stat()
+    try:
+        status = part.stat()
+    except FileNotFoundError:  # a link leads to it; who can change the folders above it could make it
+        return False
     if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH:
         return True
     # If a file has an access control list, the group bits of its mode are the mask of the list. So a user in the list

@@ -91,6 +91,18 @@ def test_link_without_a_target_is_left_out(root, target):
     assert [line for line in left_out if "can't be looked at" not in line] == []
 
 
+@pytest.mark.parametrize("spoil", [None, *SPOIL])
+def test_link_to_a_missing_file_counts_by_who_can_make_the_file(root, spoil):
+    """Debian's standard library has a link to /etc/python3.11/sitecustomize.py, which an administrator may remove."""
+    (root / "etc").mkdir(mode=0o755)
+    (root / LIBRARY / "sitecustomize.py").symlink_to(root / "etc/python/sitecustomize.py")
+    if spoil:
+        SPOIL[spoil](root / "etc")
+    found, left_out = pythons.find_pythons(root)
+    line = f"{root}/opt/lab/bin/python3 is left out: users other than root can change {root}/etc"
+    assert (len(found), left_out) == ((0, [line]) if spoil else (1, []))
+
+
 def test_escape_sequence_in_a_path_is_not_printed(root):
     hostile = root / "opt/a\x1b]0;owned\x07\nwrote all/bin"
     hostile.mkdir(parents=True)

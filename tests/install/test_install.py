@@ -57,12 +57,24 @@ def start(code, *pythonpath):
 def test_plan_ends_with_what_switches_on():
     folder = Path("/env")
     info = folder / f"autogpu_autoload-{autogpu.__version__}.dist-info"
-    steps, hook, *switches = (
-        folder / name for name in ("_autogpu_steps.py", "_autogpu_hook.py", "autogpu.start", "autogpu.pth")
-    )
+    steps, hook, switch = (folder / name for name in ("_autogpu_steps.py", "_autogpu_hook.py", "autogpu.pth"))
     listed = [info / name for name in ("INSTALLER", "METADATA", "WHEEL", "RECORD")]
-    assert list(installing.plan_install(folder, "pth")) == [steps, hook, *listed, *switches]
+    assert list(installing.plan_install(folder, "pth")) == [steps, hook, *listed, switch]
     assert list(installing.plan_install(folder, "sitecustomize")) == [steps, *listed, folder / "sitecustomize.py"]
+
+
+@pytest.mark.parametrize(
+    ("version", "starter"), [((3, 7), "autogpu.pth"), ((3, 17), "autogpu.pth"), ((3, 18), "autogpu.start")], ids=str
+)
+def test_start_file_is_written_if_python_ignores_the_pth(version, starter):
+    assert installing.path_starter(version) == starter
+
+
+def test_start_file_of_an_earlier_install_is_removed(folder):
+    start_file = folder / installing.START
+    start_file.write_bytes(installing.template_file(installing.template_folder(), installing.START).read_bytes())
+    installing.install(folder)
+    assert not start_file.exists()
 
 
 def test_record_holds_the_hash_of_every_file(folder):

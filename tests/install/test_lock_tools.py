@@ -12,7 +12,7 @@ from tests.support import environments
 
 pytestmark = pytest.mark.thorough
 
-OURS = ("_autogpu_hook", "_autogpu_steps", "autogpu.pth", "autogpu.start", "autogpu_autoload")
+OURS = ("_autogpu_hook", "_autogpu_steps", "autogpu.pth", "autogpu_autoload")
 UV = uv.find_uv_bin()
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

@@ -121,7 +121,7 @@ def test_the_wheel_of_the_start_up_files_has_what_install_writes():
     with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:
         contents = {name: opened.read(name) for name in opened.namelist()}
     info = f"autogpu_autoload-{autogpu.__version__}.dist-info"
-    files = ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth", "autogpu.start")
+    files = ("_autogpu_hook.py", "_autogpu_steps.py", "autogpu.pth")
     assert set(contents) == {*files, *(f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD"))}
     assert {name: contents[name] for name in files} == {name: installed[name] for name in files}
     metadata = email.message_from_bytes(contents[f"{info}/METADATA"])
