@@ -98,7 +98,7 @@ def _others(device: Device, claims: Sequence[Claim], *, is_certain: bool) -> lis
 
 def _own_part(framework: Framework, usable_bytes: int) -> Cap:
     """Return the cap of a framework that has the GPU to itself: its own part of the memory, or all of it."""
-    if usable_bytes and framework.DEFAULT_SHARE < 1:
+    if usable_bytes and framework.default_share < 1:
         return Cap(usable_bytes, CapCause.DEFAULT, framework.NAME)
     return Cap(usable_bytes, CapCause.WHOLE)
 

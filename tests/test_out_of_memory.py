@@ -28,7 +28,7 @@ class Unsplit(FakeFramework):
 class TakesAll(FakeFramework):
     """As PyTorch, whose allocator grows until the driver refuses."""
 
-    DEFAULT_SHARE = 1.0
+    default_share = 1.0
 
 
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]

@@ -189,7 +189,7 @@ class HookedFramework(Framework):
             return None
         known = by_uuid(inventory.devices if inventory else ())
         devices = [known.get(uuid) for uuid in uuids]
-        usable = usable_bytes(devices, self.DEFAULT_SHARE)
+        usable = usable_bytes(devices, self.default_share)
         return [
             GpuListing(of_cuda, usable.get(ordinal, 0), (device.memory_total_bytes if device else None) or 0)
             for ordinal, (of_cuda, device) in enumerate(zip(attributes, devices))
@@ -224,7 +224,7 @@ class HookedFramework(Framework):
             logical_gpus=parts,
             moved=decision.numbering,
             ceilings=ceilings(decision, selection),
-            usable=usable_bytes(decision.visible, self.DEFAULT_SHARE),
+            usable=usable_bytes(decision.visible, self.default_share),
             totals={o: d.memory_total_bytes for o, d in enumerate(decision.visible) if d and d.memory_total_bytes},
         )
 
@@ -237,7 +237,7 @@ class HookedFramework(Framework):
                 devices = (allocation.readings.take() or NO_READING).devices
             measured = own_memory_bytes(devices, allocation.counted_uuids or (), os.getpid())
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
-        return caps(policy, decision, reserves, default_share=self.DEFAULT_SHARE, parts=parts)
+        return caps(policy, decision, reserves, default_share=self.default_share, parts=parts)
 
     # What the framework tells afterwards
 

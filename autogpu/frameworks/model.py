@@ -141,7 +141,7 @@ class Framework(ABC):
 
     Attributes:
         NAME: For messages.
-        DEFAULT_SHARE: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
+        default_share: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
         WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
             CUDA's start.
         TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
@@ -149,7 +149,7 @@ class Framework(ABC):
     """
 
     NAME: str
-    DEFAULT_SHARE = 1.0
+    default_share = 1.0
     WANTS_ORDER = False
     TAKES_FIRST_GPUS = False
     HAS_LOGICAL_GPUS = False

@@ -75,6 +75,9 @@ def test_it_gets_the_idlest_by_its_first_use_after_a_lazy_import(framework, mach
     ran = machine.run(HOLD[framework], launcher=all_lazy)
     if framework == "jax":
         assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
+        # Only the hook that makes the client is there. It can't keep JAX from the GPUs, and the line says so.
+        ran = machine.run(HOLD[framework], launcher=all_lazy, AUTOGPU_COUNT="0")
+        assert (ran.exit_status, "taken as without autogpu: select.count is 0" in ran.stderr) == (0, True)
     else:
         # PyTorch 2.15 can't be imported with this option, because its modules import each other.
         without = machine.run(HOLD[framework], launcher=all_lazy, AUTOGPU="0")

@@ -138,7 +138,7 @@ class FakeFramework(HookedFramework):
 
     NAME = "Fakeflow"
     peak = 0
-    DEFAULT_SHARE = 0.9
+    default_share = 0.9
     HAS_LOGICAL_GPUS = True
 
     def __init__(self, cuda, hooks=Hooks("1.0", ("take",))):  # noqa: B008  (a value)

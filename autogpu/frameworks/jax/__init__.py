@@ -16,8 +16,9 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from autogpu.devices import probe
 from autogpu.errors import ignoring, raise_if_from_script
-from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, part_of, put_back
+from autogpu.frameworks.base import HookedFramework, hooked, is_hooked, put_back
 from autogpu.frameworks.calls import calls
+from autogpu.frameworks.jax import memory
 from autogpu.frameworks.jax.number import number_of_process, places_of, shown_ordinals
 from autogpu.frameworks.model import Assignment, DeviceRequest, Hooks, OutOfMemory, Usage
 from autogpu.frozen import replace
@@ -40,14 +41,7 @@ _ALIASES = (_PLATFORM, "gpu")
 # The names, in several JAX versions, of the function that returns the default device.
 _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 
-# Variables for the fraction of memory, newer name first. JAX raises if both are set, so autogpu writes neither.
-_FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
-
-# These allocators ignore the fraction. The default allocator ignores it if the variable is "1" or "true".
-_UNLIMITED = ("platform", "cuda_async", "address")
-_UNIFIED_MEMORY = "TF_FORCE_UNIFIED_MEMORY"
-
+_NO_OPTIONS: Mapping[str, Any] = {}
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
 # Modules that the first use needs. They are imported together with JAX; other frameworks need them at their import.
@@ -61,10 +55,11 @@ class JAX(HookedFramework):
     """The backends of one process, as JAX starts them."""
 
     NAME = "JAX"
-    DEFAULT_SHARE = 0.75  # XLA_CLIENT_MEM_FRACTION where it is not set
+    default_share = memory.DEFAULT_SHARE
     WANTS_ORDER = True  # JAX names its devices by their ordinals, and checkpoints contain these names
 
     _bridge: Any = None  # jax._src.xla_bridge
+    _memory = memory.Settings(by_script=0.0, by_flag=False, default_share=memory.DEFAULT_SHARE)
     _has_prepared = False
     _number: int | None = None  # the script's GPU number; None before the search for it
     _shown_count = 0  # how many GPUs the client was given
@@ -76,6 +71,7 @@ class JAX(HookedFramework):
         client: Any = sys.modules.get(_CLIENT)
         if not callable(getattr(client, _MAKE_CLIENT, None)):
             return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
+        # Not there yet with `-X lazy_imports=all`. If it were imported here, JAX would fail at its first operation.
         bridge: Any = sys.modules.get(_BRIDGE)
         if all(hasattr(bridge, name) for name in _BACKENDS):
             return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
@@ -163,7 +159,7 @@ class JAX(HookedFramework):
         if self._number is None:
             self._number = 0 if visible else self._find_number()
         places = places_of(self._number, self.allocation.policy.count, self.gpu_count or 0)
-        self.prepare(replace(_request(visible, 0), places=places))
+        self.prepare(replace(self._request(visible, 0), places=places))
 
     def _find_number(self) -> int:
         is_rank = self.allocation.is_rank
@@ -195,7 +191,7 @@ class JAX(HookedFramework):
         count = self.gpu_count
         # In older JAX versions CUDA has not started yet, and without it the number of GPUs can be unknown.
         is_known = count or self.listing() == ()
-        is_none = is_known and self.assign(_request(self._flag(), count or 0)).ordinals == ()
+        is_none = is_known and self.assign(self._request(self._flag(), count or 0)).ordinals == ()
         if is_none:
             self._leave_out_gpus()
         if (is_none and not self._names_gpus) or count == 0:
@@ -208,7 +204,7 @@ class JAX(HookedFramework):
             count = self.gpu_count
             if count:
                 own = dict(options or {})
-                request = _request(own.get("visible_devices", ()), count, own.get("memory_fraction"))
+                request = self._request(own.get("visible_devices", ()), count, own)
                 assignment = self.assign(request)
                 if assignment.ordinals == ():
                     # The script allows no other platform, so JAX uses the GPUs that it sees, against the policy.
@@ -238,24 +234,35 @@ class JAX(HookedFramework):
         limits = self._limit(options, assignment, ordinals)
         decision = self.allocation.decision
         labels = [device.label for device in decision.at(others)] if decision else []
-        self.on_usage(Usage(ordinals, _memory(options, limits) + framework_messages.contexts_beside(self.NAME, labels)))
+        words = _memory_in_words(options, limits, self._memory.by_script)
+        self.on_usage(Usage(ordinals, words + framework_messages.contexts_beside(self.NAME, labels)))
         return options
 
-    @staticmethod
-    def _limit(options: dict[str, Any], assignment: Assignment, ordinals: Sequence[int]) -> Sequence[tuple[float, ...]]:
+    def _limit(
+        self, options: dict[str, Any], assignment: Assignment, ordinals: Sequence[int]
+    ) -> Sequence[tuple[float, ...]]:
         """Write the memory limit into the client's options, as a fraction; return it in MiB for each GPU.
 
         Return nothing if there is no limit, or if the script has set a fraction itself.
         """
-        by_script = float(options.get("memory_fraction", 0))
+        by_script = self._memory.by_script
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]
         # JAX accepts one fraction for all GPUs. The smallest keeps every GPU within its limit.
         least = min((part for part in parts if part is not None), default=0.0)
-        if not least:
+        if not least or self._memory.by_flag:
             return []
-        options["memory_fraction"] = min(least, by_script or 1.0)
+        memory.limit(options, min(least, by_script or 1.0))
         totals = [] if by_script else [assignment.totals.get(ordinal) for ordinal in ordinals]
         return [(total * least / MIB,) if total else () for total in totals]
+
+    def _request(
+        self, visible: Iterable[int], gpu_count: int, options: Mapping[str, Any] = _NO_OPTIONS
+    ) -> DeviceRequest:
+        """Return the settings of the script, and keep those about memory."""
+        own_options = getattr(sys.modules["jax"].config, "jax_pjrt_client_create_options", "")
+        self._memory = memory.read(options, os.environ, own_options, grows=self.allocation.policy.growth)
+        self.default_share = self._memory.default_share
+        return DeviceRequest(gpu_count, tuple(visible) or None, fraction=self._memory.by_script)
 
     def on_uncaught(self, error: BaseException) -> None:
         """Report an out-of-memory error, or an index that is larger than the number of devices that JAX has."""
@@ -317,23 +324,9 @@ def _counted(name: str) -> int:
     return max([(device.memory_stats() or {}).get(name, 0) for device in devices], default=0)
 
 
-def _request(visible: Iterable[int], gpu_count: int, fraction: Any = None) -> DeviceRequest:
-    """Return the settings of the script; the fraction may come from an environment variable."""
-    set_fraction = fraction or next(filter(None, map(os.environ.get, _FRACTIONS)), "0")
-    return DeviceRequest(gpu_count, tuple(visible) or None, fraction=part_of(set_fraction))
-
-
-def _memory(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]]) -> str:
-    """Describe how JAX allocates memory. Without limits of the policy, the fraction is the script's."""
-    fraction = float(options.get("memory_fraction", 0))
-    memory = memory_in_words(limits_mib, 0.0 if limits_mib else fraction, grows=not options.get("preallocate", True))
-    return memory + (not_enforced(_setting_without_limit(options, os.environ)) if fraction else "")
-
-
-def _setting_without_limit(options: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return the setting with which JAX ignores a limit, such as ``NAME=value``; ``""`` if there is none."""
-    allocator = str(options.get("allocator", environ.get(_ALLOCATOR, ""))).lower()
-    if allocator in _UNLIMITED:
-        return f"{_ALLOCATOR}={allocator}"
-    unified = environ.get(_UNIFIED_MEMORY, "")
-    return f"{_UNIFIED_MEMORY}={unified}" if unified.lower() in ("1", "true") else ""
+def _memory_in_words(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]], by_script: float) -> str:
+    """Describe how JAX allocates memory, and name the setting with which it ignores a limit."""
+    part = min(by_script, memory.most(options.get(memory.FRACTION, by_script)))
+    words = memory_in_words(limits_mib, 0.0 if limits_mib else part, grows=not options.get("preallocate", True))
+    is_limited = bool(limits_mib or part)
+    return words + (not_enforced(memory.setting_without_limit(options, os.environ)) if is_limited else "")

@@ -35,7 +35,7 @@ class TensorFlow(HookedFramework):
     """It chooses its GPUs by a ConfigProto, whose hooks are in :mod:`~autogpu.frameworks.tensorflow.entry_points`."""
 
     NAME = "TensorFlow"
-    DEFAULT_SHARE = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
+    default_share = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
     HAS_LOGICAL_GPUS = True
 
     @staticmethod

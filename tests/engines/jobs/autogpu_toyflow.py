@@ -11,7 +11,7 @@ from autogpu.frameworks.model import DeviceRequest, Hooks, OutOfMemory, Usage
 
 class Toyflow(HookedFramework):
     NAME = "Toyflow"
-    DEFAULT_SHARE = 0.94
+    default_share = 0.94
 
     @staticmethod
     def find_hooks() -> Hooks:
