@@ -1,0 +1,260 @@
+"""Two implementations of docs/lease-protocol.md in one folder: autogpu, and ``another_holder.c``."""
+
+import fcntl
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from autogpu.lease import Demand, Terms, folder as folders, model, snapshot
+from tests.gpusim import Gpu, Server
+from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, lease_text, needs_root, until, waiters
+from tests.lease.test_record import GOOD, TICKET
+
+AUTOGPU = [sys.executable, "-m", "autogpu"]
+PAGE = Path(__file__).parents[2].joinpath("docs", "lease-protocol.md").read_text(encoding="utf-8")
+TRY_AGAIN = 75
+# Tells that it runs, and ends when its input does.
+COMMAND = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec cat")
+
+
+@pytest.fixture(scope="session")
+def program():
+    """``another_holder.c``, compiled where every user can run it."""
+    with tempfile.TemporaryDirectory(prefix="autogpu-test-") as made:
+        Path(made).chmod(0o755)
+        built = Path(made) / "another_holder"
+        flags = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", str(built))
+        source = str(Path(__file__).with_name("another_holder.c"))
+        subprocess.run([*shlex.split(os.environ.get("CC", "cc")), *flags, source], timeout=TIMEOUT_S, check=True)
+        yield str(built)
+
+
+class Job:
+    """A command that holds a GPU until :meth:`kill`."""
+
+    def __init__(self, process):
+        self.process = process
+        self.pid = process.pid
+
+    def line(self):
+        """Its first line: the GPU that it holds; ``""`` if it ends without one."""
+        assert select.select([self.process.stdout], [], [], TIMEOUT_S)[0], "it says nothing"
+        return self.process.stdout.readline().decode().strip()
+
+    def end(self):
+        """Its exit status."""
+        return self.process.wait(TIMEOUT_S)
+
+    def kill(self):
+        """Kill it with SIGKILL, and all that it has started, which would keep its lease."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT_S)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def jobs():
+    started = []
+
+    def start(command, environ, **options):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started.append(Job(subprocess.Popen(command, env=environ, start_new_session=True, **pipes, **options)))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.kill()
+
+
+@pytest.fixture
+def another(jobs, program, path):
+    """Start a job of the other implementation, which wants one of some GPUs."""
+
+    def another(*uuids, command=COMMAND, **options):
+        return jobs([program, "24", ",".join(uuids), *command], {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}, **options)
+
+    return another
+
+
+@pytest.fixture
+def write(path):
+    """Write a file into the folder and own it, or not."""
+    descriptors = []
+
+    def write(name, content, *, is_owned=True, from_ms=0):
+        descriptors.append(os.open(str(path / name), os.O_RDWR | os.O_CREAT, 0o644))
+        if is_owned:
+            f_ofd_setlk, to_the_end = 37, 0
+            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, from_ms, to_the_end, 0)
+            fcntl.fcntl(descriptors[-1], f_ofd_setlk, lock)
+        text = json.dumps(content, separators=(",", ":")).encode() if isinstance(content, dict) else content
+        os.write(descriptors[-1], text)
+
+    yield write
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def server(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(path))
+    (tmp_path / "server").mkdir()
+    with Server([Gpu(), Gpu()], folder=tmp_path / "server") as running:
+        yield running
+
+
+def picked(server, *options):
+    done = server.run([*AUTOGPU, "pick", "--busy", "error", "--format", "index", *options])
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.slow
+def test_autogpu_leaves_alone_what_another_implementation_holds_until_it_is_killed(server, another):
+    uuid = server.gpus[1].uuid
+    assert picked(server) == "1"
+    user = ALICE if os.geteuid() == 0 else None
+    # By its number: no test machine has such a user.
+    job = another(uuid, command=("/bin/sh", *COMMAND[1:]), **({"user": user} if user else {}))
+    assert job.line() == uuid
+    assert picked(server) == "0"
+    assert "claimed by sh (pid " in picked(server, "--devices", "1")
+    (shown,) = json.loads(server.run([*AUTOGPU, "status", "--json"]).stdout)["gpus"][1]["jobs"]
+    assert (shown["uid"], shown["pid"], shown["script"]) == (user or os.geteuid(), job.pid, "sh")
+    assert shown["user"] == (f"uid {user}" if user else shown["user"])
+    job.kill()
+    assert picked(server) == "1"
+
+
+@pytest.mark.slow
+def test_another_implementation_leaves_alone_what_autogpu_holds_until_it_is_killed(server, another, jobs):
+    zero, one = (gpu.uuid for gpu in server.gpus)
+    held = jobs([*AUTOGPU, "run", "--hold", "--devices", "1", "--", *COMMAND], server.environ_of_child())
+    assert held.line() == "1"
+    assert another(one).end() == TRY_AGAIN
+    assert another(one, zero).line() == zero
+    held.kill()
+    assert another(one).line() == one
+
+
+def test_two_that_come_in_the_same_moment_never_get_the_same_gpu(another, start, path, folder):
+    for _ in range(10):
+        worker = start()
+        mutex = os.open(str(path), os.O_RDONLY)
+        fcntl.flock(mutex, fcntl.LOCK_EX)
+        job = another("GPU-0")
+        worker.tell("acquire", free=["GPU-0"])
+        until(lambda job=job: is_asleep(job.pid))  # it waits for the mutex
+        os.close(mutex)
+        has_it = [worker.hear()["claims"] is not None, job.line() == "GPU-0"]
+        assert (sorted(has_it), len(holders(folder))) == ([False, True], 1)
+        job.kill()
+        worker.kill()
+
+
+def is_asleep(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_another_implementation_chooses_after_who_has_the_mutex(another, start):
+    worker = start()
+    worker.tell("acquire", free=["GPU-0"], stops=True)
+    assert worker.hear() == {"event": "choosing"}
+    job = another("GPU-0", "GPU-1")
+    until(lambda: is_asleep(job.pid))
+    worker.tell("go on")
+    assert worker.hear()["claims"] == {"GPU-0": 1}
+    assert job.line() == "GPU-1"
+
+
+def test_another_implementation_gives_way_to_the_queue_but_not_to_the_silent(another, start, write, folder):
+    now_ms = int(time.time() * 1000)
+    write("wait.1.1.0000000a", {**TICKET, "uuids": ["GPU-0"]}, from_ms=now_ms - 60_000)
+    write("wait.1.1.0000000b", {**TICKET, "uuids": ["GPU-1"]}, from_ms=now_ms)
+    assert [waiter.is_unresponsive for waiter in waiters(folder)] == [True, False]
+    assert another("GPU-1").end() == TRY_AGAIN
+    assert another("GPU-0").line() == "GPU-0"
+    write("wait.1.1.0000000c", {**TICKET, "uuids": []}, from_ms=now_ms)
+    assert another("GPU-2").end() == TRY_AGAIN
+
+
+# By file: what is in it, whether a process owns it, and whether it holds GPU-a.
+FILES = {
+    "version-1": (GOOD, True, True),
+    "later-version-with-unknown-fields": ({**GOOD, "v": 7, "topology": {"links": [[1], [2]]}}, True, True),
+    "best-effort": ({**GOOD, "gpus": {"GPU-a": 0}}, True, True),
+    "owner-has-ended": (GOOD, False, False),
+    "other-gpu": ({**GOOD, "gpus": {"GPU-ab": 8}, "script": '"GPU-a":'}, True, False),
+    "empty": (b"", True, False),
+    "binary": (b"\0\xff" * 100, True, False),
+    "torn": (b'{"v":1,"pid":4711,"gpus":{"GPU', True, False),
+    "longer-than-64-KiB": ({**GOOD, "padding": "x" * 70_000}, True, False),
+}
+
+
+@pytest.mark.parametrize(("content", "is_owned", "is_held"), FILES.values(), ids=list(FILES))
+def test_both_implementations_read_a_file_alike(another, write, folder, content, is_owned, is_held):
+    write("job.1.1.0000000a", content, is_owned=is_owned)
+    assert any("GPU-a" in holder.claims for holder in holders(folder)) == is_held
+    assert (another("GPU-a").line() == "") == is_held
+
+
+def test_files_that_others_plant_break_neither_implementation(another, write, path, folder):
+    write("job.1.1.0000000a", b"[" * 60_000)
+    (path / "job.1.1.0000000b").symlink_to("/dev/zero")
+    os.mkfifo(path / "job.1.1.0000000c")
+    (path / "job.1.1.0000000d").mkdir()
+    (path / "wait.1.1.0000000e").symlink_to("job.1.1.0000000a")
+    write("job.not-a-name", GOOD)
+    assert another("GPU-0").line() == "GPU-0"
+    assert {"GPU-0": 24} in [holder.claims for holder in holders(folder)]
+
+
+def test_a_dead_lease_is_removed_by_a_process_of_its_user(another, start, path):
+    job = another("GPU-0")
+    assert job.line() == "GPU-0"
+    job.kill()
+    assert len(list(path.iterdir())) == 1
+    assert start().ask("acquire", free=["GPU-1"])["claims"] == {"GPU-1": 1}
+    assert [json.loads(file.read_text())["gpus"] for file in path.iterdir()] == [{"GPU-1": 1}]
+
+
+@needs_root
+def test_a_lease_of_another_implementation_is_read_by_other_users(another, folder, start):
+    job = another("GPU-0", user=ALICE)
+    assert job.line() == "GPU-0"
+    (read,) = start("--uid", str(BOB)).ask("holders")["holders"]
+    (holder,) = snapshot(folder).holders
+    assert (read["uid"], read["claims"]) == (ALICE, {"GPU-0": 24})
+    # The process after exec: its start and its pid namespace are right.
+    assert (holder.uid, holder.pid_here) == (ALICE, job.pid)
+
+
+def rows(heading):
+    """The first column of the table under a heading of the page."""
+    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)`", part, re.MULTILINE))
+
+
+def test_the_page_names_every_field():
+    fields = {**model.identity("a"), "group": "g"}
+    cap = model.Cap(1, next(iter(model.CapCause)), "Ray")
+    lease = json.loads(model.encode_lease({**fields, "engine_job": "Slurm.1.0"}, Terms({"GPU-a": 1}, {"GPU-a": cap})))
+    ticket = json.loads(model.encode_ticket(fields, Demand()))
+    assert rows("The text of a lease") == lease.keys()
+    assert rows("The text of a ticket") == ticket.keys() - fields.keys()
+    assert f'{{"v":{model.VERSION},' in PAGE
+    assert str(folders.FALLBACK_FOLDER) in PAGE
+    assert lease_text({}).endswith(b"\n")
