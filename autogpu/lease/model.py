@@ -18,6 +18,7 @@ from autogpu.text import printable
 # A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
 SILENCE_S = 5.0
 
+# Of docs/lease-protocol.md. A later version only adds fields, which readers skip: old and new ones share a folder.
 VERSION = 1
 
 MAX_SCRIPT = 80

@@ -13,12 +13,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autogpu.lease import Demand, Terms, folder as folders, model, snapshot
+from autogpu.caps import Cap, CapCause
+from autogpu.lease import Demand, Terms, model, snapshot
+from autogpu.lease.folder import FALLBACK_FOLDER
 from tests.gpusim import Gpu, Server
-from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, lease_text, needs_root, until, waiters
+from tests.lease.conftest import ALICE, BOB, TIMEOUT_S, holders, needs_root, until, waiters
 from tests.lease.test_record import GOOD, TICKET
 
 AUTOGPU = [sys.executable, "-m", "autogpu"]
@@ -70,7 +73,7 @@ def jobs():
     started = []
 
     def start(command, environ, **options):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         started.append(Job(subprocess.Popen(command, env=environ, start_new_session=True, **pipes, **options)))
         return started[-1]
 
@@ -84,7 +87,8 @@ def another(jobs, program, path):
     """Start a job of the other implementation, which wants one of some GPUs."""
 
     def another(*uuids, command=COMMAND, **options):
-        return jobs([program, "24", ",".join(uuids), *command], {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}, **options)
+        environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
+        return jobs([program, "24", ",".join(uuids), *command], environ, **options)
 
     return another
 
@@ -250,11 +254,11 @@ def rows(heading):
 
 def test_the_page_names_every_field():
     fields = {**model.identity("a"), "group": "g"}
-    cap = model.Cap(1, next(iter(model.CapCause)), "Ray")
+    cap = Cap(1, CapCause.GRANT, "Ray")
     lease = json.loads(model.encode_lease({**fields, "engine_job": "Slurm.1.0"}, Terms({"GPU-a": 1}, {"GPU-a": cap})))
     ticket = json.loads(model.encode_ticket(fields, Demand()))
     assert rows("The text of a lease") == lease.keys()
     assert rows("The text of a ticket") == ticket.keys() - fields.keys()
     assert f'{{"v":{model.VERSION},' in PAGE
-    assert str(folders.FALLBACK_FOLDER) in PAGE
-    assert lease_text({}).endswith(b"\n")
+    assert str(FALLBACK_FOLDER) in PAGE
+    assert {cause.value for cause in CapCause} <= set(re.findall(r"`(\w+)`", PAGE))
