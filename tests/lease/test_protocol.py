@@ -142,6 +142,25 @@ def test_autogpu_leaves_alone_what_another_implementation_holds_until_it_is_kill
     assert picked(server) == "1"
 
 
+MEMBER = r"""
+cd "$AUTOGPU_LEASE_DIR"
+"$@"
+export AUTOGPU_LEASE="v1:$(echo job.*.$$.*):$$:$(cut -d" " -f22 /proc/$$/stat):=$CUDA_VISIBLE_DEVICES"
+"$@"
+"""
+
+
+@pytest.mark.slow
+def test_a_script_below_another_implementation_is_a_member_by_the_variable_of_the_page(server, program):
+    environ = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    pick = [*AUTOGPU, "pick", "--format", "index"]
+    done = server.run([program, "24", server.gpus[1].uuid, "sh", "-c", MEMBER, "sh", *pick], environ=environ)
+    alone, member = done.stderr.splitlines()
+    assert done.stdout == "1\n1\n"
+    assert "not reserved: " in alone
+    assert "reserved already: shared with its parent process, sh (pid " in member
+
+
 @pytest.mark.slow
 def test_another_implementation_leaves_alone_what_autogpu_holds_until_it_is_killed(server, another, jobs):
     zero, one = (gpu.uuid for gpu in server.gpus)
