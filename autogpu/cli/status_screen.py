@@ -20,17 +20,23 @@ from autogpu.cli.screen import BAD, GOOD, STANDS_OUT, folded
 from autogpu.frozen import Value, replace
 from autogpu.lease.folder import HOST_FOLDER
 from autogpu.reporting.gpus import gpu_names
-from autogpu.status.model import (
-    TAKEABLE,
-    Answer,
-    GpuStatus,
-    HostStatus,
-    JobStatus,
-    Preview,
-    UnmanagedProcess,
-    WaiterStatus,
+from autogpu.reporting.hosts import (
+    QUEUE_HEADING,
+    TERMS,
+    about_host,
+    bar_shares,
+    claim_problems,
+    driver_failure,
+    gib,
+    health_words,
+    lost_gpu,
+    occupants,
+    short_name,
+    state_words,
+    waiter_words,
 )
-from autogpu.text import GIB, counted, listed, printable, size, span
+from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview
+from autogpu.text import printable
 from autogpu.users import host_setup_command, sudo
 
 # What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
@@ -42,16 +48,9 @@ s            the next order of the GPUs: by number, memory, utilization
 h            this help, or back
 
 memory       used (full), and claimed beyond that (half full)
-claimed      promised to jobs of autogpu, in GiB
-utilization  share of the last seconds in which the GPU computed
-awaited      free, and a job in the queue goes first
-excluded     select.devices or select.exclude keeps scripts started here from it
-idle lease   held for half an hour or more, and nothing computes
-no claim     a process that autogpu does not manage
-best effort  a job that shares what others leave, and has no claim"""
+""" + "\n".join(f"{word:12} {meaning}" for word, meaning in TERMS.items())
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
-_WORDS = {"split": "MIG", "no_instance": "MIG, no instance"}
 
 # In fewer columns a row is folded.
 _LEAST_WIDTH = 52
@@ -108,7 +107,7 @@ def lines(host: HostStatus, view: View) -> Iterator[Text]:
     yield from _head_lines(host, view)
     yield from _gpu_lines(host, theirs, view)
     for lost in theirs.unreadable:
-        yield Text(f"GPU {lost.index}  not readable: {printable(lost.reason)}", style=BAD)
+        yield Text(f"GPU {lost.index}  {lost_gpu(lost)}", style=BAD)
     yield from _queue_lines(host, view.user)
     if view.user is not None:
         if not theirs.gpus and not theirs.queue:
@@ -153,51 +152,21 @@ def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
     about = (
         printable(view.remote or host.host, 64),
         time.strftime("%a %d %b %H:%M", time.localtime(host.time_s)) if host.time_s else "",
-        f"driver {printable(host.driver_version, 32)}" if host.driver_version else "",
-        _free_words(host) if host.gpus else "",
-        f"{counted(len(host.queue), 'job')} waiting" if host.queue else "",
+        *about_host(host),
     )
     if any(about):
         yield Text(", ".join(filter(None, about)), style="bold")
     if host.failure:
-        yield Text(printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine.")
-
-
-def _free_words(host: HostStatus) -> str:
-    """How many GPUs are free; inside of what an engine granted, of those."""
-    states = [gpu.state for gpu in host.gpus if gpu.uuid in host.granted or not host.engine]
-    usable = [state for state in states if state in TAKEABLE]
-    excluded = f", {states.count('excluded')} excluded" if "excluded" in states else ""
-    if not usable and not host.engine:
-        return f"no usable GPU{excluded}"
-    granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
-    awaited = f", {states.count('awaited')} awaited" if "awaited" in states else ""
-    return f"{states.count('free')} of {counted(len(usable), 'GPU')}{granted} free{awaited}{excluded}"
+        yield Text(driver_failure(host))
 
 
 def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
     queue = [(place, waiter) for place, waiter in enumerate(host.queue, start=1) if user in (None, waiter.user)]
     if queue:
         yield Text()
-        yield Text("Waiting for a GPU, in this order:", style="bold")
+        yield Text(QUEUE_HEADING, style="bold")
     for place, waiter in queue:
-        wanted = f"{counted(waiter.count, 'GPU')}, whole or shared"
-        if not waiter.joins:
-            wanted = counted(waiter.count, "whole GPU")
-        if waiter.bytes_per_gpu is not None:
-            wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
-        wanted += _only_words(waiter, host.gpus)
-        stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
-        who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
-        yield Text(f"  {place}. {who}: {wanted}{_lasting(waiter.waited_s)}{stopped}")
-
-
-def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
-    """The GPUs that a job waits for, unless any of them will do."""
-    served = [gpu.label for gpu in gpus if gpu.uuid in waiter.uuids]
-    if not waiter.uuids or len(served) == len(gpus):
-        return ""
-    return f", only {gpu_names(served)}" if served else ", only GPUs that are not shown here"
+        yield Text(f"  {place}. {waiter_words(waiter, host.gpus)}")
 
 
 def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
@@ -241,20 +210,10 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
 
 
 def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
+    for problem in claim_problems(host):
+        yield Text(problem, style=BAD)
     folder = host.lease_folder
-    unreadable = host.unreadable_leases
-    if folder and unreadable:
-        first = unreadable[0]
-        owner = f" of {printable(first.user)}" if first.user else ""
-        further = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
-        yield Text(
-            f"Claims that don't count, in files of {printable(folder.path)} that can't be read: "
-            f"{printable(first.name)}{owner} ({printable(first.reason)}){further}",
-            style=BAD,
-        )
-    if host.lease_folder_problem:
-        yield Text(f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}", style=BAD)
-    elif folder and folder.origin == "fallback" and host.gpus and not view.is_brief:
+    if not host.lease_folder_problem and folder and folder.origin == "fallback" and host.gpus and not view.is_brief:
         # One person alone has no others to trust, and on a desktop no container.
         users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
         if view.is_explained or len(users) > 1:
@@ -275,7 +234,7 @@ def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Tex
     for gpu, row in zip(shown, rows):
         yield row
         if gpu.health_problems:
-            yield Text(f"{_INDENT}not healthy: {printable(listed(gpu.health_problems))}", style=BAD)
+            yield Text(f"{_INDENT}{health_words(gpu)}", style=BAD)
         if not view.is_brief:
             yield from _details(part_of[gpu.uuid], 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES)
 
@@ -319,27 +278,22 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
 def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
     # An instance stands below its card, without the word; and the card's row says the rest.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
-    name = re.sub("NVIDIA |GeForce ", "", printable(gpu.name, 64))
+    name = short_name(gpu)
     yield Text("".join(name.rpartition("MIG ")[1:]) if is_below else name, no_wrap=True, overflow="ellipsis")
     yield _memory_cell(gpu, view.bars[0])
-    yield Text(_gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
+    yield Text(gib(gpu.claimed_bytes) if gpu.claimed_bytes else "-")
     busy = gpu.utilization_percent
     bar = _bar(view.bars[1], None if busy is None else (busy / 100,))
     yield Text.assemble((bar, "magenta"), f"{'?' if busy is None else busy:>3} %")
     for reading in (gpu.temperature_celsius, gpu.power_watts) if view.shows_sensors else ():
         yield Text("-" if reading is None else str(reading))
-    # Of another host it may be one that this version does not know.
-    state = _WORDS.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
     owners = " " + ", ".join(_owners(gpu)) if view.is_brief else ""
-    yield Text.assemble((state, _STYLES.get(gpu.state, "")), owners)
+    yield Text.assemble((state_words(gpu), _STYLES.get(gpu.state, "")), owners)
 
 
 def _memory_cell(gpu: GpuStatus, bar_cells: int) -> Text:
-    used = gpu.memory_used_bytes
-    total = gpu.memory_total_bytes
-    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
-    bar = _bar(bar_cells, None if used is None or not total else (used / total, unused_claims / total))
-    return Text.assemble((bar, "cyan"), f"{_gib(used):>4} of {_gib(total):>4}")
+    bar = _bar(bar_cells, bar_shares(gpu))
+    return Text.assemble((bar, "cyan"), f"{gib(gpu.memory_used_bytes):>4} of {gib(gpu.memory_total_bytes):>4}")
 
 
 def _bar(cells: int, shares: Sequence[float] | None) -> str:
@@ -365,49 +319,8 @@ def _owners(gpu: GpuStatus) -> list[str]:
 
 
 def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:
-    yield from map(_job_line, gpu.jobs[:_MOST_JOBS])
-    if len(gpu.jobs) > _MOST_JOBS:
-        yield Text(f"{_INDENT}and {counted(len(gpu.jobs) - _MOST_JOBS, 'more job')} with claims")
-    processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
-    yield from map(_process_line, processes[:most_processes])
-    rest = processes[most_processes:]
-    if rest:
-        total = sum(process.used_bytes or 0 for process in rest)
-        more = counted(len(rest), "more process", "more processes")
-        yield Text(f"{_INDENT}and {more} without a claim, {size(total)}")
-    if gpu.unlisted_bytes:
-        yield Text(f"{_INDENT}{size(gpu.unlisted_bytes)} of processes that the driver does not show here")
-
-
-def _process_line(process: UnmanagedProcess) -> Text:
-    kind = "desktop" if process.is_graphics else "no claim"
-    uses = "" if process.used_bytes is None else f", uses {size(process.used_bytes)}"
-    what = f"{printable(process.program, 32)} (pid {process.pid})" if process.program else f"pid {process.pid}"
-    return Text(f"{_INDENT}{printable(process.user or 'unknown', 32):10} {what}{uses}, {kind}")
-
-
-def _job_line(job: JobStatus) -> Text:
-    members = "" if job.processes == 1 else f", {job.processes} processes"
-    who = f"{printable(job.user, 32):10} {printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
-    line = Text(f"{_INDENT}{who} {_memory_words(job)}{_lasting(job.age_s)}")
-    if job.is_idle:
-        line.append(", ").append("idle", style=STANDS_OUT)
-    elif job.is_active is not None:
-        line.append(", active" if job.is_active else ", idle")
-    return line
-
-
-def _lasting(seconds: float | None) -> str:
-    return "" if seconds is None else f", for {span(seconds)}"
-
-
-def _memory_words(job: JobStatus) -> str:
-    if not job.claim_bytes:
-        return "best effort" if job.used_bytes is None else f"best effort, uses {size(job.used_bytes)}"
-    if job.used_bytes is None:
-        return f"claims {size(job.claim_bytes)}"
-    return f"uses {_gib(job.used_bytes)} of {size(job.claim_bytes)}"
-
-
-def _gib(size_bytes: int | None) -> str:
-    return "?" if size_bytes is None else f"{size_bytes / GIB:.1f}"
+    for each in occupants(gpu, _MOST_JOBS, most_processes):
+        line = Text(f"{_INDENT}{each.user:10} {each.words}" if each.user else f"{_INDENT}{each.words}")
+        if each.activity:
+            line.append(", ").append(each.activity, style=STANDS_OUT if each.is_idle_lease else "")
+        yield line

@@ -1,0 +1,195 @@
+"""Sentences about a host, as ``autogpu status`` shows it on a terminal and on a web page.
+
+Every name in a sentence is printable.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, Sequence
+
+from autogpu.frozen import Value
+from autogpu.reporting.gpus import gpu_names
+from autogpu.status.model import (
+    TAKEABLE,
+    GpuStatus,
+    HostStatus,
+    JobStatus,
+    UnmanagedProcess,
+    UnreadableGpu,
+    WaiterStatus,
+)
+from autogpu.text import GIB, counted, listed, printable, size, span
+
+# The words that readers of the status meet, and their meanings.
+TERMS = {
+    "claimed": "promised to jobs of autogpu, in GiB",
+    "utilization": "share of the last seconds in which the GPU computed",
+    "awaited": "free, and a job in the queue goes first",
+    "excluded": "select.devices or select.exclude keeps scripts started here from it",
+    "idle lease": "held for half an hour or more, and nothing computes",
+    "no claim": "a process that autogpu does not manage",
+    "best effort": "a job that shares what others leave, and has no claim",
+}
+
+QUEUE_HEADING = "Waiting for a GPU, in this order:"
+
+_STATES = {"split": "MIG", "no_instance": "MIG, no instance"}
+
+
+class Occupant(Value):
+    """One line about what is on a GPU.
+
+    Attributes:
+        user: Owner of the job or process; ``""`` if the line sums up several.
+        activity: ``"active"``, ``"idle"``, or ``""`` if unknown.
+        is_idle_lease: True if the job has held the GPU for long and nothing computes.
+    """
+
+    user: str
+    words: str
+    activity: str = ""
+    is_idle_lease: bool = False
+
+
+def about_host(host: HostStatus) -> list[str]:
+    """Return the driver's version, how many GPUs are free, and how many jobs wait, as far as there is something."""
+    about = (
+        f"driver {printable(host.driver_version, 32)}" if host.driver_version else "",
+        _free_gpus(host) if host.gpus else "",
+        f"{counted(len(host.queue), 'job')} waiting" if host.queue else "",
+    )
+    return list(filter(None, about))
+
+
+def _free_gpus(host: HostStatus) -> str:
+    # If an engine granted GPUs, only those count.
+    states = [gpu.state for gpu in host.gpus if gpu.uuid in host.granted or not host.engine]
+    usable = [state for state in states if state in TAKEABLE]
+    excluded = f", {states.count('excluded')} excluded" if "excluded" in states else ""
+    if not usable and not host.engine:
+        return f"no usable GPU{excluded}"
+    granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
+    awaited = f", {states.count('awaited')} awaited" if "awaited" in states else ""
+    return f"{states.count('free')} of {counted(len(usable), 'GPU')}{granted} free{awaited}{excluded}"
+
+
+def driver_failure(host: HostStatus) -> str:
+    """Return why the driver can't be read; ``""`` if it can."""
+    if not host.failure:
+        return ""
+    return printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine."
+
+
+def claim_problems(host: HostStatus) -> Iterator[str]:
+    """Yield what keeps claims from being read or made on the host."""
+    folder = host.lease_folder
+    unreadable = host.unreadable_leases
+    if folder and unreadable:
+        first = unreadable[0]
+        owner = f" of {printable(first.user)}" if first.user else ""
+        further = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        yield (
+            f"Claims that don't count, in files of {printable(folder.path)} that can't be read: "
+            f"{printable(first.name)}{owner} ({printable(first.reason)}){further}"
+        )
+    if host.lease_folder_problem:
+        yield f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}"
+
+
+def short_name(gpu: GpuStatus) -> str:
+    """Return the name of a GPU without its maker: ``RTX 4090``."""
+    return re.sub("NVIDIA |GeForce ", "", printable(gpu.name, 64))
+
+
+def state_words(gpu: GpuStatus) -> str:
+    """Return the state of a GPU. A newer autogpu on another host may report a state that this version lacks."""
+    return _STATES.get(gpu.state) or printable(gpu.state, 20).replace("_", " ")
+
+
+def lost_gpu(lost: UnreadableGpu) -> str:
+    return f"not readable: {printable(lost.reason)}"
+
+
+def health_words(gpu: GpuStatus) -> str:
+    """Return the faults of a GPU; ``""`` if it is healthy."""
+    return f"not healthy: {printable(listed(gpu.health_problems))}" if gpu.health_problems else ""
+
+
+def bar_shares(gpu: GpuStatus) -> tuple[float, float] | None:
+    """Return the shares of memory in use and of memory claimed beyond that; ``None`` if they are unknown."""
+    used = gpu.memory_used_bytes
+    total = gpu.memory_total_bytes
+    if used is None or not total:
+        return None
+    unused_claims = sum(max(job.claim_bytes - (job.used_bytes or 0), 0) for job in gpu.jobs)
+    return used / total, unused_claims / total
+
+
+def occupants(gpu: GpuStatus, most_jobs: int, most_processes: int) -> Iterator[Occupant]:
+    """Yield a line for each job and each unmanaged process; those beyond the limits are summed up."""
+    yield from map(_job, gpu.jobs[:most_jobs])
+    if len(gpu.jobs) > most_jobs:
+        yield Occupant("", f"and {counted(len(gpu.jobs) - most_jobs, 'more job')} with claims")
+    processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
+    yield from map(_process, processes[:most_processes])
+    rest = processes[most_processes:]
+    if rest:
+        total = sum(process.used_bytes or 0 for process in rest)
+        more = counted(len(rest), "more process", "more processes")
+        yield Occupant("", f"and {more} without a claim, {size(total)}")
+    if gpu.unlisted_bytes:
+        yield Occupant("", f"{size(gpu.unlisted_bytes)} of processes that the driver does not show here")
+
+
+def _job(job: JobStatus) -> Occupant:
+    members = "" if job.processes == 1 else f", {job.processes} processes"
+    what = f"{printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
+    is_active = False if job.is_idle else job.is_active
+    activity = "" if is_active is None else "active" if is_active else "idle"
+    return Occupant(printable(job.user, 32), f"{what} {_memory(job)}{_lasting(job.age_s)}", activity, job.is_idle)
+
+
+def _process(process: UnmanagedProcess) -> Occupant:
+    kind = "desktop" if process.is_graphics else "no claim"
+    uses = "" if process.used_bytes is None else f", uses {size(process.used_bytes)}"
+    what = f"{printable(process.program, 32)} (pid {process.pid})" if process.program else f"pid {process.pid}"
+    return Occupant(printable(process.user or "unknown", 32), f"{what}{uses}, {kind}")
+
+
+def waiter_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
+    """Return who waits, for what and how long."""
+    wanted = f"{counted(waiter.count, 'GPU')}, whole or shared"
+    if not waiter.joins:
+        wanted = counted(waiter.count, "whole GPU")
+    if waiter.bytes_per_gpu is not None:
+        wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
+    wanted += _only_words(waiter, gpus)
+    stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
+    who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"
+    return f"{who}: {wanted}{_lasting(waiter.waited_s)}{stopped}"
+
+
+def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
+    """Name the GPUs that a job waits for, unless any of them will do."""
+    served = [gpu.label for gpu in gpus if gpu.uuid in waiter.uuids]
+    if not waiter.uuids or len(served) == len(gpus):
+        return ""
+    return f", only {gpu_names(served)}" if served else ", only GPUs that are not shown here"
+
+
+def _lasting(seconds: float | None) -> str:
+    return "" if seconds is None else f", for {span(seconds)}"
+
+
+def _memory(job: JobStatus) -> str:
+    if not job.claim_bytes:
+        return "best effort" if job.used_bytes is None else f"best effort, uses {size(job.used_bytes)}"
+    if job.used_bytes is None:
+        return f"claims {size(job.claim_bytes)}"
+    return f"uses {gib(job.used_bytes)} of {size(job.claim_bytes)}"
+
+
+def gib(size_bytes: int | None) -> str:
+    """Return a size in GiB without the unit; ``?`` if it is unknown."""
+    return "?" if size_bytes is None else f"{size_bytes / GIB:.1f}"
