@@ -4,6 +4,8 @@
 that has memory faults. The jobs are processes, which claim GPUs and take memory as any job does; the users, the pids,
 the host and the hour are made up.
 
+``web-page`` is the page of ``autogpu status --format html`` for the same server, drawn by Chromium.
+
 ``lab-day`` is the table of ``benchmarks/lab_day.py`` for its default server.
 
 ``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
@@ -32,8 +34,9 @@ from rich.text import Text
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import View, lines
 from autogpu.frozen import replace
-from autogpu.status.model import HostStatus, JobStatus, WaiterStatus
+from autogpu.status.model import Answer, HostStatus, JobStatus, WaiterStatus
 from autogpu.status.remote import from_json
+from autogpu.status.web_page import web_page
 from demo.lab.scene import Part, scene_for
 from demo.lab.stage import started_stage
 from demo.story import memory_table
@@ -41,6 +44,7 @@ from tests.gpusim import Server
 from tests.gpusim.fleet import size_bytes
 from tests.gpusim.fleets import FLEETS
 from tests.support import environments
+from tests.support.browser import browse
 
 ROOT = Path(__file__).resolve().parent.parent
 # As rich draws a terminal, but no font is fetched.
@@ -48,6 +52,7 @@ SVG = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 FOLDER = ROOT / "docs" / "pictures"
 # Of a terminal as it begins; more would be too small to read on a page of 640 pixels.
 COLUMNS = 80
+WEB_PAGE_SIZE = (1000, 700)
 FLEET = "rtx-4090"
 # The hour is a local one: the same in each time zone.
 HOST, HOUR_S = "lab", time.mktime((2026, 9, 21, 14, 13, 20, 0, 0, -1))
@@ -55,9 +60,15 @@ HOST, HOUR_S = "lab", time.mktime((2026, 9, 21, 14, 13, 20, 0, 0, -1))
 
 def main(names: list[str]) -> int:
     """Draw the pictures of these names; all, if there are none."""
-    drawn = {"status": draw_status, "explain": draw_explain, "demo": draw_demo, "lab-day": draw_lab_day}
+    drawn = {
+        "status": draw_status,
+        "web-page": draw_web_page,
+        "explain": draw_explain,
+        "demo": draw_demo,
+        "lab-day": draw_lab_day,
+    }
     for name in names or drawn:
-        path = FOLDER / f"{name}.svg"
+        path = FOLDER / (f"{name}.png" if drawn[name] is draw_web_page else f"{name}.svg")
         with tempfile.TemporaryDirectory() as folder:
             drawn[name](Path(folder), path)
         print(f"wrote {path}")
@@ -67,6 +78,16 @@ def main(names: list[str]) -> int:
 def draw_status(folder: Path, path: Path) -> None:
     """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
     _save("$ autogpu status", list(lines(status_of_lab(folder), View(COLUMNS))), path)
+
+
+def draw_web_page(folder: Path, path: Path) -> None:
+    """``autogpu status --format html`` on the same server; needs Chromium."""
+    page = web_page([Answer("", status_of_lab(folder))], HOUR_S)
+    # The script would compare the made-up hour with today.
+    (folder / "page.html").write_text(re.sub("<script>.*</script>", "", page, flags=re.DOTALL), encoding="utf-8")
+    (folder / "browser").mkdir()
+    size = f"--window-size={WEB_PAGE_SIZE[0]},{WEB_PAGE_SIZE[1]}"
+    browse((folder / "page.html").as_uri(), folder / "browser", size, f"--screenshot={path}")
 
 
 def status_of_lab(folder: Path) -> HostStatus:

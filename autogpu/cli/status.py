@@ -20,21 +20,23 @@ from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show_line
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
 from autogpu.frozen import replace
-from autogpu.status.model import Answer
+from autogpu.status.model import Answer, HostStatus
 from autogpu.status.snapshot import read_status
 from autogpu.text import listed
 from autogpu.users import user_name
 
 
 @click.command(
-    epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0.
+    epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0. With
+--format it is 0 in these cases too, because the output says so.
 
 \b
 Examples:
   autogpu status
   autogpu status --json
   autogpu status --on lab1,lab2 --mine
-  autogpu status --format prometheus > autogpu.prom"""
+  autogpu status --format prometheus > autogpu.prom
+  autogpu status --on lab1,lab2 --format html > lab.html"""
 )
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
@@ -47,7 +49,12 @@ Examples:
     help="Add the ranking of all GPUs, and where the claims are; with --on, the whole page of each host.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--format", "form", type=click.Choice(["prometheus"]), help="For node_exporter's textfile collector.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["prometheus", "html"]),
+    help="prometheus: for node_exporter's textfile collector. html: a web page, also of --on.",
+)
 @click.option(
     "--on",
     "hosts",
@@ -80,27 +87,19 @@ def status(
     """
     if form:
         views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}
-        _use_alone("--format prometheus", {**views, "--json": as_json, "--on": bool(hosts)})
-        from autogpu.status.prometheus import exposition
-
-        # The format's encoding, whatever that of the terminal or of cron is.
-        click.echo(exposition(read_status(os.environ, resolve_here({}))).encode("utf-8"), nl=False)
-        # A driver that can't be read is among the metrics, which must reach the file then above all.
-        return 0
+        is_on_others = bool(hosts) and form == "prometheus"
+        _use_alone(f"--format {form}", {**views, "--json": as_json, "--on": is_on_others})
     if is_mine:
         _use_alone("--mine", {"--user": user is not None})
     console = Console(highlight=False)
     width = console.width if console.is_terminal else PIPE_WIDTH
     view = View(width, user_name(os.getuid()) if is_mine else user, is_explained)
-    ask = _ask_here
-    if hosts:
-        from autogpu.status import remote
-
-        # ssh refuses what is not a host: after its `--` it reads no options.
-        each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
-        if not each_once:
-            raise click.BadParameter("names no host", param_hint="--on")
-        ask = partial(remote.ask_hosts, each_once, remote_command)
+    ask = _asking(hosts, remote_command)
+    if form:
+        # Both formats are UTF-8, whatever the encoding of the terminal or of cron is.
+        click.echo(_formatted(form, ask).encode("utf-8"), nl=False)
+        # The output reports each failure. A recipe such as `> new && mv new page` must publish it then above all.
+        return 0
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
         with suppress(KeyboardInterrupt):  # its ordinary end
@@ -121,8 +120,36 @@ def _use_alone(option: str, others: Mapping[str, bool]) -> None:
         raise click.UsageError(f"{option} can't be combined with {listed(given)}")
 
 
+def _asking(hosts: Sequence[str], remote_command: str) -> Callable[[], Sequence[Answer]]:
+    """Return a function that asks these hosts; this host, if there are none."""
+    if not hosts:
+        return _ask_here
+    from autogpu.status import remote
+
+    # ssh refuses what is not a host: after its `--` it reads no options.
+    each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
+    if not each_once:
+        raise click.BadParameter("names no host", param_hint="--on")
+    return partial(remote.ask_hosts, each_once, remote_command)
+
+
 def _ask_here() -> Sequence[Answer]:
-    return (Answer("", read_status(os.environ, resolve_here({}))),)
+    return (Answer("", _status_here()),)
+
+
+def _status_here() -> HostStatus:
+    return read_status(os.environ, resolve_here({}))
+
+
+def _formatted(form: str, ask: Callable[[], Sequence[Answer]]) -> str:
+    if form == "html":
+        from autogpu.status.web_page import web_page
+
+        asked_s = time.time()
+        return web_page(ask(), asked_s)
+    from autogpu.status.prometheus import exposition
+
+    return exposition(_status_here())
 
 
 def _has_failed(answer: Answer) -> bool:

@@ -167,6 +167,19 @@ def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(answering):
     assert [c for c in told if not c.isprintable() and c != "\n"] == []
 
 
+@pytest.mark.slow
+def test_web_page_shows_each_host_or_why_it_is_missing_and_exits_with_0(answering, tmp_path):
+    ssh = answering({"lab1": changed(("gpus", 0, "jobs", 0), "script", "训练.py"), "lab2": "words"})
+    command = command_for("lab1,lab2", "--format", "html")
+    environ = {**with_ssh(ssh), "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, env=environ, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    page = done.stdout.decode("utf-8")
+    assert re.findall("<h2>(.*)</h2>", page) == ["lab1", "lab2"]
+    assert "训练.py (pid 7)" in page
+    assert re.findall("No status: (.*)", page) == [f"what was started there ended with status 0 {HOW}"]
+
+
 HOW = "and printed no status of autogpu; --remote-command says how it is started there"
 FAILURES = {
     "fails": ("echo broken >&2; exit 3", f"what was started there ended with status 3: broken {HOW}"),

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import jsonschema
@@ -88,6 +89,16 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
     assert "Under `autogpu run` it would get GPU" in done.stdout
+
+
+@pytest.mark.slow
+def test_web_page_of_this_host_shows_a_real_job(lab):
+    done = ask(lab, "--format", "html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("<!DOCTYPE html>\n")
+    assert re.search(rf"</b> train\.py \(pid {lab[2].pid}\) uses 0\.\d of 6\.0 GiB, for \d+ s, ", done.stdout)
+    read = datetime.strptime(re.search('<time datetime="(.*?)"', done.stdout)[1], "%Y-%m-%dT%H:%M:%S%z")
+    assert time.time() - 60 < read.timestamp() <= time.time()
 
 
 def closed(part):

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import struct
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from demo import pictures
 from tests.gpusim import Server
 from tests.gpusim.__main__ import DEFAULT_FLEET, fleet_named
 from tests.support import environments
+from tests.support.browser import NO_CHROMIUM, chromium
 from tests.support.tensorflow_runner import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -313,6 +315,18 @@ def test_a_picture_of_the_lab_is_what_a_command_prints_there(name, tmp_path, mon
     assert pictures.main([name]) == 0
     drawn, shown = tmp_path / f"{name}.svg", ROOT / "docs" / "pictures" / f"{name}.svg"
     assert WORDS.findall(drawn.read_text()) == WORDS.findall(shown.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM)
+def test_picture_of_the_web_page_can_be_drawn_and_is_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "FOLDER", tmp_path)
+    assert pictures.main(["web-page"]) == 0
+    for folder in (tmp_path, ROOT / "docs" / "pictures"):
+        image = (folder / "web-page.png").read_bytes()
+        assert image.startswith(b"\x89PNG")
+        assert struct.unpack(">II", image[16:24]) == pictures.WEB_PAGE_SIZE
+        assert len(image) < 150_000
 
 
 def test_security_page_names_each_variable_and_each_finder():
