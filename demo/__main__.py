@@ -9,16 +9,21 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Sequence, Tuple
 
 from rich.console import Console
 
+from demo.pytorch import pythons_with_torch
 from demo.story import Phase, compare, phase
 from tests.gpusim import Gpu, Server
 from tests.gpusim.fleet import size_bytes
+from tests.gpusim.imports import record_torch
 from tests.support import environments
 
-SCRIPT = Path(__file__).with_name("train.py")
-JOBS = 2
+KERAS, TORCH = (Path(__file__).with_name(name) for name in ("train.py", "train_torch.py"))
+
+# A job is an interpreter and a script.
+Job = Tuple[Path, Path]
 
 # Two of the four belong to colleagues. CUDA's own "GPU 0" is one of those, as it happens on the first morning.
 LAB = (
@@ -36,24 +41,33 @@ def main() -> int:
         python = environments.tensorflow()
         plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
         with_autogpu = environments.tensorflow_with_autogpu()
+        torch = pythons_with_torch()
+    server = f"at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n"
     console.print("\ndemo/train.py is a plain Keras training that says nothing about GPUs.")
-    console.print(f"It is started twice at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n")
+    jobs = [[(python, KERAS)] * 2 for python in (plain, with_autogpu)]
+    if torch:
+        console.print("demo/train_torch.py is a plain PyTorch training; `python` here has PyTorch.")
+        console.print(f"Both are started {server}")
+        jobs = [[first, (python, TORCH)] for (first, _), python in zip(jobs, torch)]
+    else:
+        console.print(f"It is started twice {server}")
     before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
-    return compare(run, plain, with_autogpu, before, [index for index, gpu in enumerate(LAB) if gpu.processes])
+    return compare(run, jobs[0], jobs[1], before, [index for index, gpu in enumerate(LAB) if gpu.processes])
 
 
-def run(python: Path) -> Phase:
+def run(starts: Sequence[Job]) -> Phase:
     """Start the jobs together on a fresh server and wait for both."""
-    with tempfile.TemporaryDirectory() as folder, Server(LAB, folder=Path(folder)) as server:
+    preloaded = record_torch("python")
+    with tempfile.TemporaryDirectory() as folder, Server(LAB, folder=Path(folder), preloaded=preloaded) as server:
         jobs = [
             server.popen(
-                [str(python), str(SCRIPT)],
+                [str(python), str(script)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 # What the runs took is kept for the demo alone.
                 environ={"TF_CPP_MIN_LOG_LEVEL": "3", "AUTOGPU_LEASE_DIR": folder, "XDG_STATE_HOME": folder},
             )
-            for _ in range(JOBS)
+            for python, script in starts
         ]
         errors = [job.communicate(timeout=600)[1] for job in jobs]
         statuses = [job.returncode for job in jobs]

@@ -107,11 +107,11 @@ def draw_explain(folder: Path, path: Path) -> None:
 
 def draw_demo(folder: Path, path: Path) -> None:
     """The table of ``make demo``; installs TensorFlow the first time."""
-    from demo.__main__ import LAB, run
+    from demo.__main__ import KERAS, LAB, run
 
     python = environments.tensorflow()
-    without = run(environments.environment(python.resolve(), on_top_of=python, with_autogpu=False))
-    with_ = run(environments.tensorflow_with_autogpu())
+    plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
+    without, with_ = (run([(each, KERAS)] * 2) for each in (plain, environments.tensorflow_with_autogpu()))
     if any(with_.exit_statuses):
         raise SystemExit("a job of the demo failed")
     before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]

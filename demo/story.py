@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Callable, Iterable, Sequence
+from typing import Callable, Iterable, Sequence, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -16,6 +15,7 @@ from autogpu.cli.screen import show_line
 from tests.gpusim import Call
 
 GIB = 1 << 30
+Jobs = TypeVar("Jobs")
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ def _names(gpus: Sequence[int]) -> str:
 
 
 def compare(
-    run: Callable[[Path], Phase], plain: Path, with_autogpu: Path, before: Sequence[int], busy: Sequence[int]
+    run: Callable[[Jobs], Phase], plain: Jobs, with_autogpu: Jobs, before: Sequence[int], busy: Sequence[int]
 ) -> int:
-    """Run the jobs with both interpreters and print what happened; return 1 if a job failed with autogpu.
+    """Run the jobs in both environments and print what happened; return 1 if a job failed with autogpu.
 
     Args:
         before: By GPU, the bytes in use before any job started.

@@ -19,6 +19,7 @@ from autogpu.install import run_folder
 from autogpu.text import counted
 from demo.lab.scene import PEOPLE
 from demo.lab.stage import JOB, ROOT, started_stage
+from demo.pytorch import pythons_with_torch
 from tests.gpusim.__main__ import fleet_named
 from tests.gpusim.fleets import FLEETS
 from tests.support import environments
@@ -27,6 +28,8 @@ FLEET = "rtx-4090"
 OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
 CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # the environment with TensorFlow is there
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
+
+TORCH = "\n  ./torch-python train_torch.py         a PyTorch script, with the PyTorch of your `python`"
 
 SHELL = """\
 #!/bin/sh
@@ -50,7 +53,7 @@ come and go: {people}. All run as you; a script's name says whose it is.
   autogpu pick --explain                which GPU you would get, and why
   autogpu run --hold -- python job.py   a program that uses CUDA
   autogpu wait --count 2                until two GPUs are free
-  python train.py                       a Keras script that names no GPU; needs `make demo`
+  python train.py                       a Keras script that names no GPU; needs `make demo`{torch}
   AUTOGPU=0 python train.py             the same without autogpu: on GPU 0, beside dora's job
 
 Another shell on it, in another terminal: {shell}
@@ -77,15 +80,17 @@ def main() -> int:
         python = environments.tensorflow_with_autogpu()
     home = folder / "home"
     home.mkdir()
-    for script in (JOB, ROOT / "demo" / "train.py"):
+    torch = pythons_with_torch()
+    for script in (JOB, ROOT / "demo" / "train.py", ROOT / "demo" / "train_torch.py"):
         shutil.copy(script, home)
     # The records of a visitor's runs end with the server.
     os.environ["XDG_STATE_HOME"] = str(home)
-    shell = _write_shell(home, python)
+    shell = _write_shell(home, python, torch[1] if torch else None)
     try:
         with started_stage(os.environ, folder, options.fleet):
             gpus = counted(len(fleet_named(options.fleet).gpus), "GPU")
-            print(WELCOME.format(gpus=gpus, fleet=options.fleet, people=", ".join(PEOPLE), shell=shell), flush=True)
+            welcome = {"gpus": gpus, "fleet": options.fleet, "people": ", ".join(PEOPLE), "shell": shell}
+            print(WELCOME.format(**welcome, torch=TORCH if torch else ""), flush=True)
             signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the shell alone
             subprocess.call([str(shell)])
     finally:
@@ -100,8 +105,12 @@ def _become_process_on_server(fleet: str) -> None:
     os.execve(sys.executable, [sys.executable, "-m", "tests.gpusim", "--fleet", fleet, "--", *again], environ)
 
 
-def _write_shell(home: Path, python: Path) -> Path:
+def _write_shell(home: Path, python: Path, torch: Path | None) -> Path:
     """Write the command that opens a shell on the server, also from another terminal."""
+    if torch:
+        wrapper = home / "torch-python"
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(torch))} "$@"\n', encoding="utf-8")
+        wrapper.chmod(0o755)
     commands = shlex.quote(str(python.parent))
     (home / ".labrc").write_text(RC.format(commands=commands), encoding="utf-8")
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in os.environ.items())

@@ -82,7 +82,7 @@ def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
     done = ask(lab)
     assert (done.returncode, done.stderr) == (0, "")
     head, heading, *lines = done.stdout.splitlines()
-    assert re.fullmatch(r".+, \w+ \d\d \w+ \d\d:\d\d, driver 550\.54\.15, 0 of 2 GPUs free", head)
+    assert re.fullmatch(r".+, \w+ \d\d \w+ \d\d:\d\d, driver 580\.95\.05, 0 of 2 GPUs free", head)
     assert heading.split() == ["name", "memory,", "GiB", "claimed", "utilization", "state"]
     assert re.search(r"GPU 0 .* [#█][=▒]+[.░]+ +0\.\d of 24\.0 +6\.0 .* 0 %  busy$", lines[0])
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) uses 0\.\d of 6\.0 GiB, for \d+ s, idle$"

@@ -14,6 +14,7 @@ from typing import Sequence
 from tests.gpusim.build import BuildError
 from tests.gpusim.fleet import Fleet, FleetError, read_fleet
 from tests.gpusim.fleets import FLEETS
+from tests.gpusim.imports import record_torch
 from tests.gpusim.server import lay_out, with_libraries_in_front
 
 DEFAULT_FLEET = Path(__file__).resolve().parent / "lab.toml"
@@ -74,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="gpusim-"))
     folder.chmod(0o755)
     try:
-        environ = lay_out(fleet, folder, (options.log or folder / "gpusim.log").resolve(), device_nodes=True)
+        preloaded = record_torch(command[0])
+        log = (options.log or folder / "gpusim.log").resolve()
+        environ = lay_out(fleet, folder, log, device_nodes=True, preloaded=preloaded)
     except (BuildError, OSError) as error:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)

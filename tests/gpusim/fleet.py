@@ -149,8 +149,8 @@ class Fleet:
     """
 
     gpus: tuple[Gpu, ...] = ()
-    driver: str = "550.54.15"
-    cuda: str = "12.4"
+    driver: str = "580.95.05"
+    cuda: str = "13.2"
     context: Size = "256MiB"
     nvml: str = ""
     cuda_init: str = ""

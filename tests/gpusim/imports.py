@@ -7,9 +7,11 @@ libraries want is read from them and kept in a list, and the build makes the res
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,11 @@ LISTS = CACHE / "gpusim" / "imports"
 OF_NVIDIA = re.compile(r"_*(cu[A-Zdbfprst]|nccl|nv[A-Zrs])")
 LIBRARY_OF_NVIDIA = re.compile(r"lib(cu|nccl|nv)\w*\.so")
 NEEDED = re.compile(r"\(NEEDED\).*\[(.*)\]")
+FIND_TORCH = """
+import importlib.util
+spec = importlib.util.find_spec("torch")
+print(spec.submodule_search_locations[0] if spec else "")
+"""
 VERSIONS_OF = re.compile(r"Version: \d+\s+File: (\S+)")
 VERSION = re.compile(r"Name: (\S+)\s+Flags:")
 UNDEFINED = re.compile(r"\s(FUNC|OBJECT|NOTYPE)\s+GLOBAL\s+\w+\s+UND\s+([^@\s]+)")
@@ -55,23 +62,53 @@ class Imports:
 
 def record(python: Path, package: str) -> None:
     """Keep the list of what an environment's package wants, for every build from now on."""
-    kept = LISTS / f"{python.parent.parent.name}.json"
+    _record_folder(site_packages(python) / package)
+
+
+def record_torch(command: str) -> tuple[str, ...]:
+    """Keep the same list for the PyTorch of a command and of the shell, and return the libraries to preload.
+
+    The plain wheel of PyTorch comes with NVIDIA's own libraries, and its RPATH finds them before ``LD_LIBRARY_PATH``.
+    They need more of a driver than the simulated one has, so the loader must have the simulated ones before.
+
+    Args:
+        command: A program; if it is a Python, its PyTorch counts as well as that of the ``python`` on ``PATH``.
+    """
+    preloaded: set[str] = set()
+    for name in {command, "python"}:
+        python = shutil.which(name)
+        if python and Path(name).name.startswith("python"):
+            asked = subprocess.run([python, "-c", FIND_TORCH], capture_output=True, text=True, timeout=60, check=False)
+            folder = Path(asked.stdout.strip() or "-")
+            wanted = _record_folder(folder) if folder.is_dir() else Imports()
+            if (folder.parent / "nvidia").is_dir():
+                preloaded.update(library for library, _ in wanted.versions)
+    return tuple(sorted(preloaded))
+
+
+def _record_folder(folder: Path) -> Imports:
+    kept = LISTS / f"{hashlib.sha256(f'{folder} {folder.stat().st_mtime_ns}'.encode()).hexdigest()[:16]}.json"
     if kept.exists():
-        return
-    wanted = of_libraries(sorted((site_packages(python) / package).rglob("*.so*")))
+        return _read(kept)
+    wanted = of_libraries(sorted(folder.rglob("*.so*")))
     kept.parent.mkdir(parents=True, exist_ok=True)
     # Two processes that test side by side may both find that it is not there.
     new = kept.with_suffix(f".{os.getpid()}.new")
     new.write_text(wanted.text())
     new.replace(kept)
+    return wanted
+
+
+def _read(kept: Path) -> Imports:
+    versions, functions, variables = json.loads(kept.read_text())
+    return Imports(frozenset(map(tuple, versions)), frozenset(functions), frozenset(variables))
 
 
 def recorded() -> Imports:
     """What all environments want together: the server is a machine with every CUDA installed."""
     wanted = Imports()
     for kept in sorted(LISTS.glob("*.json")):
-        versions, functions, variables = json.loads(kept.read_text())
-        wanted |= Imports(frozenset(map(tuple, versions)), frozenset(functions), frozenset(variables))
+        wanted |= _read(kept)
     return wanted
 
 

@@ -50,6 +50,7 @@ class Server:
         context: What a CUDA context costs each process on each GPU.
         driver: The driver's version.
         device_nodes: Whether the machine seems to have the files in ``/dev`` of NVIDIA's driver, as JAX wants it.
+        preloaded: The libraries that ``imports.record_torch`` returned.
         faults: The other fields of ``Fleet``.
 
     Raises:
@@ -63,19 +64,23 @@ class Server:
         *,
         folder: Path,
         context: Size = "256MiB",
-        driver: str = "550.54.15",
+        driver: str = "580.95.05",
         device_nodes: bool = False,
+        preloaded: Sequence[str] = (),
         **faults: Any,
     ) -> None:
         self._fleet = Fleet(gpus=tuple(gpus), context=context, driver=driver, **faults)
         self._folder = folder
         self._log = folder / "gpusim.log"
         self._has_device_nodes = device_nodes
+        self._preloaded = preloaded
         self._own_environ: dict[str, str] = {}
         self._children: list[Any] = []
 
     def __enter__(self) -> Server:
-        self._own_environ = lay_out(self._fleet, self._folder, self._log, device_nodes=self._has_device_nodes)
+        self._own_environ = lay_out(
+            self._fleet, self._folder, self._log, device_nodes=self._has_device_nodes, preloaded=self._preloaded
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -177,7 +182,9 @@ class Server:
         write_fleet(self._fleet, self._folder)
 
 
-def lay_out(fleet: Fleet, folder: Path, log: Path, *, device_nodes: bool) -> dict[str, str]:
+def lay_out(
+    fleet: Fleet, folder: Path, log: Path, *, device_nodes: bool, preloaded: Sequence[str] = ()
+) -> dict[str, str]:
     """Write what a simulated server consists of, and return the environment that puts a process on it."""
     libraries = build()
     ledger = folder / "gpusim.ledger"
@@ -187,12 +194,14 @@ def lay_out(fleet: Fleet, folder: Path, log: Path, *, device_nodes: bool) -> dic
         file.touch()
         # Open to every user, whatever the umask: people share a server.
         file.chmod(0o666)
+    # By their bare names, which the loader then has, and looks for in no RPATH.
+    preloads = [*([str(libraries / DEVICE_NODES)] if device_nodes else []), *preloaded]
     return {
         "LD_LIBRARY_PATH": str(libraries),
         "GPUSIM_FLEET": str(write_fleet(fleet, folder)),
         "GPUSIM_STATE": str(ledger),
         "GPUSIM_LOG": str(log),
-        **({"LD_PRELOAD": str(libraries / DEVICE_NODES)} if device_nodes else {}),
+        **({"LD_PRELOAD": os.pathsep.join(preloads)} if preloads else {}),
     }
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.gpusim import imports
 from tests.gpusim.fleets import FLEETS
 from tests.lease.conftest import until
-from tests.support import environments
+from tests.support import environments, framework_environments
 from tests.support.environments import ROOT
 from tests.support.terminal import PATIENCE_S, Terminal
 
@@ -83,6 +84,43 @@ def test_script_runs_in_the_lab_with_and_without_autogpu(terminals, command):
     shown = terminals().type(f"TF_CPP_MIN_LOG_LEVEL=3 {command}; echo ended with $?").text
     assert "ended with 0" in shown, shown
     assert ("autogpu: GPU 1 " in shown) == (not command.startswith("AUTOGPU=0"))
+
+
+@pytest.fixture
+def pytorch_in_the_shell(monkeypatch):
+    """Let ``python`` be that of an environment with PyTorch."""
+    monkeypatch.setenv("PATH", str(framework_environments.torch().parent), prepend=os.pathsep)
+
+
+@pytest.mark.framework
+@pytest.mark.usefixtures("pytorch_in_the_shell")
+def test_pytorch_of_the_shell_runs_in_the_lab(terminals):
+    lab = terminals()
+    assert "./torch-python train_torch.py" in lab.greeting
+    shown = lab.type("./torch-python train_torch.py; echo ended with $?").text
+    assert "ended with 0" in shown, shown
+    assert "autogpu: GPU 1 " in shown
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("has_nvidia", [False, True], ids=["plain", "nvidia-wheels"])
+def test_simulated_libraries_are_preloaded_beside_nvidias_wheels(tmp_path, monkeypatch, has_nvidia):
+    """The RPATH of PyTorch leads to NVIDIA's own libraries, which find no driver that they can use."""
+    libraries = environments.site_packages(framework_environments.torch()) / "torch" / "lib"
+    packages = tmp_path / "packages"
+    (packages / "torch").mkdir(parents=True)
+    (packages / "torch" / "libc10_cuda.so").symlink_to(libraries / "libc10_cuda.so")
+    if has_nvidia:
+        (packages / "nvidia").mkdir()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {packages}/torch\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(imports, "LISTS", tmp_path / "lists")
+    preloaded = imports.record_torch("bash")
+    assert imports.recorded().versions
+    assert ("libcudart.so.13" in preloaded) == has_nvidia
+    assert bool(preloaded) == has_nvidia
 
 
 @pytest.mark.slow

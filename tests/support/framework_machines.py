@@ -195,14 +195,8 @@ class Machine:
             made.mkdir(parents=True)
         self._python = python
         self._started = 0
-        # A driver for the newest of the frameworks that are tested.
         self.server = Server(
-            gpus,
-            folder=server,
-            context=CONTEXT,
-            driver="580.95.05",
-            cuda="13.2",
-            device_nodes=device_nodes and bool(gpus),
+            gpus, folder=server, context=CONTEXT, device_nodes=device_nodes and bool(gpus)
         ).__enter__()
         mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         self._environ = {
