@@ -13,7 +13,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Collection, Iterable, Mapping
+    from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
@@ -47,6 +47,9 @@ _LEAST_MULTIPROCESSORS = 8  # kDefaultMinGPUMultiprocessorCount of gpu_device.cc
 # Newest first; each has its own structure, and pynvml has a function for each that it knows.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
+# The older one answers NVML_ERROR_DEPRECATED from CUDA 14 on; drivers before 570 have it alone.
+_TEMPERATURE_CALLS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+
 
 class UnusableBinding(Exception):
     """``pynvml`` is missing, or another project's module of that name."""
@@ -72,13 +75,18 @@ class Nvml:
                 raise
             return None
 
-    def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
-        """Pid and bytes of each process, by the newest version of the call that the driver knows."""
-        for version in _PROCESS_LIST_VERSIONS:
-            found = self.reading(name + version, gpu)
+    def first_reading(self, names: Sequence[str], *arguments: Any) -> Any:
+        """Return the reading of the first of these functions that pynvml and the driver have; ``None`` if none has."""
+        for name in names:
+            found = self.reading(name, *arguments)
             if found is not None:
-                return [(each.pid, each.usedGpuMemory) for each in found]
+                return found
         return None
+
+    def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
+        """Pid and bytes of each process."""
+        found = self.first_reading([name + version for version in _PROCESS_LIST_VERSIONS], gpu)
+        return None if found is None else [(each.pid, each.usedGpuMemory) for each in found]
 
     def is_code(self, error: Exception, *names: str) -> bool:
         """``error`` is one of these constants of ``nvmlReturn_t``."""
@@ -228,7 +236,7 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
         "multiprocessors": _multiprocessors(nvml, gpu),
-        "temperature_celsius": nvml.reading("nvmlDeviceGetTemperature", gpu, _TEMPERATURE_OF_GPU),
+        "temperature_celsius": nvml.first_reading(_TEMPERATURE_CALLS, gpu, _TEMPERATURE_OF_GPU),
         "power_watts": None if milliwatts is None else round(milliwatts / 1000),
         **_health(nvml, gpu),
     }

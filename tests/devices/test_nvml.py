@@ -17,6 +17,7 @@ import pytest
 import autogpu
 from autogpu.devices import nvml
 from tests.gpusim import Gpu, Server
+from tests.support import environments
 
 # Prints both readings of each GPU, side by side.
 BOTH = """
@@ -58,7 +59,7 @@ for index in range(theirs.nvmlDeviceGetCount()):
         "retirement_pending": bool(asked(theirs.nvmlDeviceGetRetiredPagesPendingStatus, gpu)),
         "uncorrected_errors": asked(theirs.nvmlDeviceGetTotalEccErrors, gpu, kind, since_boot) or 0,
         "utilization_percent": asked(lambda: theirs.nvmlDeviceGetUtilizationRates(gpu).gpu),
-        "temperature_celsius": asked(theirs.nvmlDeviceGetTemperature, gpu, theirs.NVML_TEMPERATURE_GPU),
+        "temperature_celsius": asked(theirs.nvmlDeviceGetTemperatureV, gpu, theirs.NVML_TEMPERATURE_GPU),
         "power_watts": None if milliwatts is None else round(milliwatts / 1000),
     })
     active = asked(theirs.nvmlDeviceGetProcessUtilization, gpu, 0) or ()
@@ -201,6 +202,27 @@ def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_pat
 def test_another_pynvml_reads_the_same(tmp_path, source):
     read = {"failure": None, "cause": None, "name": "NVIDIA TITAN RTX", "pids": [5004242], "used": 2 * GIB}
     assert read_with(tmp_path, source) == read
+
+
+READ_TEMPERATURE = """
+import json, os
+from autogpu.devices import probe
+reading = probe.finish(probe.start(os.environ))
+print(json.dumps([reading.failure, reading.devices[0].name, reading.devices[0].temperature_celsius]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver", [("450.80.02", "11.0"), ("580.95.05", "13.2"), ("620.10.01", "14.0")], ids=" ".join)
+@pytest.mark.parametrize("package", ["nvidia-ml-py==11.450.129", "nvidia-ml-py==13.615.71"])
+def test_oldest_and_newest_binding_read_the_temperature(tmp_path, package, driver):
+    python = environments.environment(environments.interpreter("3.11"), [package, "click", "rich"])
+    with Server([Gpu(utilization=10)], folder=tmp_path, driver=driver[0], cuda=driver[1]) as server:
+        done = server.run([str(python), "-c", READ_TEMPERATURE], cwd=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    # The oldest binding has only the function that CUDA 14 refuses.
+    celsius = None if (package, driver[1]) == ("nvidia-ml-py==11.450.129", "14.0") else 40
+    assert json.loads(done.stdout) == [None, "NVIDIA TITAN RTX", celsius]
 
 
 def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):

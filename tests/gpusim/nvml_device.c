@@ -132,8 +132,10 @@ static unsigned temperature_of(const Gpu *gpu) {
   return 35 + gpu_utilization(gpu) / 2;
 }
 
+/* Deprecated, and refused from CUDA 14 on. */
 API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, int sensor, unsigned *celsius) {
   NEEDS_GPU(device, READING_TEMPERATURE);
+  if (fleet_now()->cuda_version >= 14000) return NVML_ERROR_DEPRECATED;
   *celsius = temperature_of(gpu);
   return NVML_SUCCESS;
 }
@@ -143,8 +145,10 @@ typedef struct {
   int sensor, celsius;
 } Temperature;
 
+/* What pynvml says of a driver that has no such function. */
 API nvmlReturn nvmlDeviceGetTemperatureV(nvmlDevice device, Temperature *temperature) {
   NEEDS_GPU(device, READING_TEMPERATURE);
+  if (driver_branch(fleet_now()) < 570) return NVML_ERROR_FUNCTION_NOT_FOUND;
   temperature->celsius = (int)temperature_of(gpu);
   return NVML_SUCCESS;
 }
