@@ -48,7 +48,6 @@ VERSIONS = (
     Version("2.4.4", "3.8", ("protobuf<3.21",)),
     Version("2.15.1", "3.11"),
     Version("2.18.1", "3.11"),
-    Version("2.20.0", "3.11"),
     # A release candidate; the last row is the version that `make test` runs.
     Version("2.22.0rc0", "3.14"),
     Version("2.21.*", "3.11"),
