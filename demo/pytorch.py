@@ -19,7 +19,7 @@ print(json.dumps([sys.executable, getattr(sys, "_base_executable", sys.executabl
 
 
 def pythons_with_torch() -> tuple[Path, Path] | None:
-    """Return two environments, without and with autogpu, on top of the one that has PyTorch.
+    """Return the Pythons of two environments, without and with autogpu, on top of the shell's environment.
 
     Return ``None`` if the shell's ``python`` has no PyTorch for CUDA.
     """
@@ -31,7 +31,7 @@ def pythons_with_torch() -> tuple[Path, Path] | None:
         return None
     executable, base, folder, cuda = json.loads(asked.stdout)
     below = Path(executable)
-    # A system's Python keeps packages in other folders as well, which the environments do not look into.
+    # PyTorch may be in a folder outside site-packages, as with a system's Python; the environments would not find it.
     if not cuda or Path(folder).parent not in below.parent.parent.glob("lib/python*/site-packages"):
         return None
     plain = environments.environment(Path(base), on_top_of=below, with_autogpu=False)

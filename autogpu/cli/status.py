@@ -27,8 +27,8 @@ from autogpu.users import user_name
 
 
 @click.command(
-    epilog="""Exit status: 1 if the driver is there and can't be read, with --on if a host did not answer, else 0. With
---format it is 0 in these cases too, because the output says so.
+    epilog="""Exit status: 1 if the driver is installed and can't be read, or if a host of --on did not answer; else 0.
+With --format it is 0 in these cases too, because the output shows the problem.
 
 \b
 Examples:
@@ -41,33 +41,33 @@ Examples:
 @click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
 @click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
-@click.option("--user", metavar="NAME", help="Only those of this user, by the name that the page shows.")
+@click.option("--user", metavar="NAME", help="Only the GPUs and queue places of this user, named as in the output.")
 @click.option(
     "--explain",
     "is_explained",
     is_flag=True,
-    help="Add the ranking of all GPUs, and where the claims are; with --on, the whole page of each host.",
+    help="Add the ranking of all GPUs and the folder of the claims; with --on, show the whole page of each host.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["prometheus", "html"]),
-    help="prometheus: for node_exporter's textfile collector. html: a web page, also of --on.",
+    help="prometheus: for node_exporter's textfile collector. html: a web page; with --on, one page for all hosts.",
 )
 @click.option(
     "--on",
     "hosts",
     metavar="HOSTS",
     multiple=True,
-    help="These hosts instead, with commas between them: asks autogpu there over ssh, which must need no password.",
+    help="Show these hosts instead, separated by commas: runs autogpu there over ssh, which must ask for no password.",
 )
 @click.option(
     "--remote-command",
     default="autogpu",
     show_default=True,
     metavar="TEXT",
-    help="For --on: what starts autogpu there, as the remote shell reads it.",
+    help="With --on: the shell command that starts autogpu on these hosts.",
 )
 def status(
     watch: bool,
@@ -80,10 +80,11 @@ def status(
     hosts: Sequence[str],
     remote_command: str,
 ) -> int:
-    """Show every GPU: its memory, who holds it by a claim, what else is on it, who waits.
+    """Show each GPU with its memory, jobs and processes, and the queue.
 
-    In a bar, what is in use is full and what is claimed beyond that is half full. The last lines say what a script
-    started here and now would get; --explain adds why not the other GPUs. Nothing is claimed by asking.
+    A full block in a bar is memory in use; a half-full block is memory claimed beyond that. The last lines show the
+    GPUs that a script started here now would get. --explain adds the reasons against the other GPUs. This command
+    claims no GPU.
     """
     if form:
         views = {"--watch": watch, "--mine": is_mine, "--user": user is not None, "--explain": is_explained}

@@ -1,4 +1,4 @@
-"""Sentences about a host, as ``autogpu status`` shows it on a terminal and on a web page.
+"""Sentences about a host that ``autogpu status`` shows on a terminal and on a web page.
 
 Every name in a sentence is printable.
 """
@@ -21,15 +21,15 @@ from autogpu.status.model import (
 )
 from autogpu.text import GIB, counted, listed, printable, size, span
 
-# The words that readers of the status meet, and their meanings.
+# Terms in the output of ``autogpu status``, and their meanings.
 TERMS = {
-    "claimed": "promised to jobs of autogpu, in GiB",
-    "utilization": "share of the last seconds in which the GPU computed",
-    "awaited": "free, and a job in the queue goes first",
+    "claimed": "memory reserved for autogpu's jobs, in GiB",
+    "utilization": "how much of the last few seconds the GPU spent computing",
+    "awaited": "free, but a job in the queue will get it first",
     "excluded": "select.devices or select.exclude keeps scripts started here from it",
     "idle lease": "held for half an hour or more, and nothing computes",
     "no claim": "a process that autogpu does not manage",
-    "best effort": "a job that shares what others leave, and has no claim",
+    "best effort": "a job without a claim, which uses memory that other jobs leave free",
 }
 
 QUEUE_HEADING = "Waiting for a GPU, in this order:"
@@ -38,7 +38,7 @@ _STATES = {"split": "MIG", "no_instance": "MIG, no instance"}
 
 
 class Occupant(Value):
-    """One line about what is on a GPU.
+    """Line about a job or a process on a GPU.
 
     Attributes:
         user: Owner of the job or process; ``""`` if the line sums up several.
@@ -53,7 +53,7 @@ class Occupant(Value):
 
 
 def about_host(host: HostStatus) -> list[str]:
-    """Return the driver's version, how many GPUs are free, and how many jobs wait, as far as there is something."""
+    """Return texts on the driver, the free GPUs and the waiting jobs; omit each of the three that the host lacks."""
     about = (
         f"driver {printable(host.driver_version, 32)}" if host.driver_version else "",
         _free_gpus(host) if host.gpus else "",
@@ -82,7 +82,7 @@ def driver_failure(host: HostStatus) -> str:
 
 
 def claim_problems(host: HostStatus) -> Iterator[str]:
-    """Yield what keeps claims from being read or made on the host."""
+    """Yield the problems because of which claims can't be read or made on the host."""
     folder = host.lease_folder
     unreadable = host.unreadable_leases
     if folder and unreadable:
@@ -90,11 +90,11 @@ def claim_problems(host: HostStatus) -> Iterator[str]:
         owner = f" of {printable(first.user)}" if first.user else ""
         further = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         yield (
-            f"Claims that don't count, in files of {printable(folder.path)} that can't be read: "
+            f"Some claims don't count, because files in {printable(folder.path)} can't be read: "
             f"{printable(first.name)}{owner} ({printable(first.reason)}){further}"
         )
     if host.lease_folder_problem:
-        yield f"Jobs of this user can't coordinate: {printable(host.lease_folder_problem, 2000)}"
+        yield f"Jobs of this user can't claim GPUs: {printable(host.lease_folder_problem, 2000)}"
 
 
 def short_name(gpu: GpuStatus) -> str:
@@ -158,7 +158,7 @@ def _process(process: UnmanagedProcess) -> Occupant:
 
 
 def waiter_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
-    """Return who waits, for what and how long."""
+    """Return the line of a waiting job: its owner, script, wanted GPUs and waiting time."""
     wanted = f"{counted(waiter.count, 'GPU')}, whole or shared"
     if not waiter.joins:
         wanted = counted(waiter.count, "whole GPU")
@@ -171,7 +171,7 @@ def waiter_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
 
 
 def _only_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
-    """Name the GPUs that a job waits for, unless any of them will do."""
+    """Name the GPUs that a job waits for; ``""`` if it takes any GPU."""
     served = [gpu.label for gpu in gpus if gpu.uuid in waiter.uuids]
     if not waiter.uuids or len(served) == len(gpus):
         return ""

@@ -1,4 +1,4 @@
-"""Several hosts at one moment as one HTML page that loads nothing from elsewhere. Pure."""
+"""HTML page with the status of several hosts; it loads nothing from elsewhere. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autogpu.text import counted, printable
 
 RELOAD_S = 30
 
-# A reload can't show that nobody writes the file any more. The reader's clock can; the page is complete without it.
+# A reload does not show that nothing writes the file any more. So the script compares the reading with the clock.
 _SCRIPT = """\
 const read = document.querySelector('time'), age = document.getElementById('age')
 function show() {
   const minutes = Math.floor((Date.now() - Date.parse(read.dateTime)) / 60000)
   if (minutes < 2) return
   const ago = minutes < 120 ? minutes + ' min' : Math.floor(minutes / 60) + ' h'
-  age.textContent = ', ' + ago + " ago by this computer's clock" + (minutes < 5 ? '' : ': no newer reading was written')
+  age.textContent = ', ' + ago + " ago by this computer's clock" + (minutes < 5 ? '' : ': outdated, check its timer')
   age.className = minutes < 5 ? '' : 'bad'
 }
 show(); setInterval(show, 5000)"""
@@ -52,12 +52,12 @@ h3 span { font-weight: 400; color: var(--quiet) } h3 b { margin-left: auto; colo
 
 
 def web_page(answers: Sequence[Answer], asked_s: float) -> str:
-    """Return the page; it asks its browser to load it again every :data:`RELOAD_S` seconds.
+    """Return the page, which the browser reloads every :data:`RELOAD_S` seconds.
 
     Args:
         asked_s: Time at which the hosts were asked. The readings are at most some seconds newer.
     """
-    # A browser runs the script only if the policy has the hash of exactly its text.
+    # The browser runs the script only if the Content-Security-Policy contains the hash of the script's exact text.
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     names = [printable(answer.host or (answer.status.host if answer.status else ""), 64) for answer in answers]
     title = _text(f"GPUs of {names[0] if len(names) == 1 else counted(len(names), 'host')}")

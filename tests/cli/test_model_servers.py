@@ -1,4 +1,4 @@
-"""The commands of docs/agents-and-model-servers.md, with stand-ins for the servers, as they stand there."""
+"""The commands of docs/agents-and-model-servers.md, as the page prints them, run with stand-ins for the servers."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ONE_STEP = re.search("`(autogpu [^`]* --wait 0 -- ./my-program)`", PAGE)[1]
 AGENTS = re.search("^```markdown\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
 
 GPUS = (Gpu(), Gpu())
-# Takes 1 GiB of each GPU that it sees, in a process for each as vLLM does, until it is told to end.
+# A server that allocates 1 GiB on each visible GPU, in one process per GPU as vLLM does, and runs until SIGTERM.
 STAND_IN = f"""#!{sys.executable}
 {CUDA}
 import signal
@@ -90,7 +90,7 @@ def test_a_server_holds_its_need_until_it_ends(server, shell, lease_folder, line
 
 
 @pytest.mark.slow
-def test_the_question_for_memory_is_answered_by_the_exit_status(server, shell, environ, tmp_path):
+def test_exit_status_of_pick_shows_if_the_need_fits(server, shell, environ, tmp_path):
     yes = typed(server, shell, ASKS)
     assert yes.stdout == f"yes, on {server.gpus[1].uuid}\n"
     with ExitStack() as others:
@@ -98,7 +98,7 @@ def test_the_question_for_memory_is_answered_by_the_exit_status(server, shell, e
             others.enter_context(other_job(environ, {gpu.uuid: 20 * GIB}))
         assert typed(server, shell, ASKS).stdout == "not now\n"
         assert typed(server, shell, ASKS, AUTOGPU_WAIT="0").stdout == "not now\n"
-        # By the default of select.busy, which the page warns of.
+        # With the default of select.busy, ``pick`` shares a GPU even if the need does not fit. The page warns of this.
         shared = autogpu(server, "pick", "--need", "6GiB", AUTOGPU_WAIT="0")
         assert (shared.returncode, "not reserved: " in shared.stderr) == (0, True)
         one_step = typed(server, shell, ONE_STEP.replace("./", ""))
@@ -109,7 +109,7 @@ def test_the_question_for_memory_is_answered_by_the_exit_status(server, shell, e
 
 
 @pytest.mark.slow
-def test_an_idle_server_keeps_what_it_has_taken_and_not_its_need(server, lease_folder):
+def test_an_idle_server_keeps_its_used_memory_but_not_its_need(server, lease_folder):
     held = running(server, "--hold", "--need", "12GiB", "--devices", "1", "--", "sh", "-c", "echo started; read end")
     assert held.stdout.readline() == "started\n"
     ask = ("pick", "--devices", "1", "--need", "20GiB", "--busy", "error", "--format", "index")
@@ -122,7 +122,7 @@ def test_an_idle_server_keeps_what_it_has_taken_and_not_its_need(server, lease_f
 
 
 @pytest.mark.slow
-def test_the_paragraph_for_agents_names_what_autogpu_prints_and_takes(server, shell, environ):
+def test_the_paragraph_for_agents_has_commands_and_messages_of_autogpu(server, shell, environ):
     for command in re.findall("`autogpu (run|pick|status)([^`]*)`", AGENTS):
         assert autogpu(server, command[0], "--help").returncode == 0, command
     with ExitStack() as others:

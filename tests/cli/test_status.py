@@ -178,7 +178,7 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(unread(PYNVML, "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(
             replace(host(FOUR), lease_folder=FOLDER, unreadable_leases=UNREADABLE),
-            r"Claims that don't count, in files of /run/autogpu that .*: job.7.7.0 of mal \(no\) and 1 more",
+            r"Some claims don't count, because files in /run/autogpu can't be read: job.7.7.0 of mal \(no\) and 1 more",
             id="unreadable-files",
         ),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),

@@ -1,8 +1,8 @@
-"""What a wheel's libraries take from NVIDIA's, and stand-ins for the part that nobody here wrote.
+"""Imports of a wheel's libraries from NVIDIA's, and stubs for those that the simulated libraries lack.
 
-TensorFlow and JAX open NVIDIA's libraries when they need one, and live with a function that isn't there. PyTorch is
-linked against them: the loader refuses it where one library, version or function is missing. So what an environment's
-libraries want is read from them and kept in a list, and the build makes the rest of it.
+TensorFlow and JAX open NVIDIA's libraries when they need one, and run without a missing function. PyTorch is
+linked against them: the loader fails if one library, version or function is missing. So :func:`record` reads
+the imports of an environment's libraries and writes them to a list, and the build makes a stub for each missing one.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ DEFINED = re.compile(r"\s(?:FUNC|OBJECT|NOTYPE)\s+\w+\s+\w+\s+\d+\s+([^@\s]+)")
 
 @dataclass(frozen=True)
 class Imports:
-    """What libraries want from others.
+    """Versions, functions and variables that libraries import from other libraries.
 
     Attributes:
-        versions: Each library with each version that it has to name, and once with an empty one: it has to be there.
-        functions: By name.
-        variables: By name.
+        versions: Pairs of a library and a version that it must define; the version is empty for the library itself.
+        functions: Names of imported functions.
+        variables: Names of imported variables.
     """
 
     versions: frozenset[tuple[str, str]] = frozenset()
@@ -56,20 +56,20 @@ class Imports:
         return self.versions, self.functions, self.variables
 
     def text(self) -> str:
-        """As a list is kept."""
+        """Return the JSON text of a list file."""
         return json.dumps([sorted(kind) for kind in self.kinds], indent=0)
 
 
 def record(python: Path, package: str) -> None:
-    """Keep the list of what an environment's package wants, for every build from now on."""
+    """Record the imports of a package in an environment, for every later build."""
     _record_folder(site_packages(python) / package)
 
 
 def record_torch(command: str) -> tuple[str, ...]:
-    """Keep the same list for the PyTorch of a command and of the shell, and return the libraries to preload.
+    """Record the imports of a command's PyTorch and of the shell's, and return the libraries to preload.
 
     The plain wheel of PyTorch comes with NVIDIA's own libraries, and its RPATH finds them before ``LD_LIBRARY_PATH``.
-    They need more of a driver than the simulated one has, so the loader must have the simulated ones before.
+    They need functions that the simulated driver lacks, so the loader must load the simulated ones first.
 
     Args:
         command: A program; if it is a Python, its PyTorch counts as well as that of the ``python`` on ``PATH``.
@@ -92,7 +92,7 @@ def _record_folder(folder: Path) -> Imports:
         return _read(kept)
     wanted = of_libraries(sorted(folder.rglob("*.so*")))
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # Two processes that test side by side may both find that it is not there.
+    # Two test processes may both find the list missing and write it.
     new = kept.with_suffix(f".{os.getpid()}.new")
     new.write_text(wanted.text())
     new.replace(kept)
@@ -105,7 +105,7 @@ def _read(kept: Path) -> Imports:
 
 
 def recorded() -> Imports:
-    """What all environments want together: the server is a machine with every CUDA installed."""
+    """Return the imports of all recorded packages: the simulated server has every CUDA version installed."""
     wanted = Imports()
     for kept in sorted(LISTS.glob("*.json")):
         wanted |= _read(kept)
@@ -113,7 +113,7 @@ def recorded() -> Imports:
 
 
 def of_libraries(libraries: Iterable[Path]) -> Imports:
-    """Read from the ELF files themselves, and without what one of them has for the others."""
+    """Return the imports from NVIDIA's libraries, as the ELF files of ``libraries`` list them."""
     wanted = Imports()
     for library in libraries:
         wanted |= _of_one(_readelf(library, "-d", "-V", "--dyn-syms"))
@@ -121,20 +121,20 @@ def of_libraries(libraries: Iterable[Path]) -> Imports:
 
 
 def defined(library: Path) -> frozenset[str]:
-    """The names that a library has for others."""
+    """Return the names of the symbols that a library defines."""
     return frozenset(DEFINED.findall(_readelf(library, "--dyn-syms")))
 
 
 def stubs(wanted: Imports, present: frozenset[str]) -> str:
-    """C code for every wanted name that is not present: a function that says so in the log, and fails."""
+    """Return C code that defines each missing name. A missing function logs its call, and fails."""
     functions = (f"MISSING({name})" for name in sorted(wanted.functions - present))
-    # Nobody can know their size from outside.
+    # The importing library does not contain the size of a variable; 4096 bytes are a guess.
     variables = (f"API char {name}[4096];" for name in sorted(wanted.variables - present))
     return "\n".join(['#include "missing.h"', *functions, *variables]) + "\n"
 
 
 def version_script(versions: Iterable[str]) -> str:
-    """For the linker: versions that have no symbols. A symbol without a version fits every reference."""
+    """Return a linker script of versions without symbols. A symbol without a version fits every reference."""
     return "".join(f"{version} {{ }};\n" for version in sorted(versions))
 
 
@@ -159,5 +159,5 @@ def _of_one(text: str) -> Imports:
 def _readelf(library: Path, *what: str) -> str:
     command = ["readelf", "--wide", *what, str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    # Not every file that is named so is a library.
+    # A file called *.so* need not be a library; the output of readelf is then empty.
     return done.stdout

@@ -27,7 +27,7 @@ from tests.lease.test_record import GOOD, TICKET
 AUTOGPU = [sys.executable, "-m", "autogpu"]
 PAGE = Path(__file__).parents[2].joinpath("docs", "lease-protocol.md").read_text(encoding="utf-8")
 TRY_AGAIN = 75
-# Tells that it runs, and ends when its input does.
+# A command that prints its GPUs, and ends when its input ends.
 COMMAND = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec cat")
 
 
@@ -51,16 +51,16 @@ class Job:
         self.pid = process.pid
 
     def line(self):
-        """Its first line: the GPU that it holds; ``""`` if it ends without one."""
-        assert select.select([self.process.stdout], [], [], TIMEOUT_S)[0], "it says nothing"
+        """Return the command's first line, the GPU that it holds; ``""`` if it ends without a GPU."""
+        assert select.select([self.process.stdout], [], [], TIMEOUT_S)[0], "the command printed nothing"
         return self.process.stdout.readline().decode().strip()
 
     def end(self):
-        """Its exit status."""
+        """Wait for the command, and return its exit status."""
         return self.process.wait(TIMEOUT_S)
 
     def kill(self):
-        """Kill it with SIGKILL, and all that it has started, which would keep its lease."""
+        """Kill the command and its children with SIGKILL. A surviving child would keep the lease."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
@@ -84,7 +84,7 @@ def jobs():
 
 @pytest.fixture
 def another(jobs, program, path):
-    """Start a job of the other implementation, which wants one of some GPUs."""
+    """Start a job of the other implementation that claims one of the given GPUs."""
 
     def another(*uuids, command=COMMAND, **options):
         environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(path)}
@@ -95,7 +95,7 @@ def another(jobs, program, path):
 
 @pytest.fixture
 def write(path):
-    """Write a file into the folder and own it, or not."""
+    """Write a file into the folder, and lock it if ``is_owned``."""
     descriptors = []
 
     def write(name, content, *, is_owned=True, from_ms=0):
@@ -126,11 +126,11 @@ def picked(server, *options):
 
 
 @pytest.mark.slow
-def test_autogpu_leaves_alone_what_another_implementation_holds_until_it_is_killed(server, another):
+def test_autogpu_leaves_a_gpu_to_another_implementation_until_its_end(server, another):
     uuid = server.gpus[1].uuid
     assert picked(server) == "1"
     user = ALICE if os.geteuid() == 0 else None
-    # By its number: no test machine has such a user.
+    # ``user`` is a number, because no test machine has a name for that user.
     job = another(uuid, command=("/bin/sh", *COMMAND[1:]), **({"user": user} if user else {}))
     assert job.line() == uuid
     assert picked(server) == "0"
@@ -151,7 +151,7 @@ export AUTOGPU_LEASE="v1:$(echo job.*.$$.*):$$:$(cut -d" " -f22 /proc/$$/stat):=
 
 
 @pytest.mark.slow
-def test_a_script_below_another_implementation_is_a_member_by_the_variable_of_the_page(server, program):
+def test_variable_autogpu_lease_makes_a_script_a_member_of_the_job(server, program):
     environ = {"PYTHONPATH": str(Path(__file__).parents[2])}
     pick = [*AUTOGPU, "pick", "--format", "index"]
     done = server.run([program, "24", server.gpus[1].uuid, "sh", "-c", MEMBER, "sh", *pick], environ=environ)
@@ -162,7 +162,7 @@ def test_a_script_below_another_implementation_is_a_member_by_the_variable_of_th
 
 
 @pytest.mark.slow
-def test_another_implementation_leaves_alone_what_autogpu_holds_until_it_is_killed(server, another, jobs):
+def test_another_implementation_leaves_a_gpu_to_autogpu_until_its_end(server, another, jobs):
     zero, one = (gpu.uuid for gpu in server.gpus)
     held = jobs([*AUTOGPU, "run", "--hold", "--devices", "1", "--", *COMMAND], server.environ_of_child())
     assert held.line() == "1"
@@ -172,7 +172,7 @@ def test_another_implementation_leaves_alone_what_autogpu_holds_until_it_is_kill
     assert another(one).line() == one
 
 
-def test_two_that_come_in_the_same_moment_never_get_the_same_gpu(another, start, path, folder):
+def test_two_jobs_that_claim_at_once_never_get_the_same_gpu(another, start, path, folder):
     for _ in range(10):
         worker = start()
         mutex = os.open(str(path), os.O_RDONLY)
@@ -191,7 +191,7 @@ def is_asleep(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def test_another_implementation_chooses_after_who_has_the_mutex(another, start):
+def test_another_implementation_waits_for_the_mutex_before_it_chooses(another, start):
     worker = start()
     worker.tell("acquire", free=["GPU-0"], stops=True)
     assert worker.hear() == {"event": "choosing"}
@@ -202,7 +202,7 @@ def test_another_implementation_chooses_after_who_has_the_mutex(another, start):
     assert job.line() == "GPU-1"
 
 
-def test_another_implementation_gives_way_to_the_queue_but_not_to_the_silent(another, start, write, folder):
+def test_another_implementation_passes_over_unresponsive_waiters_only(another, start, write, folder):
     now_ms = int(time.time() * 1000)
     write("wait.1.1.0000000a", {**TICKET, "uuids": ["GPU-0"]}, from_ms=now_ms - 60_000)
     write("wait.1.1.0000000b", {**TICKET, "uuids": ["GPU-1"]}, from_ms=now_ms)
@@ -213,7 +213,7 @@ def test_another_implementation_gives_way_to_the_queue_but_not_to_the_silent(ano
     assert another("GPU-2").end() == TRY_AGAIN
 
 
-# By file: what is in it, whether a process owns it, and whether it holds GPU-a.
+# Content, True if a process owns the file, and True if the file holds GPU-a, keyed by the name of the case.
 FILES = {
     "version-1": (GOOD, True, True),
     "later-version-with-unknown-fields": ({**GOOD, "v": 7, "topology": {"links": [[1], [2]]}}, True, True),
@@ -261,7 +261,7 @@ def test_a_lease_of_another_implementation_is_read_by_other_users(another, folde
     (read,) = start("--uid", str(BOB)).ask("holders")["holders"]
     (holder,) = snapshot(folder).holders
     assert (read["uid"], read["claims"]) == (ALICE, {"GPU-0": 24})
-    # The process after exec: its start and its pid namespace are right.
+    # The pid is known only if the lease has the right start time and pid namespace of the process after exec.
     assert (holder.uid, holder.pid_here) == (ALICE, job.pid)
 
 

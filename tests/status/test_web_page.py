@@ -1,4 +1,4 @@
-"""Hosts as a web page: its words on plain values, and hostile names and narrow windows in a real browser."""
+"""The web page of ``autogpu status``: its text, and in a real browser hostile names and narrow windows."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def lines(page):
         pytest.param("bob v.py (pid 88): 1 GPU with 6.0 GiB, for 90 s", id="queue"),
     ],
 )
-def test_page_shows_what_the_terminal_shows(line):
+def test_page_shows_the_host_its_gpus_its_jobs_and_the_queue(line):
     assert line in lines(web_page([Answer("", LAB)], NOW_S))
 
 
@@ -79,12 +79,12 @@ def test_page_shows_what_the_terminal_shows(line):
         ),
         pytest.param(
             Answer("", replace(LAB, lease_folder_problem="belongs to uid 7")),
-            "Jobs of this user can't coordinate: belongs to uid 7",
+            "Jobs of this user can't claim GPUs: belongs to uid 7",
             id="no-lease-folder",
         ),
     ],
 )
-def test_page_says_why_something_is_missing(answer, expected):
+def test_page_shows_the_reason_if_something_is_missing(answer, expected):
     assert any(line.startswith(expected) for line in lines(web_page([answer], NOW_S)))
 
 
@@ -93,13 +93,13 @@ def test_page_says_why_something_is_missing(answer, expected):
     [(["lab1"], "GPUs of lab1"), (["lab1", "lab2"], "GPUs of 2 hosts"), ([""], "GPUs of lab")],
     ids=["one", "several", "this-host"],
 )
-def test_title_names_one_host_or_counts_them(hosts, title):
+def test_title_names_a_single_host_or_counts_several(hosts, title):
     page = web_page([Answer(name, LAB) for name in hosts], NOW_S)
     assert f"<title>{title}</title>" in page
     assert f"<h1>{title}</h1>" in page
 
 
-def test_page_has_the_time_of_the_reading_with_its_zone_and_reloads_itself(monkeypatch):
+def test_page_shows_the_time_with_its_zone_and_reloads_itself(monkeypatch):
     monkeypatch.setenv("TZ", "XYZ-5:30")
     time.tzset()
     try:
@@ -123,7 +123,7 @@ def test_page_stays_short_on_a_gpu_with_many_processes():
 
 
 def with_every_text(status, text):
-    """Return ``status`` with ``text`` as each of its texts, as a hostile host could send it."""
+    """Return ``status`` with ``text`` in place of every string, as a hostile host could send it."""
 
     def changed(value):
         if isinstance(value, dict):
@@ -162,7 +162,7 @@ def hostile_answers():
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_name_is_text_and_its_end_is_kept(name):
+def test_hostile_name_is_escaped_and_shortened(name):
     page = web_page([Answer(name, with_every_text(FAULTY, name)), Answer("lab", None, name)], NOW_S)
     assert f'<p class="bad">{escape(printable(f"No status: {name}", 2400))}\n' in page
     host_name, user, script = (escape(printable(name, longest)) for longest in (64, 32, 40))
@@ -173,7 +173,8 @@ def test_hostile_name_is_text_and_its_end_is_kept(name):
     page.encode("utf-8")
 
 
-# It measures each page in a frame, since a window can't be as narrow as a telephone, and prints the result as its body.
+# The script measures each page in a frame, because a window can't be as narrow as a telephone. It then replaces the
+# document's body by the result.
 MEASURES = """\
 <script>
 onload = () => {
@@ -228,7 +229,7 @@ def with_a_script_of_others(page, address):
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def shown(request, tmp_path_factory):
-    """Return what a browser makes of each page at each width, and the paths that it requested."""
+    """Return the color scheme, a browser's measurements of each page at each width, and the requested paths."""
     if not chromium():
         pytest.skip(NO_CHROMIUM)
     pages = {}
@@ -275,7 +276,7 @@ def test_page_loads_nothing_and_runs_no_script_of_others(shown):
     _, facts, requested = shown
     asked_for = {page for page, _ in facts} | {"measures"}
     assert {*requested} - {"favicon.ico"} == asked_for
-    # The policy of the page holds even if escaping fails.
+    # The Content-Security-Policy blocks the script and the image even if escaping fails.
     assert {"script", "img"} <= {*facts["injected", 360]["elements"]}
     assert facts["injected", 360]["title"] == "GPUs of 2 hosts"
 
@@ -289,7 +290,7 @@ def test_page_fits_a_telephone_and_a_wide_screen_in_light_and_dark(shown):
 
 
 @in_a_browser
-def test_page_that_is_no_longer_written_says_so(shown):
+def test_page_that_is_no_longer_written_shows_a_warning(shown):
     _, facts, _ = shown
     assert facts["lab", 360]["age"] == ""
-    assert facts["old", 360]["age"] == ", 3 h ago by this computer's clock: no newer reading was written"
+    assert facts["old", 360]["age"] == ", 3 h ago by this computer's clock: outdated, check its timer"

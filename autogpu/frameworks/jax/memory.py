@@ -1,14 +1,14 @@
-"""How much memory JAX's client may allocate: what the script and JAX have set, and the limit that autogpu writes.
+"""Memory limits of JAX's client: those that the script and JAX have set, and the one that autogpu writes.
 
-XLA has two options and a flag for its pool. The flag overrides the options, and the policy overrides the fraction:
+XLA has two options and a flag for its pool. The flag overrides both options; of these, the second overrides the first:
 
 * ``memory_fraction``, a number;
 * ``memory_fraction_policy``, since the plug-in of JAX 0.12: ``"0.75"`` for a pool of fixed size, ``"0.75+"`` for one
-  that begins with that part and may grow to all memory, ``"0.5-0.9"`` for one that may grow to nine tenths. Only a pool
-  that is allocated at once grows; one that is allocated as needed ends at the first number;
-* ``--xla_gpu_memory_fraction_policy`` in ``XLA_FLAGS``, with such a text. JAX 0.12.0 does not know the flag yet.
+  that begins with that part and may grow to all memory, ``"0.5-0.9"`` for one that may grow to nine tenths. The pool
+  goes beyond the first number only if it is allocated at once, not if it is allocated as needed;
+* ``--xla_gpu_memory_fraction_policy`` in ``XLA_FLAGS``, with a text of the same form. JAX 0.12.0 rejects this flag.
 
-Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html, and tries with the plug-in of JAX 0.12.0.1.
+Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html, and experiments with the plug-in of JAX 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FLAG = re.compile(r"--xla_gpu_memory_fraction_policy=(\S+)")
 _VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 _ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 
-# These allocators ignore the fraction. The default allocator ignores it if the variable is "1" or "true".
+# These allocators ignore the fraction. The default allocator ignores it if _UNIFIED_MEMORY is "1" or "true".
 _UNLIMITED = ("platform", "cuda_async", "address")
 _UNIFIED_MEMORY = "TF_FORCE_UNIFIED_MEMORY"
 
-# The part that JAX takes if it sends no policy of its own.
+# The part of a GPU that JAX may allocate if JAX sets no memory_fraction_policy by default.
 DEFAULT_SHARE = 0.75
 
 _FIRST_WITH_POLICY = (0, 12)
@@ -44,7 +44,7 @@ _PLUGIN_FILE = "xla_cuda_plugin.so"
 
 
 class Settings(Value):
-    """What is set before autogpu adds its limit.
+    """Limits of JAX's memory before autogpu adds its own.
 
     Attributes:
         by_script: The part of each GPU to which the script or the shell limits JAX; 0 for no such limit.
@@ -58,11 +58,11 @@ class Settings(Value):
 
 
 def read(options: Mapping[str, Any], environ: Mapping[str, str], own_options: Any, *, grows: bool = True) -> Settings:
-    """Return who has limited JAX's memory.
+    """Return the memory limits that the script, the shell and JAX have set.
 
     Args:
-        options: Of the client, as JAX completed them; ``{}`` before.
-        own_options: The value of ``jax_pjrt_client_create_options``, a text or a mapping, by which a script sets some.
+        options: The client's options, with JAX's defaults; ``{}`` if JAX has not built them yet.
+        own_options: Options that the script sets: ``jax_pjrt_client_create_options``, a text or a mapping.
         grows: True if JAX allocates as needed; False if it allocates its pool at once.
     """
     flags = _FLAG.findall(environ.get("XLA_FLAGS", ""))
@@ -104,7 +104,7 @@ def limit(options: MutableMapping[str, Any], part: float) -> None:
 
 
 def _plugin_knows_policy() -> bool:
-    """True if the text of the installed plug-in has the option's name: JAX does not start with an unknown option."""
+    """True if the installed plug-in's file contains the option's name. An unknown option keeps JAX from starting."""
     if getattr(sys.modules.get("jax"), "__version_info__", ()) < _FIRST_WITH_POLICY:
         return False
     plugins = [module for name, module in list(sys.modules.items()) if _PLUGIN.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""A limit for JAX's memory holds beside each of XLA's settings, and what the script has set wins."""
+"""autogpu limits JAX's memory whatever XLA's settings are, unless the script sets a limit of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FLAG = "--xla_gpu_memory_fraction_policy"
         (None, 0.0),
     ],
 )
-def test_part_that_a_pool_may_grow_to(policy, part):
+def test_policy_gives_the_part_up_to_which_the_pool_may_grow(policy, part):
     assert most(policy) == part
 
 
@@ -44,7 +44,7 @@ def test_part_that_a_pool_may_grow_to(policy, part):
         pytest.param({}, {}, None, Settings(0.0, False, 0.75), id="nothing"),
         pytest.param({"memory_fraction_policy": "0.8+"}, {}, None, Settings(0.0, False, 0.8), id="default-of-jax"),
         pytest.param({"memory_fraction_policy": "0.6"}, {}, "", Settings(0.0, False, 0.6), id="another-default"),
-        pytest.param({"memory_fraction_policy": "x"}, {}, "", Settings(0.0, False, 0.75), id="default-without-meaning"),
+        pytest.param({"memory_fraction_policy": "x"}, {}, "", Settings(0.0, False, 0.75), id="invalid-default"),
         pytest.param({"memory_fraction": 0.5}, {}, None, Settings(0.5, False, 0.75), id="option"),
         pytest.param({}, {"XLA_CLIENT_MEM_FRACTION": ".5"}, None, Settings(0.5, False, 0.75), id="variable"),
         pytest.param(
@@ -64,7 +64,7 @@ def test_part_that_a_pool_may_grow_to(policy, part):
             Settings(0.5, False, 0.75),
             id="policy-in-a-mapping",
         ),
-        pytest.param({}, {}, "memory_fraction:0.2;x", Settings(0.2, False, 0.75), id="fraction-in-the-own-options"),
+        pytest.param({}, {}, "memory_fraction:0.2;x", Settings(0.2, False, 0.75), id="fraction-in-create-options"),
         pytest.param(
             {},
             {},
@@ -84,7 +84,7 @@ def test_part_that_a_pool_may_grow_to(policy, part):
         ),
     ],
 )
-def test_who_has_limited_the_memory(options, environ, own_options, expected):
+def test_limit_is_read_from_the_flag_the_options_or_the_variable(options, environ, own_options, expected):
     assert read(options, environ, own_options) == expected
 
 
@@ -94,7 +94,7 @@ def test_pool_that_is_allocated_at_once_may_grow_by_default():
 
 @pytest.fixture
 def plugin(monkeypatch, tmp_path):
-    """Make a JAX of a version with a plug-in of a content, both of them as modules without code."""
+    """Install a fake JAX of a given version, with a plug-in file of given content; both modules are empty."""
 
     def made(version, content):
         jax: Any = ModuleType("jax")
@@ -124,7 +124,7 @@ KNOWS = b"\0memory_fraction\0memory_fraction_policy\0"
         pytest.param((0, 11, 2), KNOWS, False, id="older-jax"),
     ],
 )
-def test_policy_is_written_only_for_a_plugin_that_knows_it(plugin, version, content, is_written):
+def test_policy_is_written_only_if_the_plugin_has_the_option(plugin, version, content, is_written):
     plugin(version, content)
     options = {}
     limit(options, 0.25)
@@ -139,7 +139,7 @@ def test_policy_that_jax_sends_is_replaced_without_a_look_at_the_plugin(plugin):
     assert options["memory_fraction_policy"] == "0.250000-0.250000"
 
 
-def test_setting_with_which_jax_ignores_a_limit():
+def test_setting_that_makes_jax_ignore_a_limit_is_found():
     found = [
         memory.setting_without_limit({"allocator": "default"}, {}),
         memory.setting_without_limit({"allocator": "address"}, {}),
@@ -150,7 +150,7 @@ def test_setting_with_which_jax_ignores_a_limit():
     assert found == ["", f"{allocator}=address", f"{allocator}=platform", "TF_FORCE_UNIFIED_MEMORY=true"]
 
 
-# What JAX's page announces for the version after 0.12: it sends a policy by which the pool grows to all memory.
+# JAX's documentation announces for the version after 0.12: JAX sets a policy by which its pool may use all memory.
 SENDS_A_POLICY = """
 import jaxlib.xla_client as client
 made = client.generate_pjrt_gpu_plugin_options
@@ -166,14 +166,14 @@ def of_real_jax(test):
 
 
 @of_real_jax
-def test_limit_holds_if_jax_sends_a_policy_that_grows(machine_of):
+def test_limit_holds_if_jax_sends_a_policy_that_lets_the_pool_grow(machine_of):
     ran = machine_of("jax", Gpu()).run(SENDS_A_POLICY + FILL["jax"], fresh=True, AUTOGPU_LIMIT="2GiB")
     assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0], ran.stderr
     assert 1.5 * GIB <= ran.peak_bytes(0) <= 2 * GIB + 16 * MIB
 
 
 @of_real_jax
-def test_policy_of_the_script_wins_and_is_claimed(machine_of):
+def test_policy_of_the_script_overrides_the_limit_and_sets_the_claim(machine_of):
     machine = machine_of("jax", Gpu())
     options = {"AUTOGPU_LIMIT": "2GiB", "JAX_PJRT_CLIENT_CREATE_OPTIONS": "memory_fraction_policy:0.5"}
     job = machine.start(HOLD["jax"], fresh=True, **options)
