@@ -10,6 +10,7 @@ import click
 from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
+from autogpu.frozen import replace
 from autogpu.reporting import choice
 from autogpu.reporting.gpus import each_gpu, labels
 from autogpu.selection.decision import Decision, Verdict
@@ -22,11 +23,12 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 @click.command(
     epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
-if none is free now and the policy would wait.
+if none is free now and the policy would wait. With --need it is also 75 if less memory is left now on each GPU.
 
 \b
 Examples:
   eval "$(autogpu pick --count 2)"
+  autogpu pick --need 6GiB
   docker run --gpus "$(autogpu pick --format docker)" nvidia/cuda nvidia-smi"""
 )
 @policy_options("select", "memory")
@@ -51,6 +53,9 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
             "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
             "`autogpu run --hold --busy wait -- command` also holds them"
         )
+    if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
+        # The exit status answers whether the need fits now, so a GPU with less memory left is not picked.
+        resolved = replace(resolved, policy=replace(resolved.policy, busy="wait"))
     if resolved.policy.count == 0:
         return _pick_none(choice.COUNT_IS_ZERO, form)
     try:

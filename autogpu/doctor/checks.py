@@ -205,7 +205,7 @@ def examine(facts: Facts) -> dict[str, Finding]:
         findings.update(_examine_framework(module, answer, facts))
     if not installed:
         what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
-        findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.TO_INSTALL}"))
+        findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.to_install(facts.version)}"))
         if facts.is_own and facts.hosts_folder:
             findings["frameworks"] = not_applicable(f"{what}; for another: autogpu doctor --python PATH")
     return findings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +15,16 @@ FRAMEWORKS = {
     "torch": "autogpu.frameworks.torch:PyTorch",
 }
 
-# The package that doctor suggests to an environment without a framework. The extra exists since TensorFlow 2.14, which
-# needs Python 3.9.
-TO_INSTALL = "'tensorflow[and-cuda]'" if sys.version_info >= (3, 9) else "tensorflow"
+
+def to_install(version: tuple[int, int]) -> str:
+    """Return the package that doctor suggests to an environment without a framework, for its version of Python.
+
+    TensorFlow has wheels up to Python 3.14. Its extra exists since 2.14, which needs Python 3.9.
+    """
+    if version > (3, 14):
+        return "torch"
+    return "'tensorflow[and-cuda]'" if version >= (3, 9) else "tensorflow"
+
 
 # For these frameworks autogpu reads the driver and the policy only at their first use: their import takes less than a
 # second, and they never initialise CUDA without calling a hook.

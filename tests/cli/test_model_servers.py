@@ -98,8 +98,9 @@ def test_exit_status_of_pick_shows_if_the_need_fits(server, shell, environ, tmp_
             others.enter_context(other_job(environ, {gpu.uuid: 20 * GIB}))
         assert typed(server, shell, ASKS).stdout == "not now\n"
         assert typed(server, shell, ASKS, AUTOGPU_WAIT="0").stdout == "not now\n"
-        # With the default of select.busy, ``pick`` shares a GPU even if the need does not fit. The page warns of this.
-        shared = autogpu(server, "pick", "--need", "6GiB", AUTOGPU_WAIT="0")
+        listed = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
+        assert typed(server, shell, ASKS, **listed).stdout == "not now\n"
+        shared = autogpu(server, "pick", "--need", "6GiB", "--busy", "share", **listed)
         assert (shared.returncode, "not reserved: " in shared.stderr) == (0, True)
         one_step = typed(server, shell, ONE_STEP.replace("./", ""))
         assert (one_step.returncode, one_step.stdout) == (75, "")

@@ -219,6 +219,21 @@ def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
     assert remedy in finding.remedy
 
 
+@pytest.mark.parametrize(
+    ("version", "package"),
+    [
+        ((3, 8), "tensorflow"),
+        ((3, 9), "'tensorflow[and-cuda]'"),
+        ((3, 14), "'tensorflow[and-cuda]'"),
+        ((3, 15), "torch"),
+    ],
+    ids=str,
+)
+def test_suggested_framework_has_wheels_for_the_python(healthy, version, package):
+    finding = found(healthy, "frameworks", **answer(None), version=version)
+    assert finding.remedy == f"/env/bin/python -m pip install {package}"
+
+
 def test_a_python_newer_than_the_tests_is_a_warning(healthy):
     newest = tuple(map(int, environments.SUPPORTED[-1].split(".")))
     assert found(healthy, "python", version=newest).state is State.PASSED

@@ -96,7 +96,12 @@ def fleet_named(name: str) -> Fleet:
         FleetError: The file describes none.
         OSError: There is neither.
     """
-    return FLEETS[name] if name in FLEETS else read_fleet(Path(name))
+    if name in FLEETS:
+        return FLEETS[name]
+    try:
+        return read_fleet(Path(name))
+    except FileNotFoundError:
+        raise FleetError(f"{name}: no such server or file; servers: {', '.join(FLEETS)}") from None
 
 
 def _become(command: Sequence[str], environ: dict[str, str]) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.gpusim import imports
+from tests.gpusim import FleetError, imports
+from tests.gpusim.__main__ import fleet_named
 from tests.gpusim.fleets import FLEETS
 from tests.lease.conftest import until
 from tests.support import environments, framework_environments
@@ -84,6 +85,11 @@ def test_script_runs_in_the_lab_with_and_without_autogpu(terminals, command):
     shown = terminals().type(f"TF_CPP_MIN_LOG_LEVEL=3 {command}; echo ended with $?").text
     assert "ended with 0" in shown, shown
     assert ("autogpu: GPU 1 " in shown) == (not command.startswith("AUTOGPU=0"))
+
+
+def test_wrong_name_of_a_server_is_answered_by_the_right_ones():
+    with pytest.raises(FleetError, match="rtx4090: no such server or file; servers: t4, rtx-2080-ti, rtx-4090, "):
+        fleet_named("rtx4090")
 
 
 @pytest.fixture
