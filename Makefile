@@ -33,7 +33,7 @@ help:
 	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"
 	@echo "make test-engines     jobs inside a real Slurm, Ray, Dask, Open MPI and MPICH, where they are installed"
 	@echo "make test-frameworks  PyTorch, JAX and Keras 3, several versions; installs 8 GB the first time"
-	@echo "make test-gpu         on this machine's GPU; FRAMEWORK_PYTHON names a Python that has PyTorch or JAX"
+	@echo "make test-gpu         on this machine's GPU in 9 minutes (MINUTES=); FRAMEWORK_PYTHON names a Python with PyTorch or JAX"
 	@echo "make test-fuzz        100,000 random policies; prints its seed; takes some minutes"
 	@echo "make test-attacks     1,000 killed jobs, killed installers, hostile users; prints what was tried and what held"
 	@echo "make docs             write the generated pages again"
@@ -75,7 +75,7 @@ test-all: $(VENV)/ready
 	@$(RUN) -m tests.suites --all
 
 test-gpu: $(VENV)/ready
-	AUTOGPU_TEST_PYTHON=$(FRAMEWORK_PYTHON) $(RUN) -m pytest -rP -m gpu tests
+	@AUTOGPU_TEST_PYTHON=$(FRAMEWORK_PYTHON) $(RUN) -m tests.gpu $(if $(MINUTES),--minutes $(MINUTES))
 
 test-fuzz: $(VENV)/ready
 	FUZZ_CASES=100000 $(RUN) -m pytest -q -s tests/policy/test_fuzz.py

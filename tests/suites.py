@@ -25,6 +25,7 @@ SUITES = ("site", "package", "test-readme", "test-engines", "test-thorough", "te
 # Where make has pytest write what became of each test.
 REPORTS = Path(".cache/reports")
 LINES_OF_A_FAILURE = 12
+CHARACTERS_OF_A_LINE = 1000
 LAST_LINES = 30
 
 
@@ -101,15 +102,22 @@ def summary(suites: Sequence[Suite]) -> str:
         f"{'all':<20}{sum(suite.tests or 0 for suite in suites):>7}{'':>17}{sum(s.seconds for s in suites):>9.0f}"
     )
     for suite in suites:
-        for test, message in suite.failures.items():
-            told = message.strip().splitlines()
-            lines += ["", f"FAILED {test}", *(f"    {line}" for line in told[:LINES_OF_A_FAILURE])]
-            if len(told) > LINES_OF_A_FAILURE:
-                lines += ["    ...", f"    {told[-1]}"]
+        lines += lines_of_failures(suite.failures)
         if suite.exit_status and not suite.failures:
             lines += ["", f"FAILED make {suite.name}: exit status {suite.exit_status}; its last lines:"]
             lines += [f"    {line}" for line in suite.last_lines]
     return "\n".join(lines)
+
+
+def lines_of_failures(failures: dict[str, str]) -> list[str]:
+    """The first lines of each message and the last one, below the name of its test."""
+    lines = []
+    for test, message in failures.items():
+        told = [line[:CHARACTERS_OF_A_LINE] for line in message.strip().splitlines()]
+        lines += ["", f"FAILED {test}", *(f"    {line}" for line in told[:LINES_OF_A_FAILURE])]
+        if len(told) > LINES_OF_A_FAILURE:
+            lines += ["    ...", f"    {told[-1]}"]
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -322,18 +322,6 @@ def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
     assert (told["failure"][:22], told["cause"]) == ("NVML can't be loaded: ", "driver")
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="no NVIDIA driver on this machine")
-def test_each_reading_of_a_real_driver_is_what_pynvml_returns():
-    done = subprocess.run([sys.executable, "-c", BOTH], capture_output=True, timeout=120, check=True)
-    ours, theirs = json.loads(done.stdout)
-    # Ours is a mean over ten seconds; and memory moves on a machine in use.
-    for row in (*ours["devices"], *theirs["devices"]):
-        del row["utilization_percent"], row["memory_used_bytes"]
-    assert ours["devices"] == theirs["devices"]
-    assert ours["driver_version"] == theirs["driver_version"]
-
-
 class Failed(Exception):
     """As that of pynvml; ``value`` says why."""
 

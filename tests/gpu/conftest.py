@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu.jobs import Jobs, reading
+from tests.support.framework_jobs import FRAMEWORKS
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # The interpreter that has PyTorch, JAX or both.
@@ -64,3 +67,23 @@ def python(tmp_path_factory):
     (packages / "_below.pth").write_text("\n".join(seen) + "\n")
     answer(folder / "bin" / "python", "-m", "autogpu", "install")
     return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def machine():
+    return reading()
+
+
+@pytest.fixture
+def jobs(python, tmp_path):
+    made = Jobs(python, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session", params=FRAMEWORKS)
+def framework(request):
+    command = [PYTHON, "-c", f"import {request.param}"]
+    if subprocess.run(command, stderr=subprocess.DEVNULL, timeout=240, check=False).returncode:
+        pytest.skip(f"{PYTHON} has no {request.param}; AUTOGPU_TEST_PYTHON names one that has")
+    return request.param

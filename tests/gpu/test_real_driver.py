@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from autogpu.devices import probe
 from autogpu.devices.enumeration import named_uuids
-from autogpu.devices.model import Inventory
 from tests.gpu.conftest import answer, needs_driver
 
 pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.xdist_group("gpu")]
@@ -23,14 +21,6 @@ assert driver.visible_uuids() is None, "CUDA answered before cuInit"
 cuda.cuInit(0)
 print(",".join(driver.visible_uuids() or ()))
 """
-
-
-@pytest.fixture(scope="module")
-def machine() -> Inventory:
-    inventory = probe.start(os.environ).result(30.0)
-    assert inventory is not None
-    assert inventory.failure is None
-    return inventory
 
 
 def seen_by_cuda(value):
