@@ -5,7 +5,10 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from itertools import takewhile
+from pathlib import Path
 
 import pytest
 
@@ -224,7 +227,8 @@ def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
-    for folder in (*tmp_path.parents, tmp_path)[-3:]:
+    # pytest's own folders, up to the one for temporary files, which is the system's.
+    for folder in takewhile(lambda folder: folder != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
     kept.folder.mkdir(parents=True)
     for folder in (tmp_path, kept.folder):
@@ -236,6 +240,7 @@ def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
 
 KEEP = """
 import sys
+import tempfile
 from autogpu.history import History, Run
 for number in range(100):
     History({"HOME": sys.argv[1]}).keep(("a",), Run(1))
