@@ -41,7 +41,6 @@ _ALIASES = (_PLATFORM, "gpu")
 # The names, in several JAX versions, of the function that returns the default device.
 _DEFAULT_DEVICE = ("get_default_device", "_get_default_device")
 
-_NO_OPTIONS: Mapping[str, Any] = {}
 _CLASSES = ("XlaRuntimeError", "JaxRuntimeError")
 
 # Modules that the first use needs. They are imported together with JAX; other frameworks need them at their import.
@@ -95,13 +94,16 @@ class JAX(HookedFramework):
 
     def _hook_client(self) -> bool:
         """Hook the function that makes a client. Return False if it is already hooked."""
-        # The bridge keeps the module that it imported, which may be older than the one in sys.modules.
-        client: Any = getattr(self._bridge, "xla_client", None) or sys.modules[_CLIENT]
+        client = self._client()
         original = getattr(client, _MAKE_CLIENT, None)
         if not callable(original) or is_hooked(original):
             return False
         client.make_c_api_client = hooked(original, self.make_c_api_client)
         return True
+
+    def _client(self) -> Any:
+        # The bridge keeps the module that it imported, which may be older than the one in sys.modules.
+        return getattr(self._bridge, "xla_client", None) or sys.modules[_CLIENT]
 
     @staticmethod
     def peak_bytes() -> int:
@@ -256,13 +258,25 @@ class JAX(HookedFramework):
         return [(total * least / MIB,) if total else () for total in totals]
 
     def _request(
-        self, visible: Iterable[int], gpu_count: int, options: Mapping[str, Any] = _NO_OPTIONS
+        self, visible: Iterable[int], gpu_count: int, options: Mapping[str, Any] | None = None
     ) -> DeviceRequest:
-        """Return the settings of the script, and keep those about memory."""
+        """Return the settings of the script, and keep those about memory.
+
+        Args:
+            options: The client's options; ``None`` if JAX has not made them yet.
+        """
+        if options is None:
+            options = self._default_options()
         own_options = getattr(sys.modules["jax"].config, "jax_pjrt_client_create_options", "")
         self._memory = memory.read(options, os.environ, own_options, grows=self.allocation.policy.growth)
         self.default_share = self._memory.default_share
         return DeviceRequest(gpu_count, tuple(visible) or None, fraction=self._memory.by_script)
+
+    def _default_options(self) -> Mapping[str, Any]:
+        """Return the options with which JAX will make the client, before a script's own."""
+        with ignoring(TypeError, ValueError):  # JAX itself reports a variable that it refuses
+            return dict(self._client().generate_pjrt_gpu_plugin_options())
+        return {}
 
     def on_uncaught(self, error: BaseException) -> None:
         """Report an out-of-memory error, or an index that is larger than the number of devices that JAX has."""

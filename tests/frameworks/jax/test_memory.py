@@ -173,6 +173,14 @@ def test_limit_holds_if_jax_sends_a_policy_that_lets_the_pool_grow(machine_of):
 
 
 @of_real_jax
+def test_default_part_in_the_policy_of_jax_is_named_after_an_out_of_memory_error(machine_of):
+    takes = "import jax\njax.numpy.zeros(3 << 30, dtype='uint8').block_until_ready()\n"
+    ran = machine_of("jax", Gpu(memory="4GiB")).run(SENDS_A_POLICY.replace("0.75+", "0.5+") + takes, fresh=True)
+    lines = [line for line in ran.said if "out of memory" in line]
+    assert "this process may take 1.8 GiB there, the part that JAX takes by itself" in lines[0], ran.stderr
+
+
+@of_real_jax
 def test_policy_of_the_script_overrides_the_limit_and_sets_the_claim(machine_of):
     machine = machine_of("jax", Gpu())
     options = {"AUTOGPU_LIMIT": "2GiB", "JAX_PJRT_CLIENT_CREATE_OPTIONS": "memory_fraction_policy:0.5"}
