@@ -227,7 +227,7 @@ def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
-    # pytest's own folders, up to the one for temporary files, which is the system's.
+    # Another user has to enter the folders that pytest made. The system's folder for temporary files stays as it is.
     for folder in takewhile(lambda folder: folder != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
     kept.folder.mkdir(parents=True)

@@ -98,7 +98,7 @@ def claim_problems(host: HostStatus) -> Iterator[str]:
 
 
 def short_name(gpu: GpuStatus) -> str:
-    """Return the name of a GPU without its maker: ``RTX 4090``."""
+    """Return the name of a GPU without ``NVIDIA`` and ``GeForce``, such as ``RTX 4090``."""
     return re.sub("NVIDIA |GeForce ", "", printable(gpu.name, 64))
 
 

@@ -26,7 +26,7 @@ from autogpu.devices import probe
 from tests.gpu.conftest import PYTHON, ROOT
 from tests.suites import lines_of_failures, read
 
-# For pytest to end its jobs when the time of a check is over. No check starts with less than twice this time.
+# The time that pytest has to end its jobs after a check's limit. A check starts only if twice this time is left.
 GRACE_S = 10.0
 
 VERSIONS = """
@@ -51,7 +51,7 @@ class Check:
     tests: Sequence[str]
 
 
-# Limits for a check that hangs: all together take two or three minutes.
+# These limits stop a check that hangs. All checks together take two or three minutes.
 CHECKS = (
     Check("rules of CUDA_VISIBLE_DEVICES", 90, ["tests/gpu/test_real_driver.py"]),
     Check("putenv list", 90, ["tests/gpu/test_putenv_list.py"]),
@@ -90,7 +90,7 @@ def run(check: Check, limit_s: float, report: Path) -> Outcome:
     try:
         status = ended(pytest, limit_s)
         if status is None:
-            # It ends its jobs and writes its report.
+            # pytest then ends its jobs and writes its report.
             pytest.send_signal(signal.SIGINT)
             ended(pytest, GRACE_S)
     finally:
@@ -103,7 +103,7 @@ def run(check: Check, limit_s: float, report: Path) -> Outcome:
     notes = [*([f"{tests} tests"] if tests else []), *notes_in(report)]
     if status is None:
         notes.insert(0, f"stopped after {limit_s:.0f} s")
-        # Too little time for a check is not a failure of it.
+        # A check that got less than its own limit has not failed.
         is_failed = bool(failures) or limit_s == check.limit_s
     else:
         is_failed = status != 0
@@ -112,7 +112,7 @@ def run(check: Check, limit_s: float, report: Path) -> Outcome:
 
 
 def ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """The exit status, or ``None`` if the process still runs after that time."""
+    """Return the exit status; ``None`` if the process still runs after that time."""
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -120,7 +120,7 @@ def ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 
 
 def notes_in(report: Path) -> Iterator[str]:
-    """What tests recorded as measured, and each reason for which some were skipped."""
+    """Yield the values that tests recorded, and each reason for which some were skipped."""
     if not report.exists():
         return
     cases = ElementTree.parse(report)
@@ -131,7 +131,7 @@ def notes_in(report: Path) -> Iterator[str]:
 
 
 def machine() -> str:
-    """The driver, the GPUs and the versions, for the record."""
+    """Return the driver's version, the GPUs' names, and the versions of Python and the frameworks."""
     inventory = probe.finish(probe.start(os.environ))
     gpus = [gpu.name for gpu in inventory.devices]
     named = ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus))
@@ -143,7 +143,7 @@ def machine() -> str:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """One row for each check, further notes below it, and at the end what failed."""
+    """Return a row for each check, with its other notes below it, and the failures at the end."""
     lines = [f"{'check':<31}{'result':<9}{'seconds':>7}  measured"]
     for each in outcomes:
         first, *others = each.notes
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__.split("::")[0])
     parser.add_argument("--minutes", type=float, default=9.0, help="for all checks together (default: 9)")
     until_s = time.monotonic() + 60 * parser.parse_args(arguments).minutes
-    # A time limit from outside ends a check as Ctrl-C does, and the table shows what is known.
+    # SIGTERM, as a time limit sends it, stops a check as Ctrl-C does, and the table is still printed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     about = machine()
     print(about, flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 from autogpu.devices import probe
 from tests.support.live_jobs import leases
 
-# Less than any context, and more than other programs' use changes meanwhile.
+# A context takes more than this, and the memory of other programs changes by less.
 NOTICEABLE_BYTES = 64 << 20
 
 
 def reading():
-    """What autogpu reads of the GPUs now."""
+    """Return autogpu's reading of the GPUs at this moment."""
     inventory = probe.start(os.environ).result(30.0)
     assert inventory is not None
     assert inventory.failure is None
@@ -20,7 +20,7 @@ def reading():
 
 
 def used_bytes():
-    """By UUID, the memory that is in use, whoever uses it."""
+    """Return the bytes that all processes use on each GPU, keyed by UUID."""
     return {gpu.uuid: gpu.memory_total_bytes - gpu.memory_free_bytes for gpu in reading().devices}
 
 
@@ -46,11 +46,11 @@ class Jobs:
         return self._processes[-1]
 
     def claims(self):
-        """By pid, the GPUs that its lease names."""
+        """Return the GPUs of each lease, keyed by the pid of its holder."""
         return {lease["pid"]: sorted(lease["gpus"]) for lease in leases(self.leases).values()}
 
     def taken(self):
-        """By UUID, how much more memory is in use than before the first job."""
+        """Return the GPUs with more memory in use than before the first job: additional bytes keyed by UUID."""
         now = used_bytes()
         return {uuid: now[uuid] - used for uuid, used in self._before.items() if now[uuid] - used > NOTICEABLE_BYTES}
 

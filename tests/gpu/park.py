@@ -19,10 +19,10 @@ from tests.gpu.jobs import reading
 
 ROUNDS = 3
 LOCK_TIMEOUT_MS = 10_000
-# Exit status of a run on a driver without the calls.
+# The exit status if the driver lacks the functions.
 NOT_SUPPORTED = 3
 
-# Fills its memory, and prints a number that is made of it, at once and for each line of input.
+# The job allocates memory and prints a sum over a part of it, once at its start and once for each line of input.
 JOB = """
 import sys
 count = int(float(sys.argv[1]) * (1 << 28))
@@ -56,7 +56,7 @@ def used_mib() -> int:
 
 
 def park_once(cuda: Any, pid: int) -> dict[str, Any]:
-    """Seconds, MiB in use, and what each call returned."""
+    """Park the job and bring it back. Return the seconds, the MiB in use, and the status of each call."""
     before_mib, started_s = used_mib(), time.monotonic()
     parking = [
         cuda.cuCheckpointProcessLock(pid, ctypes.byref(LockArguments(LOCK_TIMEOUT_MS))),

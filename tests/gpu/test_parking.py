@@ -1,4 +1,4 @@
-"""A real driver parks the GPU memory of a PyTorch or JAX job in the memory of the host."""
+"""The driver of a real GPU moves the memory of a PyTorch or JAX job to the host and back."""
 
 import json
 import os
@@ -17,7 +17,7 @@ HELD_GIB = 4
 
 def test_parked_job_gives_its_memory_back_and_computes_on(framework, record_property):
     command = [sys.executable, "-m", "tests.gpu.park", PYTHON, framework, str(HELD_GIB)]
-    # JAX would take three quarters of the GPU at its start.
+    # Without this variable JAX allocates three quarters of the GPU at its first array.
     environ = {**os.environ, "AUTOGPU": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode == NOT_SUPPORTED:
@@ -34,7 +34,7 @@ def test_parked_job_gives_its_memory_back_and_computes_on(framework, record_prop
 
 
 def in_words(rounds):
-    """Seconds of the slowest round, and MiB before, parked and after in the first."""
+    """Return the seconds of the slowest round, and of the first the MiB in use before, while parked and after."""
     park_s, restore_s = (max(each[key] for each in rounds) for key in ("park_s", "restore_s"))
     value = "same value" if all(each["is_same"] for each in rounds) else "ANOTHER VALUE"
     mib = " -> ".join(map(str, rounds[0]["mib"]))

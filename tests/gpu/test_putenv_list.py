@@ -1,4 +1,4 @@
-"""The list that autogpu writes into the environment of C after the start of Python, as a real driver takes it."""
+"""A real driver obeys the list of GPUs that autogpu writes with ``putenv`` before CUDA starts."""
 
 import json
 import os
@@ -33,7 +33,7 @@ VALUES = {
     "minus-one": lambda uuids: ["-1"],
 }
 
-# The variable as Python and as C show it, around the first use of a GPU.
+# A script that prints the variable, as Python and as C have it, before and after its first use of a GPU.
 LISTS = """
 import ctypes, json, os
 getenv = ctypes.CDLL(None).getenv
@@ -59,7 +59,7 @@ def test_cuda_obeys_a_list_that_is_written_before_it_starts(machine, record_prop
     if expected:
         assert later == expected, "CUDA read the list again after its start"
     else:
-        # No promise of autogpu depends on it.
+        # autogpu does not depend on this number.
         record_property("measured", f"a second cuInit after {lists[0]!r} finds {len(later)} GPUs")
 
 

@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.timeout(300), pytest.ma
 needs_nvidia_smi = pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi on this machine")
 
 FIELDS = ("memory.total", "memory.used", "memory.reserved", "utilization.gpu", "temperature.gpu", "power.draw")
-# Readings move between two calls, and nvidia-smi rounds to MiB.
+# Memory, temperature and power change between two readings, and nvidia-smi rounds memory to MiB.
 SLACK_MIB, SLACK_CELSIUS, SLACK_WATTS = 64, 3, 30
 
 
 def query(what, *fields):
-    """The rows that nvidia-smi prints, without the values that it does not have."""
+    """Return the rows that nvidia-smi prints. A value such as ``[N/A]`` is left out."""
     lines = answer("nvidia-smi", f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits").splitlines()
     rows = [dict(zip(fields, line.split(", "))) for line in lines]
     return [{name: value for name, value in row.items() if not value.startswith("[")} for row in rows]
@@ -40,7 +40,7 @@ def mib(size):
 
 
 def check(ours, bounds, slack):
-    """A value is within what nvidia-smi printed before and after it was read, or is missing in all of them."""
+    """Fail if autogpu's value is not within ``slack`` of nvidia-smi's values, or if only one of both has a value."""
     assert (ours is None) == (not bounds), (ours, bounds)
     assert ours is None or min(bounds) - slack <= ours <= max(bounds) + slack, (ours, bounds)
 
@@ -60,7 +60,7 @@ def test_each_gpu_reads_as_nvidia_smi_prints_it(record_property):
         check(mib(gpu.memory_used_bytes), [*used, *map(sum, zip(used, both["memory.reserved"]))], SLACK_MIB)
         check(gpu.temperature_celsius, both["temperature.gpu"], SLACK_CELSIUS)
         check(gpu.power_watts, both["power.draw"], SLACK_WATTS)
-        # autogpu's is a mean over ten seconds.
+        # autogpu's utilization is a mean over ten seconds, so the two values may be far apart.
         check(gpu.utilization_percent, both["utilization.gpu"], 100)
         ours = (mib(gpu.memory_used_bytes), gpu.utilization_percent, gpu.temperature_celsius, gpu.power_watts)
         _, used_mib, reserved_mib, *others = (both[name][0] if both[name] else None for name in FIELDS)
@@ -100,7 +100,7 @@ def test_second_reading_finds_the_same_gpus():
 
 def test_each_reading_is_what_pynvml_returns():
     ours, theirs = json.loads(answer(sys.executable, "-c", BOTH))
-    # Ours is a mean over ten seconds; the others move on a machine in use.
+    # autogpu's utilization is a mean over ten seconds, and the other values change on a machine in use.
     for row in (*ours["devices"], *theirs["devices"]):
         for moving in ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius"):
             del row[moving]

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.timeout(900), pytest.ma
 
 
 def all_at_once(jobs, framework, count, **environ):
-    """Let ``count`` jobs that have imported their framework go on in the same instant."""
+    """Start ``count`` jobs. Wait until each has imported its framework, and then let all go on at once."""
     several = [jobs.start(AT_ONCE[framework], **environ) for _ in range(count)]
     for job in several:
         assert job.stdout.readline() == "imported\n"

@@ -44,7 +44,7 @@ def program():
 
 
 class Job:
-    """A command that holds a GPU until :meth:`kill`."""
+    """A process that claims a GPU and starts a command, which prints the GPU."""
 
     def __init__(self, process):
         self.process = process
