@@ -13,7 +13,7 @@ import pytest
 from tests.engines.engine_jobs import JOBS, Script, end_all, gpus_of, lines_of_autogpu, python_with, taken_by
 from tests.gpusim import Gpu, Server
 from tests.support import framework_environments
-from tests.support.framework_environments import TORCHES
+from tests.support.framework_environments import TORCHES, TURNS
 from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -191,7 +191,7 @@ def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus,
 OLDER_TORCH = next(place for place, release in enumerate(TORCHES) if release.python == "3.11")
 
 
-@pytest.mark.turns(4, OLDER_TORCH)
+@pytest.mark.turns(TURNS, OLDER_TORCH)
 @pytest.mark.parametrize(("workers", "gpus"), [("2", "1"), ("2", "2")])
 def test_the_device_that_ray_names_for_pytorch_is_what_it_assigned(start, workers, gpus):
     ray = start("torch", workers, gpus, base=framework_environments.torch(TORCHES[OLDER_TORCH]))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import framework_environments
 from tests.support.environments import interpreter
-from tests.support.framework_environments import JAXES, TORCHES, each_other
+from tests.support.framework_environments import JAXES, TORCHES, TURNS, each_other
 from tests.support.framework_jobs import FILL, HOLD, USE_SEVERAL
 from tests.support.framework_machines import FOUR, GIB, MIB, Installed
 
@@ -63,7 +63,7 @@ LAZY_RELEASES = {
 
 
 @pytest.mark.skipif(interpreter("3.15") is None, reason="no Python 3.15 on this machine")
-@pytest.mark.turns(4)
+@pytest.mark.turns(TURNS)
 @pytest.mark.parametrize("framework", LAZY_RELEASES)
 def test_it_gets_the_idlest_by_its_first_use_after_a_lazy_import(framework, machine_of):
     base = getattr(framework_environments, framework)(LAZY_RELEASES[framework])

@@ -39,6 +39,8 @@ JAXES = (
     *(Release("0.12.0.1", "3.12"), Release("0.12.0.1", "3.15")),
     *(Release("0.10.2", "3.14", cuda=13), Release("0.4.30", "3.10")),
 )
+# Each of the others is in one run of this many, because its installation takes a minute.
+TURNS = 6
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
 # The names of packages that Lightning had before, and an older Trainer; on the oldest PyTorch above.
@@ -131,13 +133,13 @@ def with_autogpu(*bases: Path) -> Path:
 
 
 def each_other(releases: Sequence[Release]) -> list[Any]:
-    """One parameter for each release but the first, in one run of four."""
+    """One parameter for each release but the first, each in one run of :data:`TURNS`."""
     return [
         pytest.param(
             release,
             id=str(release),
             marks=[
-                pytest.mark.turns(4, place),
+                pytest.mark.turns(TURNS, place),
                 pytest.mark.skipif(interpreter(release.python) is None, reason=f"no Python {release.python} here"),
             ],
         )
