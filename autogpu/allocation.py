@@ -15,10 +15,10 @@ from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
 from autogpu.engines.launchers import is_launched, library_count, rank_env
-from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout, ignoring
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
-from autogpu.history import ThisRun
+from autogpu.history import JobLines, ThisRun
 from autogpu.lease import GaveUp
 from autogpu.policy.model import Policy, Resolved
 from autogpu.process import fork_safe_rlock, monotonic_s, with_ancestors
@@ -471,6 +471,13 @@ class Allocation:
             return False
         self.reported = takes_some
         return True
+
+    def say_of_job(self, lines: Sequence[str]) -> None:
+        """Print lines about the GPUs of the process, and keep them for ``autogpu status``."""
+        self.say(lines)
+        if self.lease is not None and lines and self.policy.history and self.grant.is_first:
+            with ignoring(OSError):  # a home that can't be written
+                JobLines(self.environ).keep(self.lease.name, [self.resolved.as_typed(line) for line in lines])
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines if this process is the first rank of its job."""

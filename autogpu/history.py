@@ -1,6 +1,6 @@
 """How much GPU memory the runs of a user's scripts took: what is kept, for that user alone, and what follows from it.
 
-One file, ``runs``. Its first line is a random salt. Every other line is one run on one GPU model: when it ended in Unix
+The file ``runs``: its first line is a random salt. Every other line is one run on one GPU model: when it ended in Unix
 time, a hash of the job and the model, how it ended, and two numbers of bytes, which :class:`Run` describes.
 """
 
@@ -43,6 +43,10 @@ _SUCCEEDED, _FAILED = "succeeded", "failed"
 
 # No need above this part of a GPU is suggested: the rest of the GPU is of no use to others.
 _WORTH_SHARING = 0.75
+
+# The same limit for the file of lines.
+_MOST_LINES_BYTES = 64 << 10
+_LEASE_NAME = "job[.][0-9]{1,10}[.][0-9]{1,10}[.][0-9a-f]{8}"
 
 
 class Run(Value):
@@ -114,7 +118,7 @@ class History:
     def read(self) -> str:
         """Return the file's text, for the functions above; ``""`` if there is none or it is unsafe."""
         try:
-            return _read(self._file())
+            return _read(self.file("runs"))
         except OSError as error:
             raise_if_from_script(error)
             return ""
@@ -125,7 +129,7 @@ class History:
         Raises:
             OSError: The file can't be written, or is unsafe.
         """
-        file = self._file(make=True)
+        file = self.file("runs", make=True)
         try:
             kept = _read(file)
         except FileNotFoundError as error:
@@ -148,7 +152,15 @@ class History:
         finally:
             os.close(descriptor)
 
-    def _file(self, *, make: bool = False) -> Path:
+    def file(self, name: str, *, make: bool = False) -> Path:
+        """Return a file of the folder.
+
+        Args:
+            make: True to make the folder if there is none.
+
+        Raises:
+            OSError: There is no folder, or another user could have made it.
+        """
         if self.folder is None or not hasattr(os, "geteuid"):
             raise FileNotFoundError("there is no home folder")
         # With sudo, HOME may be another user's, whose links may lead anywhere.
@@ -159,7 +171,7 @@ class History:
         found = self.folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise PermissionError("a link, or another user's")
-        return self.folder / "runs"
+        return self.folder / name
 
 
 def _make(file: Path) -> None:
@@ -174,16 +186,68 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> str:
-    descriptor = os.open(str(file), os.O_RDONLY | _SAFELY)
-    try:
-        found = os.fstat(descriptor)
-        is_users = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-        text = os.read(descriptor, _MOST_BYTES).decode("ascii", "replace") if is_users else ""
-    finally:
-        os.close(descriptor)
+    text = read_own_file(file, _MOST_BYTES).decode("ascii", "replace")
     if not re.match("[0-9a-f]{32}\n", text):
         raise PermissionError("a file without the line of the salt")
     return text
+
+
+def read_own_file(file: Path, most_bytes: int) -> bytes:
+    """Return the first ``most_bytes`` of a regular file.
+
+    Raises:
+        OSError: The file can't be read, or does not belong to this user.
+    """
+    descriptor = os.open(str(file), os.O_RDONLY | _SAFELY)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError("not a regular file of this user")
+        return os.read(descriptor, most_bytes)
+    finally:
+        os.close(descriptor)
+
+
+class JobLines:
+    """The lines that autogpu printed about this user's jobs, so that ``autogpu status`` can show them.
+
+    One file, ``lines``, in the folder of the history. Each of its lines is the name of a lease and one line about that
+    lease's job.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._history = History(environ)
+
+    def keep(self, lease_name: str, lines: Sequence[str]) -> None:
+        """Add the lines about a job.
+
+        Raises:
+            OSError: The file can't be written, or another user could have made it.
+        """
+        file = self._history.file("lines", make=True)
+        added = "".join(f"{lease_name} {line}\n" for line in lines).encode("utf-8", "backslashreplace")
+        if file.exists() and file.stat().st_size + len(added) > _MOST_LINES_BYTES:
+            kept = read_own_file(file, _MOST_LINES_BYTES)
+            newer_half = kept[len(kept) // 2 :].partition(b"\n")[2]
+            write_file(file, newer_half + added, 0o600)
+            return
+        descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(descriptor, added)  # in one piece, because other processes append too
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the lines, keyed by lease name; nothing if there is no file that this user alone can write."""
+        try:
+            text = read_own_file(self._history.file("lines"), _MOST_LINES_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            raise_if_from_script(error)
+            return {}
+        lines: dict[str, tuple[str, ...]] = {}
+        for name, line in re.findall(rf"^({_LEASE_NAME}) (.+)$", text, re.MULTILINE):
+            lines[name] = (*lines.get(name, ()), line)
+        return lines
 
 
 class KnownNeed(Value):

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GIB = 1 << 30
 
+# Characters of a message's line: with "autogpu: " before it, it fits 120 columns.
+LINE_WIDTH = 111
+# A part that is cut to less says nothing.
+_LEAST_PART = 24
+
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -31,6 +36,28 @@ def _cut(text: str, longest: int) -> str:
         return text
     end = longest // 3
     return text[: longest - end - 3] + "..." + text[len(text) - end :]
+
+
+def fitting(parts: Sequence[str]) -> str:
+    """Return the first ``parts`` in one line, as many as fit. The last of these may be cut in the middle."""
+    line = ""
+    for part in parts:
+        joined = f"{line}; {part}" if line else part
+        if len(joined) > LINE_WIDTH:
+            left = LINE_WIDTH - len(line) - len("; ") * bool(line)
+            return joined[: -len(part)] + _cut(part, left) if left >= _LEAST_PART else line
+        line = joined
+    return line
+
+
+def with_notes(line: Sequence[str], notes: Sequence[str]) -> list[str]:
+    """Return a line of these parts, and a second one if there are notes. Leave out what does not fit."""
+    return [fitting(line), *filter(None, [fitting(notes)])]
+
+
+def first_fitting(lines: Sequence[str]) -> str:
+    """Return the first line that fits; ``""`` if none does."""
+    return next((line for line in lines if len(line) <= LINE_WIDTH), "")
 
 
 def size(size_bytes: int) -> str:

@@ -112,7 +112,7 @@ def test_of_an_order_that_cuda_has_already_what_the_script_names_is_claimed(name
     process.framework.use(*used)
     process.framework.count(named)
     assert process.claims == {claimed: ALL}
-    assert "CUDA had counted the GPUs before autogpu could choose" in process.lines[0]
+    assert "CUDA was initialised before autogpu could choose" in process.lines[0]
 
 
 def test_claim_in_cudas_order_is_kept_beside_another_framework(first):
@@ -132,7 +132,7 @@ def test_where_cuda_has_an_order_already_nobody_waits(first, other, busy):
         process.cuda.initialise()
         process.framework.count(0)
     assert process.claims == {0: 0}
-    assert len(process.lines) == 1
+    assert "waiting" not in "".join(process.lines)
 
 
 def test_a_list_that_the_script_wrote_is_ordered_for_cuda_only(first):

@@ -63,21 +63,20 @@ def succeeded(gib):
 
 def test_line_beside_others_suggests_one_need(runs):
     runs(2, 4, 3)
-    line = runs(1, gpus=BUSY).lines[0]
-    assert line.count("AUTOGPU_NEED") == 1
-    assert "by its last 3 runs, AUTOGPU_NEED=5GiB" in line
+    _, notes = runs(1, gpus=BUSY).lines
+    assert notes.count("AUTOGPU_NEED") == 1
+    assert "; AUTOGPU_NEED=5GiB would le" in notes
 
 
 def test_line_names_no_runs_until_three_are_known(runs):
-    assert "runs" not in runs(2, 4, 3).lines[0]
-    hint = "; by its last 3 runs, AUTOGPU_NEED=5GiB should be enough and lets others share this GPU"
-    assert runs(1).lines[0].endswith(hint)
+    assert len(runs(2, 4, 3).lines) == 1
+    assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB would let others share this GPU, by the last 3 runs"
 
 
 @pytest.mark.parametrize(
     ("peak", "options", "said"),
     [
-        (4.7, {}, "by its last 3 runs, AUTOGPU_NEED=6GiB should be enough and lets others share this GPU"),
+        (4.7, {}, "AUTOGPU_NEED=6GiB would let others share this GPU, by the last 3 runs"),
         (18, {}, ""),
         (2, {"AUTOGPU_NEED": "5GiB"}, ""),
         (2, {"AUTOGPU_LIMIT": "5GiB"}, ""),
@@ -103,13 +102,13 @@ OTHERS = {
 def test_runs_of_another_script_or_model_do_not_count(runs, script, name, gpus):
     runs(2, 2, 2)
     script(name=name)
-    assert "last 3 runs" not in runs(2, gpus=gpus).lines[0]
+    assert len(runs(2, gpus=gpus).lines) == 1
 
 
 def test_runs_with_other_arguments_count(runs, script):
     runs(2, 2, 2)
     script("--learning-rate", "0.1")
-    assert "last 3 runs" in runs(2).lines[0]
+    assert "last 3 runs" in runs(2).lines[1]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, 
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
 from autogpu.frozen import replace
+from autogpu.policy.model import with_options
 from autogpu.reporting import choice
 from autogpu.reporting.gpus import each_gpu, labels
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.members import Family
 from autogpu.selection.model import SelectionRequest
 from autogpu.stderr import say
-from autogpu.text import printable
+from autogpu.text import printable, with_notes
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 
@@ -81,7 +82,9 @@ def _print_decision(decision: Decision, family: Family | None, form: str, reques
     click.echo(_formatted(decision.devices, form))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
     held = "reserved already" if is_held else "not reserved"
-    say(f"{labels(decision.devices)} picked, {held}: {in_words(decision)}")
+    picked = f"{labels(decision.devices)} picked, {held}: {choice.reason(decision)}"
+    for line in with_notes([picked], choice.notes(decision)):
+        say(with_options(line))
     return 0
 
 

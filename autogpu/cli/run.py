@@ -24,12 +24,11 @@ from autogpu.lease import GaveUp
 from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import choice, leases, waiting
-from autogpu.reporting.gpus import each_gpu, labels
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import numbered_list, original_environ
 from autogpu.stderr import say
-from autogpu.text import printable
+from autogpu.text import printable, with_notes
 from autogpu.variables import CUDA_VISIBLE_DEVICES, PYNVML_FOLDER, TYPED
 
 
@@ -135,16 +134,14 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is Verdict.REFUSE or decision.misses_gpu:
         raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is Verdict.CPU:
-        tell(f"no GPU for {script}: {why}")
+        for line in with_notes([f"no GPU for {script}: {choice.reason(decision)}"], choice.notes(decision)):
+            tell(line)
         return {CUDA_VISIBLE_DEVICES: "-1"}
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    held = choice.not_held(shared, decision) if shared else choice.need_reserved(decision)
-    tell(f"{labels(decision.devices)} for {script}: {why}{held}")
-    if request.policy.level == "explain":
-        for line in each_gpu(decision, decision.devices):
-            tell(line)
+    for line in choice.held(decision, script, shared, is_explained=request.policy.level == "explain"):
+        tell(line)
     # The program may be one that reads numbers.
     uuids = [device.uuid for device in decision.devices]
     return {**(numbered_list(uuids, request.inventory) or {CUDA_VISIBLE_DEVICES: ",".join(uuids)})}

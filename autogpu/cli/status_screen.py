@@ -231,12 +231,13 @@ def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Tex
         return
     heading, *rows = _rows(shown, view)
     yield heading
+    printed: set[str] = set()
     for gpu, row in zip(shown, rows):
         yield row
         if gpu.health_problems:
             yield Text(f"{_INDENT}{health_words(gpu)}", style=BAD)
         if not view.is_brief:
-            yield from _details(part_of[gpu.uuid], 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES)
+            yield from _details(part_of[gpu.uuid], 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES, printed)
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
@@ -318,9 +319,14 @@ def _owners(gpu: GpuStatus) -> list[str]:
     return [printable(user, 16) for user in dict.fromkeys(users)]
 
 
-def _details(gpu: GpuStatus, most_processes: int) -> Iterator[Text]:
+def _details(gpu: GpuStatus, most_processes: int, printed: set[str]) -> Iterator[Text]:
     for each in occupants(gpu, _MOST_JOBS, most_processes):
         line = Text(f"{_INDENT}{each.user:10} {each.words}" if each.user else f"{_INDENT}{each.words}")
         if each.activity:
             line.append(", ").append(each.activity, style=STANDS_OUT if each.is_idle_lease else "")
         yield line
+        # A job of several GPUs shows its lines once.
+        for words in each.printed:
+            if words not in printed:
+                printed.add(words)
+                yield Text(f"{_INDENT}{'':10} autogpu: {printable(words)}")

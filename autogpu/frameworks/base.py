@@ -257,7 +257,7 @@ class HookedFramework(Framework):
             allocation.decide_of_hidden_pool(inventory)
         if not takes_some:
             self._is_given_back |= allocation.give_back(self) and self.WANTS_ORDER
-        allocation.say(self._lines(usage, inventory))
+        allocation.say_of_job(self._lines(usage, inventory))
 
     def _watch(self, usage: Usage) -> None:
         """Record the framework's peak at the end, and watch for an out-of-memory error until then."""

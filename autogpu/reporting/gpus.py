@@ -67,16 +67,25 @@ def health_faults(device: Device) -> tuple[str, ...]:
 
 
 def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
-    """Return what is on a GPU: ``pid 4242 on it without a claim, 93 % busy, 8.5 of 11.0 GiB free``."""
-    parts = [*health_faults(device)]
+    """Return what is on a GPU: ``pid 4242 (no claim), 93 % busy, 8.5 of 11.0 GiB free``."""
+    return ", ".join([*health_faults(device), _users(device, claims, own_pid), free_memory(device)])
+
+
+def _users(device: Device, claims: Sequence[Claim], own_pid: int | None) -> str:
+    parts = []
     if claims:
         parts.append("claimed by " + _and_more(claims, _holder_name))
     unmanaged = [process.pid for process in unmanaged_processes(device, claims, own_pid)]
     if unmanaged:
-        parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} on it without a claim")
+        parts.append(f"{'pid' if len(unmanaged) == 1 else 'pids'} {_and_more(unmanaged)} (no claim)")
     busy = device.utilization_percent
     parts.append("utilization unknown" if busy is None else f"{busy} % busy")
-    return ", ".join([*parts, free_memory(device)])
+    return ", ".join(parts)
+
+
+def users(candidate: Candidate, own_pid: int | None) -> str:
+    """Return who is on a GPU that a process shares, and how busy the GPU is."""
+    return _AWAITED if candidate.is_awaited else _users(candidate.device, candidate.claims, own_pid)
 
 
 def candidate_state(candidate: Candidate, own_pid: int | None) -> str:
@@ -90,12 +99,12 @@ def obstacle(rejection: Rejection) -> str:
     """Return what rules out a GPU."""
     if rejection.obstacle in _OBSTACLES:
         return _OBSTACLES[rejection.obstacle]
-    need = f"{size(rejection.wanted_bytes)} do not fit"
+    need = f"needs {size(rejection.wanted_bytes)}"
     if rejection.obstacle is Obstacle.NEED_ABOVE_TOTAL:
-        return f"{need}, it has {size(rejection.available_bytes)}"
+        return f"{need}, the GPU has {size(rejection.available_bytes)}"
     if rejection.available_bytes <= 0:
-        return f"{need}: everything is used or claimed"
-    return f"{need}, {size(rejection.available_bytes)} are left"
+        return f"{need}, all memory is used or claimed"
+    return f"{need}, {size(rejection.available_bytes)} left"
 
 
 def unreadable(lost: Sequence[UnreadableDevice]) -> str:
@@ -120,7 +129,7 @@ def driver_remedy(inventory: Inventory) -> str:
     return "" if inventory.devices or inventory.has_no_driver else "`nvidia-smi` should report the same"
 
 
-def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken") -> list[str]:
+def each_gpu(decision: Decision, chosen: Sequence[Device] = (), first: str = "taken") -> list[str]:
     """Return one line for each GPU of the pool, best first: why it was taken (``first``) or not."""
     request = decision.request
     own_pid = request.own_pid if request else None
@@ -142,7 +151,7 @@ def each_gpu(decision: Decision, chosen: Sequence[Device], first: str = "taken")
 
 
 def _too_little(free_bytes: int, runs: LastRuns) -> str:
-    return f"{size(max(free_bytes, 0))} can be had, less than the {size(runs.bytes)} that {took(runs)}"
+    return f"{size(max(free_bytes, 0))} available, but {took(runs)}"
 
 
 def _holder_name(claim: Claim) -> str:

@@ -44,12 +44,14 @@ class Occupant(Value):
         user: Owner of the job or process; ``""`` if the line sums up several.
         activity: ``"active"``, ``"idle"``, or ``""`` if unknown.
         is_idle_lease: True if the job has held the GPU for long and nothing computes.
+        printed: What autogpu printed when the job started, if it is the reader's own job.
     """
 
     user: str
     words: str
     activity: str = ""
     is_idle_lease: bool = False
+    printed: tuple[str, ...] = ()
 
 
 def about_host(host: HostStatus) -> list[str]:
@@ -147,7 +149,8 @@ def _job(job: JobStatus) -> Occupant:
     what = f"{printable(job.script, 40) or '?'} (pid {job.pid or '?'}{members})"
     is_active = False if job.is_idle else job.is_active
     activity = "" if is_active is None else "active" if is_active else "idle"
-    return Occupant(printable(job.user, 32), f"{what} {_memory(job)}{_lasting(job.age_s)}", activity, job.is_idle)
+    words = f"{what} {_memory(job)}{_lasting(job.age_s)}"
+    return Occupant(printable(job.user, 32), words, activity, job.is_idle, job.printed)
 
 
 def _process(process: UnmanagedProcess) -> Occupant:

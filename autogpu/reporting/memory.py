@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from autogpu.lease.model import MAX_SCRIPT
-from autogpu.text import printable, whole_gib
+from autogpu.text import printable, size, whole_gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,12 +46,14 @@ def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
 
 
 def took(runs: LastRuns) -> str:
-    """Return which script used or requested an amount of memory; the text follows the amount."""
+    """Return how much memory the last runs of a script used, or requested."""
     script = printable(runs.script, MAX_SCRIPT)
-    return f"{script} {'requested when it ran out of memory' if runs.has_failed else 'used in its last runs'}"
+    if runs.has_failed:
+        return f"{script} requested {size(runs.bytes)} when it ran out of memory"
+    return f"{script} used {size(runs.bytes)} in its last runs"
 
 
 def suggested_need(need: KnownNeed) -> str:
     """Return the setting by which other jobs may share the GPU with this one."""
     setting = f"AUTOGPU_NEED={whole_gib(need.bytes)}GiB"
-    return f"by its last {need.runs} runs, {setting} should be enough and lets others share this GPU"
+    return f"{setting} would let others share this GPU, by the last {need.runs} runs"

@@ -6,10 +6,10 @@ from typing import Callable, Collection
 
 from autogpu.lease.model import GaveUp, QueueState
 from autogpu.policy.kinds import LONGEST_S, duration_text
-from autogpu.reporting.choice import why
+from autogpu.reporting.choice import notes, reason
 from autogpu.reporting.policy import unless_locked
 from autogpu.selection.decision import Decision
-from autogpu.text import exact_span, span
+from autogpu.text import exact_span, span, with_notes
 
 # Between two lines of a wait: rare enough for a log, and for what a person does in that terminal.
 _LINE_EVERY_S = 300.0
@@ -18,13 +18,13 @@ _LINE_EVERY_S = 300.0
 STOPPED = "stopped while waiting for a GPU"
 
 
-def waiting_line(state: QueueState, decision: Decision) -> str:
-    """Return the line of a process in the queue."""
+def waiting_lines(state: QueueState, decision: Decision) -> list[str]:
+    """Return the lines of a process in the queue: its place, then what the user can do and what is in the way."""
     gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
     # After its wait a job that shares still waits for the minute.
     limit = f" of {exact_span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
     place = f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)}{limit}"
-    return f"{place}: {why(decision)}; Ctrl-C stops"
+    return with_notes([f"{place}: {reason(decision)}", "Ctrl-C stops"], notes(decision))
 
 
 def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
@@ -58,4 +58,5 @@ class WaitingReport:
         if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
             self._printed_s = state.waited_s
             self._position = state.position
-            self._say(waiting_line(state, decision))
+            for line in waiting_lines(state, decision):
+                self._say(line)

@@ -28,6 +28,7 @@ class JobStatus(Value):
     used_bytes: int | None
     is_idle: bool
     is_active: bool | None = None
+    printed: tuple[str, ...] = ()
 
 
 class UnmanagedProcess(Value):

@@ -14,6 +14,7 @@ from autogpu import engines, lease
 from autogpu.devices import probe
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
 from autogpu.frozen import Value
+from autogpu.history import JobLines
 from autogpu.install import is_hosts
 from autogpu.lease import Folder, LeaseSnapshot, Processes, UnreadableFile, Waiter
 from autogpu.policy import Resolved
@@ -87,6 +88,7 @@ class LeasesHere(Value):
         family: The job to which a process started here belongs, if there is one above it.
         problem: Why this user's jobs can't coordinate, and the remedy.
         obstacle: Why they can't claim, though they see the claims of others.
+        printed: What autogpu printed about this user's jobs, keyed by the name of their leases.
     """
 
     folder: Folder | None = None
@@ -95,6 +97,7 @@ class LeasesHere(Value):
     family: Family | None = None
     problem: str | None = None
     obstacle: str | None = None
+    printed: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> LeasesHere:
@@ -111,7 +114,8 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(original_environ(environ)))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
     closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
-    return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed)
+    printed = JobLines(environ).read()
+    return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed, printed=printed)
 
 
 def host_status(
@@ -142,7 +146,7 @@ def host_status(
         driver_version=inventory.driver_version,
         has_driver=not inventory.has_no_driver,
         failure=inventory.failure and "; ".join(filter(None, (inventory.failure, gpus.driver_remedy(inventory)))),
-        gpus=tuple(_gpus(request, jobs, leases.queue, decision, names)),
+        gpus=tuple(_gpus(request, jobs, read, decision, names)),
         unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, policy_messages.origins(resolved)),
@@ -166,12 +170,15 @@ def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLea
 
 
 def _gpus(
-    request: SelectionRequest, jobs: Sequence[Job], queue: Sequence[Waiter], decision: Decision, names: Names
+    request: SelectionRequest, jobs: Sequence[Job], read: LeasesHere, decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
     inventory = request.inventory
     policy = request.policy
     claims = claims_by_gpu(jobs)
     causes = {each.device.uuid: each.cause for each in decision.ranking.rejected}
+    # Another user can make a lease with any name, also with one of this user's.
+    own = {member.name for job in jobs if job.uid == request.own_uid for member in job.members}
+    printed = {name: list(map(printable, lines)) for name, lines in read.printed.items() if name in own}
     for device in inventory.devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
         instances = [each for each in inventory.devices if each.parent == device.uuid]
@@ -183,7 +190,7 @@ def _gpus(
             "prohibited": device.compute_mode is ComputeMode.PROHIBITED,
             "excluded": policy.enabled and excluded_by(device, policy, request.visible_spec) is not None,
             "too_small": causes.get(device.uuid) is Cause.TOO_SMALL,
-            "awaited": awaited(free, queue, claims),
+            "awaited": awaited(free, read.leases.queue, claims),
             device_tier.name.lower(): True,
         }
         # Most is told as it was read.
@@ -192,7 +199,9 @@ def _gpus(
             name=printable(device.name, 64),
             compute_mode=device.compute_mode and device.compute_mode.name.lower(),
             state=next(state for state, holds in states.items() if holds),
-            jobs=tuple(_job_status(job, device, device_tier, names) for job in jobs if device.uuid in job.claims),
+            jobs=tuple(
+                _job_status(job, device, device_tier, names, printed) for job in jobs if device.uuid in job.claims
+            ),
             unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
             unlisted_bytes=device.unlisted_bytes,
             health_problems=() if device.parent else gpus.health_faults(device),
@@ -200,7 +209,9 @@ def _gpus(
         yield model.GpuStatus(**told)
 
 
-def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> model.JobStatus:
+def _job_status(
+    job: Job, device: Device, device_tier: Tier, names: Names, printed: Mapping[str, Sequence[str]]
+) -> model.JobStatus:
     return model.JobStatus(
         user=names.user(job.uid),
         uid=job.uid,
@@ -212,6 +223,7 @@ def _job_status(job: Job, device: Device, device_tier: Tier, names: Names) -> mo
         used_bytes=_used_bytes(job, device),
         is_idle=device_tier is Tier.IDLE_LEASE,
         is_active=_is_active(job, device),
+        printed=tuple(line for member in job.members for line in printed.get(member.name, ())),
     )
 
 
@@ -276,7 +288,7 @@ def _preview(decision: Decision, inventory: Inventory, policy: str) -> model.Pre
     taken = decision.devices if decision.verdict is Verdict.TAKE else ()
     return model.Preview(
         verdict=decision.verdict.name.lower(),
-        why=printable(choice.why_with_cap(decision), 2000),
+        why=printable(choice.why(decision, with_cap=True), 2000),
         uuids=tuple(device.uuid for device in taken),
         policy=policy,
         reasons=tuple(gpus.each_gpu(decision, taken, "first choice")),

@@ -24,10 +24,14 @@ PICKS = {
     "list-given-twice": ("--exclude 0 --exclude 1 --format index", "2", ": the only one that select.exclude leaves"),
     "list-with-commas": ("--exclude 0,2 --format index", "1", ": the only one that select.exclude leaves"),
     "only-one-allowed": ("--devices 1 --format index", "1", ": the only one of select.devices"),
-    "only-one-of-two": ("--devices 0-1 --exclude 0 --count 2 --format index", "1", "; select.count asks for 2"),
+    "only-one-of-two": (
+        "--devices 0-1 --exclude 0 --count 2 --format index",
+        "1",
+        "\nautogpu: select.count asks for 2 GPUs",
+    ),
     "none-wanted": ("--count 0", NO_GPU, "no GPU: select.count is 0\n"),
     "none-wanted-as-an-index": ("--count 0 --format index", "-1", "no GPU: select.count is 0\n"),
-    "rather-the-cpu": ("--devices 0 --busy cpu", NO_GPU, "no GPU is free (GPU 0: "),
+    "rather-the-cpu": ("--devices 0 --busy cpu", NO_GPU, "no GPU is free; GPU 0: "),
     "rather-the-cpu-explained": ("--devices 0 --busy cpu --explain", NO_GPU, "\nautogpu:   GPU 0: place 1: busy, "),
     "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "GPU 2 picked"),
 }
@@ -41,8 +45,8 @@ def test_picked_gpus_are_one_line(server, options, printed, said):
 
 
 REFUSALS = {
-    "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free (GPU 0: "),
-    "it-would-wait-to-share": ("--devices 0", {}, 75, "to start now: --wait 0"),
+    "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
+    "it-would-wait-to-share": ("--devices 0", {}, 75, "(now: --wait 0)"),
     "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
     "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,8 +69,8 @@ def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        ("--devices 0", "to wait for one, --busy wait; to share one, --busy share"),
-        ("--need 80GiB", "`autogpu status --explain` shows what keeps it from each GPU"),
+        ("--devices 0", "to wait for one: --busy wait; to share one: --busy share"),
+        ("--need 80GiB", "`autogpu status --explain` shows the obstacle on each GPU"),
     ],
 )
 def test_a_remedy_is_named_once_as_an_option_and_where_it_helps(server, options, remedy):
@@ -128,6 +129,7 @@ def test_ctrl_c_comes_once(server, options):
 def test_ctrl_c_in_a_wait_is_a_line_and_the_end_by_that_signal(server):
     waiting = running(server, "--hold", "--busy", "wait", "--devices", "0", "--", "true")
     assert "waiting for a GPU" in waiting.stderr.readline()
+    assert "GPU 0: pid 5004242 (no claim)" in waiting.stderr.readline()
     waiting.send_signal(signal.SIGINT)
     out, errors = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (-signal.SIGINT, "")
@@ -157,18 +159,18 @@ ASK = f"{sys.executable} -m autogpu"
 def test_a_command_starts_only_if_a_gpu_of_the_machine_can_be_held_for_it(server, options, exit_status, stdout):
     done = autogpu(server, "run", "--hold", *options.split(), "--", "echo", "started")
     assert (done.returncode, done.stdout) == (exit_status, stdout), done.stderr
-    assert "no GPU is suitable (GPU 0: " in done.stderr
+    assert re.search("no GPU is suitable(; |\nautogpu: )GPU 0: ", done.stderr), done.stderr
 
 
 @pytest.mark.slow
 def test_what_is_shared_is_not_called_held(server):
     hold = ("run", "--hold", "--devices", "0", "--wait", "0")
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
-    first, second = done.stderr.splitlines()
+    first, second, third = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
-    assert first.endswith("; not reserved: others may join. To wait for a free GPU: --busy wait")
-    assert second.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
-    assert "limited to what is free" in done.stdout
+    assert second.startswith("autogpu: not reserved: others may join, to wait for a free GPU: --busy wait; shared: ")
+    assert third.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
+    assert "memory capped at what is free" in done.stdout
 
 
 @pytest.mark.slow
@@ -179,7 +181,7 @@ def test_who_shares_an_idle_lease_is_not_told_to_wait_which_takes_it_as_well(ser
     for busy in ("wait", "share"):
         said = autogpu(server, "run", "--hold", "--devices", "1", "--busy", busy, "--", "true").stderr
         assert said.startswith("autogpu: GPU 1 for true: "), said
-        assert said.endswith("; not reserved: others may join\n"), said
+        assert "\nautogpu: not reserved: others may join; shared: " in said, said
     holder.communicate("\n", timeout=60)
 
 

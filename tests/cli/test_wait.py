@@ -31,13 +31,13 @@ def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
 
 LATER = "\nautogpu: to wait longer: leave --timeout out; `autogpu status` lists the holders\n"
 OUTCOMES = {
-    "count": ("--count 3", 75, f"gave up after 0 s: 3 GPUs wanted, 2 can be had now: waiting for 1 more{LATER}"),
-    "all": ("--count 9", 75, f"waiting for 1 more; 9 are asked for, there are no more than 3{LATER}"),
-    "more-than-the-policy-allows": ("--count 9 --devices 0", 75, f"; 9 are asked for, there are no more than 1{LATER}"),
+    "count": ("--count 3", 75, f"gave up after 0 s: 2 of 3 GPUs are free, waiting for 1 more{LATER}"),
+    "all": ("--count 9", 75, f"waiting for 1 more; 9 GPUs are requested, at most 3 can be free{LATER}"),
+    "more-than-the-policy-allows": ("--count 9 --devices 0", 75, "; 9 GPUs are requested, at most 1 can be free; "),
     "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),
-    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "(GPU 0: 6.0 GiB do not fit, 4.0 GiB are left; "),
-    "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free (GPU 0: "),
-    "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable (GPU 0: "),
+    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "; GPU 0: needs 6.0 GiB, 4.0 GiB left; "),
+    "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free; GPU 0: "),
+    "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable; GPU 0: "),
     "none-wanted": ("--count 0", 1, "select.count is 0"),
 }
 

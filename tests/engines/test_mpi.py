@@ -108,7 +108,7 @@ def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
     taken, said = run(launcher, [BUSY, *FOUR[1:]], 4)
     # Of the 14 GiB that are free, the CUDA context takes a part.
     assert taken == [{0: "13.50 GiB"}, *ONE_EACH[1:]]
-    assert "limited to what is free there" in said[0][0], said
+    assert "memory capped at what is free" in said[0][1], said
 
 
 @LAUNCHERS

@@ -236,4 +236,4 @@ def test_a_launcher_that_has_only_asked_is_not_in_the_way_of_the_program_to_whic
     (claim,) = machine.claimed_bytes().values()
     assert claim[3] > 20 * GIB
     ran = launcher.end()
-    assert (ran.exit_status, "limited to what is free" in ran.stderr) == (0, False), ran.stderr
+    assert (ran.exit_status, "capped at" in ran.stderr) == (0, False), ran.stderr

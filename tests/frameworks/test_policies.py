@@ -48,13 +48,13 @@ def allowed_bytes(framework, ran, gpu):
     [
         pytest.param((Gpu(),), {"limit": "25%"}, {0: 6 * GIB}, "memory limited to 6144 MiB", id="a-share"),
         pytest.param(FOUR, {"limit": "2GiB", "count": "2"}, {2: 2 * GIB, 3: 2 * GIB}, LIMITED, id="on-each-of-two"),
-        pytest.param((BUSY,), {"busy": "share"}, {0: 29 * GIB // 2}, "limited to what is free", id="beside-others"),
+        pytest.param((BUSY,), {"busy": "share"}, {0: 29 * GIB // 2}, "capped at what is free", id="beside-others"),
     ],
 )
 def test_what_a_policy_allows_is_enforced(framework, on, gpus, policy, caps, words):
     environ = {f"AUTOGPU_{key.upper()}": value for key, value in policy.items()}
     ran = on(*gpus).run(ALLOWED[framework].format(count=len(caps)), **environ)
-    assert words in ran.said[0]
+    assert words in "".join(ran.said)
     assert ran.contexts == [*caps]
     for gpu, cap in caps.items():
         assert cap - GIB // 2 <= allowed_bytes(framework, ran, gpu) <= cap + BESIDE
@@ -122,8 +122,26 @@ def test_without_a_gpu_it_is_on_the_cpu_without_a_context_or_a_claim(framework, 
     assert job.line() == ON_CPU[framework]
     assert machine.claims() == {}
     ran = job.end()
-    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1), ran.stderr
+    assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [], 1 + (words == "no GPU is free")), ran.stderr
     assert words in ran.said[0]
+
+
+def test_status_shows_the_owner_of_a_job_what_the_job_printed(framework, on):
+    machine = on(*FOUR)
+    job = machine.start(HOLD[framework], AUTOGPU_NEED="6GiB")
+    job.line()
+    page = machine.status()
+    ran = job.end()
+    assert len(ran.said) == 2
+    assert [line.strip() for line in page.splitlines() if "autogpu: " in line] == ran.said
+
+
+def test_status_shows_no_lines_of_a_user_who_keeps_no_history(framework, on):
+    machine = on(*FOUR)
+    job = machine.start(HOLD[framework], AUTOGPU_HISTORY="false")
+    job.line()
+    assert "autogpu: " not in machine.status()
+    assert job.end().exit_status == 0
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,11 @@ class Machine:
         return self._script.replace("SIZES", repr(sizes)) + tail
 
     def take(self, *sizes, tail="", status=0, **environ):
-        """The line of a run."""
+        """Return the lines of a run."""
         # The sizes are in the script, so that its file and arguments stay the same.
         ran = self.machine.run(self.script(*sizes, tail=tail), fresh=True, **environ)
         assert ran.exit_status == status, ran.stderr
-        (line, *_) = ran.said
-        return line
+        return "\n".join(ran.said)
 
     def start(self, *sizes):
         """Start such a script, which may have to wait."""
@@ -93,8 +92,7 @@ def test_after_three_runs_the_next_start_says_which_need_is_enough(framework, ta
     assert machine.needs == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
     assert [used for _, used, _ in machine.runs] == [pytest.approx(gib, abs=0.1) for gib in (2, 3, 2)]
     gib = int(1.1 * three + 1.5)
-    line = machine.take(1)
-    assert f"; by its last 3 runs, AUTOGPU_NEED={gib}GiB should be enough and lets others share this GPU" in line
+    assert f"AUTOGPU_NEED={gib}GiB would let others share this GPU, by the last 3 runs" in machine.take(1)
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
     assert len(machine.needs) == 5
 
@@ -133,7 +131,7 @@ def test_run_that_failed_otherwise_is_not_kept(framework, takes):
 
 def test_capped_runs_tell_what_they_used_and_no_need(framework, takes):
     machine = takes(BUSY)
-    assert "limited to what is free" in machine.take(1)
+    assert "capped at what is free" in machine.take(1)
     machine.take(1, AUTOGPU_LIMIT="4GiB")
     assert machine.runs == [("succeeded", pytest.approx(1, abs=0.1), 0)] * 2
 
@@ -141,7 +139,7 @@ def test_capped_runs_tell_what_they_used_and_no_need(framework, takes):
 def test_job_that_ran_out_of_memory_waits_until_its_neighbour_ends(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
-    assert "limited to what is free there" in machine.take(14, status=1)
+    assert "capped at what is free" in machine.take(14, status=1)
     again = machine.start(14)
     line = again.heard("waiting for a GPU")
     assert re.search(r"only if 14\.[4-9] GiB of it are free, as much as train\.py requested when it ran out of", line)

@@ -26,7 +26,7 @@ def test_a_job_gets_the_healthy_gpu_and_the_next_one_is_told_what_is_wrong(train
     assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
     ran = run(USE, CUDA_VISIBLE_DEVICES="1")
     assert ran.contexts == [1]
-    assert "(not healthy: row remapping failed)" in ran.said[0]
+    assert "not healthy: GPU 1: row remapping failed" in ran.said[1]
 
 
 @pytest.mark.slow

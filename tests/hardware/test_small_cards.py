@@ -64,7 +64,7 @@ def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
     third = start(AUTOGPU_WAIT="0")
     assert third.ready() == "ready GPU:0"
     assert third.gpus() in ([1], [2])
-    assert "shared" in third.end()[1][0]
+    assert "shared: " in third.end()[1][1]
 
 
 def test_every_command_leaves_a_free_small_card_to_the_display(lab):
@@ -73,7 +73,8 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
     assert autogpu.pick("--busy", "error") == []
     assert autogpu.pick("--devices", "0") == [0]
     only = autogpu("pick", "--devices", "0,1").stderr
-    assert "the only one of select.devices; left out: GPU 0 (a small card, taken only" in only
+    assert "the only one of select.devices\nautogpu: shared: " in only
+    assert "; left out: GPU 0 (a small card, taken only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
     assert "GPU 0: not eligible: a small card, taken only if no larger one may be" in told

@@ -4,7 +4,7 @@ import pytest
 
 from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
-from autogpu.reporting.choice import busy_remedy, idle_remedy, need_reserved, not_held, why, why_with_cap
+from autogpu.reporting.choice import busy_remedy, held, idle_remedy, notes, why
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
 from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.model import LastRuns, VisibleSpec
@@ -26,16 +26,16 @@ SLURM = {"grant": Grant("Slurm")}
 MINE = {"held": {0: claim(24, uid=ME, age_s=60.0)}, "per_user": 1}
 YOUNG = {"held": {0: claim(24)}}
 
-ON_BUSY = "pid 7 on it without a claim, 90 % busy, 15.0 of 24.0 GiB free"
+ON_BUSY = "shared: pid 7 (no claim), 90 % busy"
+ON_HELD = "shared: claimed by train.py (pid 7), 0 % busy"
 HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
 CONTEXT = "where another library of this process has a CUDA context"
 AT_CAP = "you hold 1 GPU, the most that limits.per_user allows"
-SHARES = "it shares a GPU once all jobs there have run for a minute"
-NOW = "to start now: AUTOGPU_WAIT=0"
-FULL = "12.0 GiB do not fit: everything is used or claimed"
-TOO_SMALL = f"no GPU is free (GPU 1: {FULL}; GPU 0: 12.0 GiB do not fit, it has 8.0 GiB)"
+JOINS = "this job joins a GPU whose jobs have run 1 min"
+NOW = "(now: AUTOGPU_WAIT=0)"
+TOO_SMALL = "GPU 1: needs 12.0 GiB, all memory is used or claimed; GPU 0: needs 12.0 GiB, the GPU has 8.0 GiB"
 LEFT_OUT = "in MIG mode, and has no instance here"
-NO_CARD = "a process can have one MIG instance, and there is no whole GPU for it"
+NO_CARD = "a process can have one MIG instance, and no whole GPU is left"
 
 
 def sentence(rule, gpus, asked, expected):
@@ -52,42 +52,40 @@ def sentence(rule, gpus, asked, expected):
         sentence("idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, "the idlest of 3"),
         sentence("two", THREE, {"count": 2}, "the 2 idlest of 3"),
         sentence("all", THREE, {"count": "all"}, "all 3"),
-        sentence("no-more", THREE, {"count": 5}, "all 3; select.count asks for 5, there are no more"),
+        sentence("no-more", THREE, {"count": 5}, "all 3; select.count asks for 5 GPUs, but there are no more"),
         sentence(
             "fewer-are-free",
             ONE_BUSY,
             {"count": 3, "busy": "cpu"},
-            "the 2 idlest of 3; select.count asks for 3, 2 can be had now",
+            "the 2 idlest of 3; select.count asks for 3 GPUs, but 2 are free",
         ),
-        sentence("shared", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, f"the least busy of 2 (shared: {ON_BUSY})"),
+        sentence("shared", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, f"the least busy of 2; {ON_BUSY}"),
         sentence(
             "four-of-six-shared",
             [gpu(index, pids=[7], used_gib=20) for index in range(6)],
             {"count": "all", "wait_s": 0.0},
-            "all 6 (shared: "
-            + "; ".join(f"GPU {n}: pid 7 on it without a claim, 0 % busy, 4.0 of 24.0 GiB free" for n in (5, 4))
-            + "; and 4 more)",
+            "all 6; shared: GPU 5: pid 7 (no claim), 0 % busy; GPU 4: pid 7 (no claim), 0 % busy; and 4 more",
         ),
-        sentence("not-healthy", [gpu(0, **UNWELL)], {}, "the only one here (not healthy: row remapping failed)"),
+        sentence("not-healthy", [gpu(0, **UNWELL)], {}, "the only one here; not healthy: GPU 0: row remapping failed"),
         sentence(
             "one-of-two-not-healthy",
             [gpu(0), gpu(1, **UNWELL)],
             {"count": 2},
-            "all 2 (not healthy: GPU 1: row remapping failed)",
+            "all 2; not healthy: GPU 1: row remapping failed",
         ),
         sentence(
             "shared-and-not-healthy",
             [replace(BUSY, **UNWELL)],
             {},
-            f"the only one here (shared: row remapping failed, {ON_BUSY})",
+            f"the only one here; {ON_BUSY}; not healthy: GPU 0: row remapping failed",
         ),
         sentence("list-of-the-script", TWO, BY_SCRIPT, "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES"),
         sentence(
             "busy-gpu-in-the-scripts-list",
             [BUSY],
             {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)},
-            f"the only one in the script's CUDA_VISIBLE_DEVICES (shared: {ON_BUSY}), "
-            "busy while GPU 1 and GPU 2 are idle",
+            "the only one in the script's CUDA_VISIBLE_DEVICES; GPU 1 and GPU 2 are idle; "
+            f"to use the idlest GPU: AUTOGPU_SCRIPT=override; {ON_BUSY}",
         ),
         sentence("scripts-number", POOL, {"numbers": (2,)}, "the idlest of 4, as the script's number 2"),
         sentence("scripts-numbers", POOL, {"numbers": (2, 0)}, "the 2 idlest of 4, as the script's numbers 2 and 0"),
@@ -102,52 +100,52 @@ def sentence(rule, gpus, asked, expected):
             "number-of-its-context",
             POOL,
             {"numbers": (2,), "in_use": [2], "held": {1: claim(24)}},
-            f"1 of 4, {CONTEXT}, as the script's number 2 (shared: {HELD}), busy while GPU 3, GPU 2 and GPU 0 are idle",
+            f"1 of 4, {CONTEXT}, as the script's number 2; GPU 3, GPU 2 and GPU 0 are idle; {ON_HELD}",
         ),
         sentence("context-of-another-library", THREE, {"in_use": [0]}, f"1 of 3, {CONTEXT}"),
         sentence(
             "fewer-than-named",
             POOL,
             {"named_count": 2, "count_is_set": True},
-            "the idlest of 4; the script names 2, select.count is 1: the others are logical GPUs on it",
+            "the idlest of 4; the script uses 2 GPUs, but select.count is 1: the others are logical GPUs on it",
         ),
         sentence(
             "cap-for-numbers",
             POOL,
             {"numbers": (0, 1), "per_user": 1},
-            "the idlest of 4; the script names 2, limits.per_user allows 1: the others are logical GPUs on it",
+            "the idlest of 4; the script uses 2 GPUs, but limits.per_user allows 1: the others are logical GPUs on it",
         ),
-        sentence("at-the-cap-on-an-own-gpu", TWO, MINE, f"the least busy of 2 (shared: {HELD}); {AT_CAP}"),
+        sentence("at-the-cap-on-an-own-gpu", TWO, MINE, f"the least busy of 2; {ON_HELD}; {AT_CAP}"),
         sentence(
             "below-the-cap",
             THREE,
             {**MINE, "per_user": 2, "count": 2},
-            "the idlest of 3; select.count asks for 2, limits.per_user allows 2 and you hold 1 already",
+            "the idlest of 3; select.count asks for 2 GPUs, but limits.per_user allows 2 and you hold 1 already",
         ),
         sentence(
             "script-asks-for-more",
             TWO,
             {"asked_count": 3},
-            "all 2; the script asks for 3, there are no more",
+            "all 2; the script asks for 3 GPUs, but there are no more",
         ),
         sentence(
             "script-asks-above-the-cap",
             THREE,
             {"asked_count": 2, "per_user": 1},
-            "the idlest of 3; the script asks for 2, limits.per_user allows 1",
+            "the idlest of 3; the script asks for 2 GPUs, but limits.per_user allows 1",
         ),
         sentence(
             "one-instance-of-two",
             INSTANCES,
             {"count": 2},
-            f"the idlest of 2; select.count asks for 2, {NO_CARD}",
+            f"the idlest of 2; select.count asks for 2 GPUs, but {NO_CARD}",
         ),
         sentence(
             "shared-card-beside-a-free-instance",
             [*INSTANCES[:2], gpu(1, pids=[7], used_gib=4, busy=90)],
             {"count": 2},
-            "the least busy of 2 (shared: pid 7 on it without a claim, 90 % busy, 20.0 of 24.0 GiB free); "
-            "select.count asks for 2, 1 can be had now; GPU 0:0 is free, but several GPUs are whole cards",
+            f"the least busy of 2; {ON_BUSY}; select.count asks for 2 GPUs, but 1 is free; "
+            "GPU 0:0 is free, but a process can have one instance",
         ),
         sentence("granted", ONE, {"grant": Grant("Slurm")}, "the only one granted by Slurm"),
         sentence("granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, "the only one granted by Ray, 50 % of it"),
@@ -155,14 +153,14 @@ def sentence(rule, gpus, asked, expected):
             "granted-although-excluded",
             [BUSY],
             {"grant": Grant("Slurm"), "visible_spec": VisibleSpec("0"), "exclude": ("0",)},
-            f"the only one granted by Slurm (shared: {ON_BUSY}), select.exclude does not apply to what Slurm granted",
+            f"the only one granted by Slurm; {ON_BUSY}; select.exclude ignored: Slurm granted the GPUs",
         ),
         sentence(
             "listed-although-excluded",
             ONE,
             {"visible_spec": VisibleSpec("0"), "exclude": ("0",), "devices": ("1",)},
-            "the only one in CUDA_VISIBLE_DEVICES, select.devices and select.exclude do not apply to a list that is "
-            "set already",
+            "the only one in CUDA_VISIBLE_DEVICES; select.devices and select.exclude ignored: "
+            "CUDA_VISIBLE_DEVICES is set",
         ),
         sentence(
             "lost-gpu-left-out",
@@ -184,7 +182,7 @@ def sentence(rule, gpus, asked, expected):
             "busy-gpu-chosen-by-the-script",
             ONE_BUSY,
             {"chosen": [0]},
-            "chosen by the script, busy while GPU 1 and GPU 2 are idle",
+            "chosen by the script; GPU 1 and GPU 2 are idle",
         ),
     ],
 )
@@ -196,39 +194,39 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
     ("gpus", "asked", "expected"),
     [
         sentence("count-is-zero", ONE, {"count": 0}, "select.count is 0"),
-        sentence("claimed", ONE, {**YOUNG, "busy": "cpu"}, f"no GPU is free (GPU 0: {HELD})"),
+        sentence("claimed", ONE, {**YOUNG, "busy": "cpu"}, f"no GPU is free; GPU 0: {HELD}"),
         sentence(
             "awaited",
             ONE,
             {"awaited": [gpu(0).uuid], "busy": "cpu"},
-            "no GPU is free (GPU 0: a job in the queue waits for it)",
+            "no GPU is free; GPU 0: a job in the queue waits for it",
         ),
         sentence(
             "need-larger-than-cards",
             TWO,
             {"devices": ("1",), "need_bytes": 30 * GIB},
-            "no GPU is suitable (GPU 1: 30.0 GiB do not fit, it has 24.0 GiB; GPU 0: not among select.devices)",
+            "no GPU is suitable; GPU 1: needs 30.0 GiB, the GPU has 24.0 GiB; GPU 0: not among select.devices",
         ),
         sentence(
             "need-larger-than-free-memory",
             ONE,
             {"need_bytes": 12 * GIB, "held": {0: claim(14)}, "busy": "cpu"},
-            "no GPU is free (GPU 0: 12.0 GiB do not fit, 10.0 GiB are left)",
+            "no GPU is free; GPU 0: needs 12.0 GiB, 10.0 GiB left",
         ),
-        sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable (GPU 0: excluded by select.exclude)"),
+        sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable; GPU 0: excluded by select.exclude"),
         sentence(
             "prohibited",
             [gpu(0, compute_mode=ComputeMode.PROHIBITED)],
             {},
-            "no GPU is suitable (GPU 0: its compute mode is PROHIBITED)",
+            "no GPU is suitable; GPU 0: its compute mode is PROHIBITED",
         ),
         sentence(
             "exclusive",
             [gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7])],
             {"busy": "cpu"},
-            "no GPU is free (GPU 0: its compute mode is EXCLUSIVE and a process has it)",
+            "no GPU is free; GPU 0: its compute mode is EXCLUSIVE and a process has it",
         ),
-        sentence("mig-without-instance", cut(0), {}, f"no GPU is suitable (GPU 0: {LEFT_OUT})"),
+        sentence("mig-without-instance", cut(0), {}, f"no GPU is suitable; GPU 0: {LEFT_OUT}"),
         sentence("at-the-cap", [gpu(1)], {**MINE, "busy": "cpu"}, AT_CAP),
         sentence(
             "above-the-cap",
@@ -240,64 +238,63 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "waits-for-one-more",
             ONE_BUSY,
             {"count": 3, "busy": "wait"},
-            "3 GPUs wanted, 2 can be had now: waiting for 1 more",
+            "2 of 3 GPUs are free, waiting for 1 more",
         ),
         sentence(
             "waits-for-fewer-than-asked-for",
             [SMALL, gpu(1)],
             {"count": 2, "busy": "wait", "need_bytes": 12 * GIB, "held": {1: claim(24)}},
-            f"{TOO_SMALL}; 2 are asked for, there are no more than 1",
+            f"no GPU is free; 2 GPUs are requested, at most 1 can be free; {TOO_SMALL}",
         ),
         sentence(
             "waits-to-share",
             ONE,
             YOUNG,
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if enough of it is free; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-12-min-to-share",
             ONE,
             {**YOUNG, "waited_s": 720.0},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 18 min only if enough of it is free; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 18 min only if enough is free {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-as-much-as-the-last-runs-used",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if "
-            f"9.0 GiB of it are free, as much as a.py used in its last runs; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 30 min only if 9.0 GiB are free {NOW}; "
+            f"a.py used 9.0 GiB in its last runs; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-two-models-of-which-one-is-known",
             [gpu(0), gpu(1, name="NVIDIA A100")],
             {"held": {0: claim(24), 1: claim(24)}, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            f"no GPU is free (GPU 1: {HELD}; GPU 0: {HELD}); {SHARES}, "
-            f"for the next 30 min only if enough of it is free; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 1: {HELD}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-a-quarter-which-is-more",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", GIB)}},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if enough of it is free; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-as-much-as-failed",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB, has_failed=True)}},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}, for the next 30 min only if "
-            f"9.0 GiB of it are free, as much as a.py requested when it ran out of memory; {NOW}",
+            f"no GPU is free; {JOINS}, in the next 30 min only if 9.0 GiB are free {NOW}; "
+            f"a.py requested 9.0 GiB when it ran out of memory; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-the-minute",
             ONE,
             {**YOUNG, "waited_s": 1800.0},
-            f"no GPU is free (GPU 0: {HELD}); {SHARES}; {NOW}",
+            f"no GPU is free; {JOINS} {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-at-the-cap",
             TWO,
             {"held": {0: claim(24, uid=ME)}, "per_user": 1, "waited_s": 1800.0},
-            f"{AT_CAP}; {SHARES}; {NOW}",
+            f"{AT_CAP}; {JOINS} {NOW}",
         ),
         sentence(
             "slurm-granted-none",
@@ -331,7 +328,7 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "unreadable",
             ONE,
             {"inventory": inventory(unreadable=unreadable(0))},
-            "NVML can't read any of the GPUs (GPU 0: lost)",
+            "NVML can't read any of the GPUs; GPU 0: lost",
         ),
     ],
 )
@@ -355,18 +352,18 @@ def test_sentence_about_no_gpu(gpus, asked, expected):
         ),
         pytest.param(
             replace(decided(BUSY, gpu(1, pids=[8], used_gib=20)), reason=Reason.COUNTED_BEFORE),
-            f"CUDA had counted the GPUs before autogpu could choose (shared: {ON_BUSY})",
+            f"CUDA was initialised before autogpu could choose; {ON_BUSY}",
             id="counted-before",
         ),
         pytest.param(
             left_alone(request(*TWO, busy="wait"), Reason.WORKERS_NUMBER),
-            'one of them, by a number that only this worker process knows, so that busy = "wait" has no effect',
+            'the worker process chose the GPU itself; busy = "wait" has no effect',
             id="number-of-a-worker",
         ),
         pytest.param(
             Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request()),
-            "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES names, for it counts the fastest first; "
-            "with CUDA_DEVICE_ORDER=PCI_BUS_ID, or with UUIDs, it is certain",
+            "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES means; CUDA counts the fastest GPU first; "
+            "to be sure, set CUDA_DEVICE_ORDER=PCI_BUS_ID or list UUIDs",
             id="only-cuda-knows",
         ),
         pytest.param(
@@ -397,49 +394,47 @@ def test_every_reason_has_a_sentence():
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        pytest.param({}, "; limited to what is free there; say what you need: AUTOGPU_NEED=6GiB", id="without-need"),
-        pytest.param(
-            {"need_bytes": 20 * GIB, "wait_s": 0.0}, "; limited to what is free there, whatever it asks for", id="need"
-        ),
+        pytest.param({}, "to reserve some: AUTOGPU_NEED=6GiB", id="without-need"),
+        pytest.param({"need_bytes": 20 * GIB, "wait_s": 0.0}, "its stated need is not reserved", id="need"),
         pytest.param(
             {"last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            "; limited to what is free there; say what you need: AUTOGPU_NEED=9GiB",
+            "to reserve some: AUTOGPU_NEED=9GiB",
             id="last-runs",
         ),
     ],
 )
-def test_sentence_says_that_memory_is_limited_to_what_is_free(asked, expected):
+def test_best_effort_job_reads_its_cap_and_how_to_reserve_memory(asked, expected):
     full = gpu(0, used_gib=14, pids=[7])
-    assert why_with_cap(decided(full, **asked)).endswith(expected)
-    assert "limited" not in why_with_cap(decided(gpu(0), **asked))
+    text = why(decided(full, **asked), with_cap=True)
+    assert text.startswith(f"the only one here; memory capped at what is free; {expected}; shared: ")
+    assert "capped" not in why(decided(gpu(0), **asked), with_cap=True)
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "where"),
     [
-        pytest.param([gpu(0, used_gib=14, pids=[7])], {}, "there", id="one"),
-        pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, "on GPU 0", id="of-two"),
+        pytest.param([gpu(0, used_gib=14, pids=[7])], {}, "", id="one"),
+        pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, " on GPU 0", id="of-two"),
     ],
 )
-def test_sentence_says_how_much_of_the_free_memory_a_job_may_use(gpus, asked, where):
+def test_best_effort_job_reads_the_cap_beside_reservations(gpus, asked, where):
     stated = {"held": {0: claim(20)}}
     decision = decided(*gpus, wait_s=0.0, **stated, **asked)
-    expected = f"limited to 3.5 GiB of the 10.0 GiB free {where}, because other jobs may need the rest; say what"
     assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
-    assert expected in why_with_cap(decision)
+    assert f"; memory capped at 3.5 GiB{where}; to reserve some: " in why(decision, with_cap=True)
 
 
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
-        pytest.param(ONE, {"need_bytes": 6 * GIB}, "; 6.0 GiB of it reserved", id="of-one"),
-        pytest.param(TWO, {"need_bytes": 6 * GIB, "count": 2}, "; 6.0 GiB of each reserved", id="of-two"),
-        pytest.param(ONE, {}, "", id="without-need"),
-        pytest.param([BUSY], {"need_bytes": 20 * GIB, "wait_s": 0.0}, "", id="best-effort"),
+        pytest.param(ONE, {"need_bytes": 6 * GIB}, ["6.0 GiB reserved"], id="of-one"),
+        pytest.param(TWO, {"need_bytes": 6 * GIB, "count": 2}, ["6.0 GiB reserved on each"], id="of-two"),
+        pytest.param(ONE, {}, [], id="without-need"),
+        pytest.param([BUSY], {"need_bytes": 20 * GIB, "wait_s": 0.0}, [ON_BUSY], id="best-effort"),
     ],
 )
-def test_need_is_confirmed_if_it_is_reserved(gpus, asked, expected):
-    assert need_reserved(decided(*gpus, **asked)) == expected
+def test_program_that_holds_gpus_reads_what_it_reserved(gpus, asked, expected):
+    assert held(decided(*gpus, **asked), "serve", (), is_explained=False)[1:] == expected
 
 
 @pytest.mark.parametrize(
@@ -449,40 +444,46 @@ def test_need_is_confirmed_if_it_is_reserved(gpus, asked, expected):
         pytest.param([BUSY], {"visible_spec": VisibleSpec("0")}, "unset CUDA_VISIBLE_DEVICES", id="list-of-shell"),
         pytest.param([BUSY], {**SLURM, "visible_spec": VisibleSpec("0")}, "", id="list-of-slurm"),
         pytest.param([BUSY], {}, "", id="no-list"),
-        pytest.param([BUSY], {**BY_SCRIPT, "exclude": ("1", "2")}, "", id="idle-ones-are-excluded"),
+        pytest.param([BUSY], {**BY_SCRIPT, "exclude": ("1", "2")}, "", id="idle-gpus-are-excluded"),
         pytest.param([gpu(1)], BY_SCRIPT, "", id="idle"),
     ],
 )
-def test_who_names_a_busy_gpu_is_told_how_to_have_the_idlest(gpus, asked, expected):
+def test_user_of_a_busy_gpu_reads_how_to_use_an_idle_one(gpus, asked, expected):
     remedy = idle_remedy(decided(*gpus, inventory=inventory(*ONE_BUSY), **asked))
-    assert remedy == (f"to have the idlest instead: {expected}" if expected else "")
+    assert remedy == (f"to use the idlest GPU: {expected}" if expected else "")
 
 
-def test_program_with_cuda_started_early_is_told_how_to_get_the_idlest_gpu():
+def test_program_that_started_cuda_early_reads_how_to_use_an_idle_gpu():
     decision = decided(BUSY, inventory=inventory(*ONE_BUSY), wait_s=0.0)
     counted = replace(decision, reason=Reason.COUNTED_BEFORE)
-    assert "; to have" not in why(counted)
-    assert why(counted).endswith(", busy while GPU 1 and GPU 2 are idle")
-    assert idle_remedy(counted) == "to have the idlest instead: start the program by `autogpu run --hold`"
+    assert notes(counted)[:2] == [
+        "GPU 1 and GPU 2 are idle",
+        "to use the idlest GPU: start the program by `autogpu run --hold`",
+    ]
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        pytest.param(YOUNG, "to wait for one, AUTOGPU_BUSY=wait; to share one, AUTOGPU_BUSY=share", id="claimed"),
-        pytest.param({"need_bytes": 20 * GIB, **YOUNG}, "to wait for one, AUTOGPU_BUSY=wait", id="need-beside-a-claim"),
-        pytest.param(
-            {"exclude": ("0",)}, "`autogpu status --explain` shows what keeps it from each GPU", id="excluded"
-        ),
+        pytest.param(YOUNG, "to wait for one: AUTOGPU_BUSY=wait; to share one: AUTOGPU_BUSY=share", id="claimed"),
+        pytest.param({"need_bytes": 20 * GIB, **YOUNG}, "to wait for one: AUTOGPU_BUSY=wait", id="need-beside-a-claim"),
+        pytest.param({"exclude": ("0",)}, "`autogpu status --explain` shows the obstacle on each GPU", id="excluded"),
     ],
 )
-def test_stopped_script_is_told_what_would_give_it_a_gpu(asked, expected):
+def test_refused_script_reads_which_policy_would_give_it_a_gpu(asked, expected):
     assert busy_remedy(decided(gpu(0), busy="error", **asked)) == expected
 
 
-def test_program_that_holds_gpus_is_told_which_of_them_are_shared():
+def test_program_that_holds_gpus_reads_which_of_them_are_shared():
     busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
-    assert not_held(busy.devices, busy) == "; not reserved: others may join. To wait for a free GPU: --busy wait"
+    first, second = held(busy, "serve", busy.devices, is_explained=False)
+    assert first == "GPU 0 for serve: the only one here"
+    assert second.startswith("not reserved: others may join, to wait for a free GPU: --busy wait; shared: ")
     idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
     shared = [device for device in idle.devices if device.index != 1]
-    assert not_held(shared, idle) == "; GPU 2 and GPU 0 not reserved: others may join"
+    _, second = held(idle, "serve", shared, is_explained=False)
+    assert second.startswith("GPU 2 and GPU 0 not reserved: others may join; ")
+
+
+def test_line_of_a_program_that_holds_an_idle_gpu_is_alone():
+    assert held(decided(gpu(0)), "serve", (), is_explained=False) == ["GPU 0 for serve: the only one here"]

@@ -17,7 +17,7 @@ from tests.support.values import gpu, inventory, unreadable
         pytest.param(
             gpu(pids=[7, 8, 9, 10], used_gib=4, busy=93),
             [],
-            "pids 7, 8, 9 and 1 more on it without a claim, 93 % busy, 20.0 of 24.0 GiB free",
+            "pids 7, 8, 9 and 1 more (no claim), 93 % busy, 20.0 of 24.0 GiB free",
             id="processes-without-a-claim",
         ),
         pytest.param(
@@ -43,7 +43,7 @@ def test_each_gpu_has_a_line_with_its_place_or_obstacle():
     decision = decided(free, busy, excluded, exclude=("2",), inventory=machine)
     assert each_gpu(decision, decision.devices) == [
         "  GPU 0: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
-        "  GPU 1: place 2: busy, pid 7 on it without a claim, 0 % busy, 20.0 of 24.0 GiB free",
+        "  GPU 1: place 2: busy, pid 7 (no claim), 0 % busy, 20.0 of 24.0 GiB free",
         "  GPU 2: not eligible: excluded by select.exclude",
         "  GPU 3: not readable: lost",
     ]
@@ -59,17 +59,17 @@ def test_awaited_gpu_has_its_readings_and_that_others_wait():
     ("runs", "expected"),
     [
         (LastRuns("a.py", 8 * GIB), ""),
-        (LastRuns("a.py", 9 * GIB), "; 8.0 GiB can be had, less than the 9.0 GiB that a.py used in its last runs"),
+        (LastRuns("a.py", 9 * GIB), "; 8.0 GiB available, but a.py used 9.0 GiB in its last runs"),
         (
             LastRuns("a\n.py", 9 * GIB, has_failed=True),
-            "; 8.0 GiB can be had, less than the 9.0 GiB that a\\n.py requested when it ran out of memory",
+            "; 8.0 GiB available, but a\\n.py requested 9.0 GiB when it ran out of memory",
         ),
     ],
     ids=["enough", "used-more", "failed-at-more"],
 )
 def test_gpu_with_less_memory_than_the_last_runs_took_has_a_line_that_says_so(runs, expected):
     decision = decided(gpu(0), gpu(1, pids=[7], used_gib=16), last_runs={gpu(1).name: runs})
-    readings = "busy, pid 7 on it without a claim, 0 % busy, 8.0 of 24.0 GiB free"
+    readings = "busy, pid 7 (no claim), 0 % busy, 8.0 of 24.0 GiB free"
     assert each_gpu(decision, decision.devices)[1] == f"  GPU 1: place 2: {readings}{expected}"
 
 

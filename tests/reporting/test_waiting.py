@@ -1,4 +1,4 @@
-"""The line about a wait, and when it is printed."""
+"""The lines about a wait, and when they are printed."""
 
 import re
 
@@ -6,12 +6,12 @@ import pytest
 
 from autogpu.lease import GaveUp, QueueState
 from autogpu.policy.kinds import DURATION
-from autogpu.reporting.waiting import WaitingReport, gave_up, waiting_line
+from autogpu.reporting.waiting import WaitingReport, gave_up, waiting_lines
 from tests.support.selections import decided
 from tests.support.values import gpu
 
 WAITING = decided(gpu(0), count=2, busy="wait", awaited=[gpu(0).uuid])
-WHY = "no GPU is free (GPU 0: a job in the queue waits for it); 2 are asked for, there are no more than 1"
+SECOND_LINE = "2 GPUs are requested, at most 1 can be free; GPU 0: a job in the queue waits for it"
 
 
 def state(waited_s, position=1, count=1, timeout_s=1800.0):
@@ -28,8 +28,8 @@ def state(waited_s, position=1, count=1, timeout_s=1800.0):
     ],
     ids=["at-once", "behind-others", "after-its-wait", "limit-is-not-rounded"],
 )
-def test_line_about_a_wait(queue, expected):
-    assert waiting_line(queue, WAITING) == f"{expected}: {WHY}; Ctrl-C stops"
+def test_lines_about_a_wait(queue, expected):
+    assert waiting_lines(queue, WAITING) == [f"{expected}: no GPU is free; Ctrl-C stops", SECOND_LINE]
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_line_about_a_wait(queue, expected):
         pytest.param([(0.0, 3), (400.0, 2), (500.0, 1), (701.0, 1)], [0, 400, 701], id="at-each-later-place"),
     ],
 )
-def test_line_about_a_wait_is_printed_at_once_and_at_another_place(looks, printed_at_s):
+def test_wait_is_reported_at_once_and_at_another_place(looks, printed_at_s):
     lines = []
     report = WaitingReport(lines.append)
     printed = []
     for waited_s, position in looks:
         before = len(lines)
         report(state(waited_s, position), WAITING)
-        printed += [waited_s] * (len(lines) - before)
+        printed += [waited_s] * (len(lines) > before)
     assert printed == printed_at_s
 
 

@@ -123,8 +123,8 @@ SECOND_RANK = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", VISIBLE: "0,1"}
 CHIEF = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
 OF_CHIEF = {"TF_CONFIG": json.dumps(CHIEF)}
 OFF = {"verdict": "cannot_choose", "why": "autogpu is switched off", "policy": "AUTOGPU"}
-BESIDE = "the least busy of 2 (shared: claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free); "
-BESIDE += "limited to what is free there; say what you need: AUTOGPU_NEED=6GiB"
+BESIDE = "the least busy of 2; memory capped at what is free; to reserve some: AUTOGPU_NEED=6GiB; "
+BESIDE += "shared: claimed by train.py (pid 7), 0 % busy"
 HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
 
 
@@ -166,7 +166,7 @@ def test_what_a_job_would_get_inside_a_job_is_what_that_holds(claims, environ, i
     machine = inventory(gpu(0, used_gib=1, pids=[8]), gpu(1))
     preview = host(machine, [bash], parent=bash, **environ).preview
     assert preview.uuids == (gpu(index).uuid,)
-    assert (preview.why.startswith(why), "limited to what is free" in preview.why) == (True, is_capped)
+    assert (preview.why.startswith(why), "capped at what is free" in preview.why) == (True, is_capped)
 
 
 def test_the_reason_for_each_gpu_is_told():

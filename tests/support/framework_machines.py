@@ -268,6 +268,11 @@ class Machine:
                 found.setdefault(job["pid"], []).append(gpu["index"])
         return found
 
+    def status(self) -> str:
+        """What ``autogpu status`` prints here."""
+        command = [str(self._python), "-m", "autogpu", "status"]
+        return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
     def claimed_bytes(self) -> dict[int, dict[int, int]]:
         """By pid, what its lease claims on each GPU."""
         index = {gpu.uuid: position for position, gpu in enumerate(self.server.gpus)}

@@ -1,6 +1,7 @@
 """Hosts at one moment, on plain values."""
 
 from pathlib import Path
+from types import MappingProxyType
 
 from autogpu.engines.grants import EngineFacts, granted
 from autogpu.engines.launchers import local_rank
@@ -32,7 +33,14 @@ def waiter(place, script, *, gib=None, silent_s=0.0, gpus=(), joins=False):
 
 
 def host(
-    machine, holders=(), waiters=(), pids=None, parent=None, hook="/env/site-packages/_autogpu_hook.py", **environ
+    machine,
+    holders=(),
+    waiters=(),
+    pids=None,
+    parent=None,
+    hook="/env/site-packages/_autogpu_hook.py",
+    printed=MappingProxyType({}),
+    **environ,
 ):
     """What ``autogpu status`` shows of ``machine``.
 
@@ -49,7 +57,7 @@ def host(
     request = request_for_new_process(resolved, environ, machine, grant, own_uid=1000)
     return host_status(
         machine,
-        LeasesHere(None, leases, processes, family),
+        LeasesHere(None, leases, processes, family, printed=printed),
         resolved,
         request,
         now_s=NOW_S,

@@ -24,8 +24,9 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     status, lines = third.end()
     assert (status, third.gpus()) == (0, [])
     assert lines == [
-        "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU is free (GPU 0: 10.0 GiB do not fit, "
-        "4.0 GiB are left); policy: AUTOGPU_NEED, AUTOGPU_BUSY"
+        "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU is free; "
+        "policy: AUTOGPU_NEED, AUTOGPU_BUSY",
+        "autogpu: GPU 0: needs 10.0 GiB, 4.0 GiB left",
     ]
 
 
@@ -38,15 +39,20 @@ def test_a_best_effort_job_is_promised_nothing_and_capped_at_what_is_free(host, 
     assert claims(lease_folder, start.server) == {owner.pid: {0: 24.0}, second.pid: {0: 0.0}}
     free_before = 24 * GIB - CONTEXT - owner.allocated()
     assert second.allocated() <= free_before - (510 << 20)
-    assert "free there, because other jobs may need the rest" in second.end()[1][0]
+    assert "memory capped at " in second.end()[1][1]
+
+
+def until_it_waits(waiter):
+    while "autogpu: waiting" not in waiter.process.stderr.readline():
+        pass
+    assert "claimed by train.py" in waiter.process.stderr.readline()
 
 
 def test_ctrl_c_ends_a_wait_at_once(host):
     start = host(Gpu())
     start().ready()
     waiter = start(AUTOGPU_BUSY="wait")
-    while "autogpu: waiting" not in waiter.process.stderr.readline():
-        pass
+    until_it_waits(waiter)
     waiter.process.send_signal(signal.SIGINT)
     # The wait itself would last 30 minutes.
     assert waiter.process.wait(timeout=60) == -signal.SIGINT
@@ -58,8 +64,7 @@ def test_script_that_catches_ctrl_c_gets_it_from_the_wait(host):
     start = host(Gpu(), script=catches)
     start().ready()
     waiter = start(AUTOGPU_BUSY="wait")
-    while "autogpu: waiting" not in waiter.process.stderr.readline():
-        pass
+    until_it_waits(waiter)
     waiter.process.send_signal(signal.SIGINT)
     assert waiter.process.wait(timeout=60) == 0
     assert waiter.process.stdout.read() == "caught\n"
@@ -72,8 +77,7 @@ def test_each_wait_of_a_script_that_goes_on_prints_its_lines(host):
     start().ready()
     waiter = start(AUTOGPU_BUSY="wait")
     for _ in range(2):
-        while "autogpu: waiting" not in waiter.process.stderr.readline():
-            pass
+        until_it_waits(waiter)
         waiter.process.send_signal(signal.SIGINT)
     assert waiter.process.wait(timeout=60) == -signal.SIGINT
     assert waiter.process.stderr.read() == "autogpu: stopped while waiting for a GPU\n"
@@ -90,7 +94,7 @@ def test_an_error_is_told_at_the_scripts_line_and_without_our_frames(host):
     # Two for each hook. The folder of the checkout, in which all environments are, may be called autogpu as well.
     assert sum("/site-packages/autogpu/" in line for line in trace.splitlines()) <= 6, trace
     assert trace.splitlines()[-1].endswith(
-        '; select.busy = "error" stops the script; to wait for one, AUTOGPU_BUSY=wait; to share one, AUTOGPU_BUSY=share'
+        '; select.busy = "error" stops the script; to wait for one: AUTOGPU_BUSY=wait; to share one: AUTOGPU_BUSY=share'
     )
 
 
@@ -104,9 +108,9 @@ def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, le
     assert second.ready() == "ready GPU:0"
     assert claims(lease_folder, start.server)[second.pid] == {0: 0.0}
     status, lines = second.end()
-    assert (status, len(lines)) == (0, 1)
-    assert "free): the only one here (shared: claimed by train.py" in lines[0]
-    assert "memory limited to 2048 MiB" in lines[0]
+    assert (status, len(lines)) == (0, 2)
+    assert "free): the only one here; memory limited to 2048 MiB" in lines[0]
+    assert "shared: claimed by train.py" in lines[1]
 
 
 FRACTION = HOLD.replace(
@@ -126,9 +130,9 @@ def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_
     assert claimed == [{0: 0.0}, {0: 10.1}]
     ended = [first.end(), second.end()]
     assert [status for status, _ in ended] == [0, 0]
-    said = " ".join(lines[0] for _, lines in ended)
+    said = " ".join(line for _, lines in ended for line in lines)
     assert "memory limited by the script to 60% of each GPU" in said
-    assert "whatever it asks for" in said
+    assert "its stated need is not reserved" in said
 
 
 SPAWN = """

@@ -117,7 +117,7 @@ def test_notebook_that_ran_out_of_memory_beside_others_joins_them_again(tmp_path
         ]
     assert [kernel.returncode for kernel in kernels] == [0, 0], kernels
     first, second = (json.loads(kernel.stdout.splitlines()[-1])["said"][1] for kernel in kernels)
-    assert re.match(r"autogpu: GPU 0 .*limited to what is free there", first)
+    assert re.match(r"autogpu: GPU 0 .*\nautogpu: memory capped at what is free", first), first
     assert first == second
     assert "autogpu: out of memory on GPU 0" in first
     assert not state.exists()

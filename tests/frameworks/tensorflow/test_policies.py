@@ -107,6 +107,5 @@ def test_fewer_replicas_than_gpus_is_one_line(start, devices, policy, told):
 def test_the_line_says_that_an_allocator_keeps_to_no_limit(start):
     ran = start("fill(3)", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
     assert ran.allocated[3] > 2 * GIB
-    assert (
-        "limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)" in ran.said[0]
-    )
+    memory = "memory limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)"
+    assert ran.said[1] == f"autogpu: {memory}"
