@@ -1,7 +1,12 @@
-"""Choose the GPUs that a process takes, from its request, the readings and other jobs' claims. Pure.
+"""The choice of a process's GPUs, from its request, the readings and the claims of other jobs. Pure functions.
 
-:func:`decide` ends at the first of these steps that applies: the request wants no GPU; something prevents a choice; the
-script has chosen; a local rank takes its slice of the pool; the process takes the best candidates that it may take.
+:func:`decide` applies the first of these rules that fits:
+
+1. The process may use no GPU: take none.
+2. Something prevents a choice, such as a driver that does not answer: let the framework take its GPUs.
+3. The script has chosen its GPUs: claim them.
+4. The process is a local rank: take its slice of the job's GPUs.
+5. In every other case: take the best candidates that the process may use, or wait.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from autogpu.selection.model import (
 )
 from autogpu.selection.ranking import best_connected_first, obstacle_for_all, ranking_of, standing
 
-# Claims a whole GPU of unknown size: readers of a lease take no more than the GPU has.
+# A claim of the whole GPU if its size is unknown. Readers of a lease lower a claim to the GPU's size.
 _ALL_BYTES = 1 << 50
 
 
@@ -40,7 +45,9 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     waiters: Sequence[Waiter] = (),
 ) -> Decision:
-    """Choose among the GPUs of a process, or among the granted parts of them.
+    """Return the GPUs that a process takes, and why.
+
+    If an engine granted parts of GPUs, the choice is among these parts.
 
     Args:
         claims_on: The live claims of other jobs, keyed by GPU UUID.
@@ -65,7 +72,7 @@ def _decide(request: SelectionRequest, claims_on: Mapping[str, Sequence[Claim]],
         return Decision(Verdict.CPU, reason, request)
     obstacle = _obstacle(request)
     if obstacle:
-        # The framework takes these GPUs without a choice of autogpu, so other jobs should see them as claimed.
+        # The framework takes these GPUs, although autogpu has not chosen them. Other jobs should see them as claimed.
         claims = dict.fromkeys(request.named_uuids, _ALL_BYTES)
         return Decision(Verdict.CANNOT_CHOOSE, obstacle, request, claims=claims)
     choice = _Choice(request, claims_on, waiters)
@@ -101,7 +108,6 @@ def why_none(request: SelectionRequest) -> Reason | None:
 
 
 def _obstacle(request: SelectionRequest) -> Reason | None:
-    """Return why nothing can be chosen; ``None`` if nothing is in the way."""
     inventory = request.inventory
     uuids = request.uuids
     if inventory.failure:
@@ -117,11 +123,11 @@ class _Choice:
     """The values that a choice depends on: the request, the ranked GPUs, the claims on them and the user's quota.
 
     Attributes:
-        visible: The process's GPUs by CUDA ordinal.
+        visible: The process's GPUs in the order of their CUDA ordinals; ``None`` for a GPU that could not be read.
         suitable_count: How many GPUs could serve the process if none were in use.
         held: UUIDs of the GPUs that the user's jobs hold already.
-        quota: How many more the user may hold.
-        is_at_cap: True if the user holds as many as the policy allows, even if this request is exempt.
+        quota: How many more GPUs the user may hold; ``sys.maxsize`` without a limit.
+        is_at_cap: True if the user holds as many GPUs as the policy allows, even if the limit exempts this request.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class _Choice:
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
         self.held = gpus_of_user(claims_on, request.own_uid)
-        # GPUs that the request names count for the quota, but the quota does not refuse them.
+        # Named GPUs count for the user's quota, but the quota never refuses them.
         has_cap = request.per_user and not request.names_cards
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
         is_reached_though_exempt = not request.per_user and 0 < request.policy.per_user <= len(self.held)
@@ -170,7 +176,7 @@ class _Choice:
         return [candidate for candidate in allowed if candidate.device.uuid in self.held]
 
     def unclaimed_bytes(self, device: Device, demand: MemoryDemand) -> int:
-        """The bytes that the process would claim on the GPU, less what other jobs have claimed there."""
+        """Return the bytes to claim on the GPU: the demand, but no more than other jobs have left unclaimed."""
         claimed = sum(claim.bytes for claim in self.claims(device))
         return max(0, min(demand.on(device), (device.memory_total_bytes or 1) - claimed))
 
@@ -183,13 +189,14 @@ class _Choice:
             return ()
         policy = self.request.policy
         others = [device for device in self.request.inventory.devices if device not in devices and not device.is_small]
-        # The user would get one of these GPUs by unsetting CUDA_VISIBLE_DEVICES, and then select.devices counts.
+        # The user would get such a GPU by unsetting CUDA_VISIBLE_DEVICES. Then select.devices applies, so apply it
+        # here.
         allowed = [device for device in others if obstacle_for_all(device, policy, VisibleSpec()) is None]
         return tuple(filter(self.is_free, allowed))
 
 
 def _as_taken(candidate: Candidate) -> Candidate:
-    """Return the candidate with the tier for a choice: a GPU that a waiting job could take now counts as taken."""
+    """Return the candidate; if a waiting job could take the GPU now, it counts as taken."""
     if not candidate.is_awaited:
         return candidate
     return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)
@@ -217,7 +224,7 @@ def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
     # A rank may take several cards, but only one MIG instance.
     mine = list(cards(usable[number] for number in numbers)) or [usable[numbers[0]]]
     mine = mine[: request.wanted.minimum]
-    # If the script sets a number, it is an index into the GPUs of the job.
+    # A GPU number that the script sets is an index into the job's GPUs.
     named = [usable[number] if number < len(usable) else mine[0] for number in request.numbers]
     mine = list(dict.fromkeys(named)) or mine
     # Workers of one program may need different amounts of memory, so don't cap each at an equal part.
@@ -236,12 +243,12 @@ def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
 
 
 def _gpus_of_ranks(choice: _Choice, rank: LocalRank) -> list[Device]:
-    """Return the GPUs that the ranks divide: those that they have claimed together, else all that the policy allows."""
+    """Return the GPUs that the ranks divide: the GPUs of their common claim, else those that the policy allows."""
     usable = [device for device in choice.visible if device in choice.ranking.pool]
     promised = choice.request.promised
     if promised is not None:
         held = [device for device in usable if device.uuid in promised]
-        # If each rank gets several GPUs, begin each slice with a GPU that no other job uses, as long as there are any.
+        # If each rank gets several GPUs, put the GPUs that no other job uses first.
         has_several = len(held) >= 2 * rank.at_most(len(held))
         return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
     # Use MIG instances only if there are fewer cards than ranks.
@@ -266,7 +273,10 @@ def _memory_of_slice(
 
 
 def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
-    """True if the rank is a best-effort job there: its job is, or other jobs had claimed a part of the GPU before."""
+    """True if the rank is a best-effort job on the GPU.
+
+    Either its job holds the GPU as a best-effort job, or the rank has no stated need and other jobs claimed first.
+    """
     request = choice.request
     if request.promised is not None and not request.promised.get(device.uuid):
         return True
@@ -295,8 +305,8 @@ def _take_best(choice: _Choice) -> Decision:
 def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
     """Return the UUIDs of the GPUs to take before all others, even before idler GPUs.
 
-    If the script has no numbers, these are the GPUs on which another library of this process computes. If it has, they
-    are the GPUs at these numbers on which such a library computes; if numbers keep their places, also the free ones.
+    These are the GPUs on which another library of this process has a CUDA context. If the script uses GPU numbers, only
+    the GPUs at these numbers count. If the numbers keep their GPUs (``keeps_places``), free GPUs count as well.
     """
     request = choice.request
     in_use = request.uuids_in_use
@@ -331,7 +341,6 @@ def _takeable(candidates: Sequence[Candidate], request: SelectionRequest) -> lis
 
 
 def _may_take(candidate: Candidate, request: SelectionRequest) -> bool:
-    """True if the request allows the process to use this candidate, alone or beside other jobs."""
     if not candidate.is_best_effort:
         return True
     is_share = request.busy == "share"
@@ -357,8 +366,8 @@ def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collecti
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     """True if the process should wait for a GPU.
 
-    When ``select.wait`` is over, it still waits until all jobs on the candidates have run for a minute. Otherwise two
-    waiting jobs could both be capped at the same free memory.
+    After ``select.wait``, it still waits until every job on the candidates has run for a minute or has stated its need.
+    Otherwise two waiting jobs could both be capped at the same free memory.
     """
     if request.joins_at_once or request.busy not in ("share", "wait"):
         return False
@@ -438,5 +447,4 @@ def _take_none(choice: _Choice, free: int, *, waits: bool = False) -> Decision:
 
 
 def _without_gpu(request: SelectionRequest, reason: Reason) -> Decision:
-    """Stop the process or let it continue without a GPU, as ``select.busy`` says."""
     return Decision(Verdict.REFUSE if request.busy == "error" else Verdict.CPU, reason)

@@ -1,4 +1,4 @@
-"""The outcome of a choice, as facts. ``reporting/choice.py`` makes sentences of them."""
+"""The outcome of a choice, as values without text. ``reporting/choice.py`` words them for users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verdict(enum.Enum):
 
     TAKE = enum.auto()  # take these GPUs
     CPU = enum.auto()  # continue without a GPU
-    WAIT = enum.auto()  # wait for one
+    WAIT = enum.auto()  # wait for a GPU
     REFUSE = enum.auto()  # stop
     NOT_OUR_CHOICE = enum.auto()  # the script has chosen
     CANNOT_CHOOSE = enum.auto()  # too little is known to choose
@@ -32,10 +32,10 @@ class Reason(enum.Enum):
     ALL = enum.auto()
     IDLEST = enum.auto()
     LEAST_BUSY = enum.auto()
-    NUMBERED = enum.auto()  # the GPUs at the script's numbers are free, and others count by the same numbers
+    NUMBERED = enum.auto()  # the GPUs at the script's numbers are free, and children or CUDA use these numbers
     HAS_CONTEXT = enum.auto()  # another library of the process has a CUDA context there
     LOCAL_RANK = enum.auto()
-    PARENT = enum.auto()  # the process shares what its parent process claimed
+    PARENT = enum.auto()  # the process shares the claim of its parent process
     COUNTED_BEFORE = enum.auto()  # CUDA had counted the GPUs before autogpu could choose
 
     # No GPU, now or at all
@@ -46,9 +46,9 @@ class Reason(enum.Enum):
     TOO_FEW_FREE = enum.auto()
     NONE_FREE = enum.auto()
 
-    # A choice of somebody else
+    # Not a choice of autogpu
     CHOSEN_BY_SCRIPT = enum.auto()
-    WORKERS_NUMBER = enum.auto()  # a worker process uses a number that is not known
+    WORKERS_NUMBER = enum.auto()  # a worker process uses a GPU number that autogpu can't find out
 
     # Too little is known
     DRIVER_FAILURE = enum.auto()
@@ -69,7 +69,7 @@ class Shortfall(enum.Enum):
 
 
 class IdleWay(enum.Enum):
-    """How a process whose GPU was named would get an idle one instead."""
+    """The change by which a process would get an idle GPU."""
 
     OVERRIDE_SCRIPT = enum.auto()  # disregard the script's CUDA_VISIBLE_DEVICES
     UNSET_LIST = enum.auto()  # unset CUDA_VISIBLE_DEVICES
@@ -77,11 +77,11 @@ class IdleWay(enum.Enum):
 
 
 class RankSlice(Value):
-    """The part that a local rank has of its job's GPUs.
+    """The part of its job's GPUs that a local rank uses.
 
     Attributes:
         ranks: How many ranks divide the GPUs.
-        sharers: How many of them have this one's GPUs.
+        sharers: How many ranks use the same GPUs as this rank, itself included.
     """
 
     rank: LocalRank
@@ -97,24 +97,25 @@ class ParentProcess(Value):
 
 
 class Decision(Value):
-    """Which GPUs a process takes, and why, or why autogpu does not choose.
+    """The GPUs that a process takes, and why; or the reason why autogpu does not choose.
 
     Attributes:
         request: The request that was decided; ``None`` if there was none.
-        ordinals: Of CUDA, for ``Verdict.TAKE``; for a script that named numbers, in their order.
-        claims: Bytes that others leave to the process, keyed by GPU UUID; 0 for a best-effort job.
+        ordinals: CUDA ordinals of the process's GPUs. If the script uses GPU numbers, in the order of these numbers.
+        claims: Bytes that other jobs leave to the process, keyed by GPU UUID; 0 for a best-effort job.
         moved: Ordinals of the GPUs that the script's numbers stand for, keyed by number.
-        script_numbers: The script's numbers for its GPUs, if CUDA counts the GPUs so because of them.
-        caps: The most that it may allocate on a GPU that it shares, or of which it was granted a part, keyed by UUID.
-        visible: The process's GPUs by ordinal; ``None`` for one that could not be read.
-        attainable: How many GPUs the process would take at most if ``select.count`` asked for more; for
-            ``Verdict.WAIT``, how many could serve it if no other job used them.
-        of_ranks: For a rank, the UUID of the first GPU of each of its job's ranks, in their order.
-        waits_for: How many GPUs it waits for, for ``Verdict.WAIT``.
-        free: How many GPUs it could take now, for ``Reason.TOO_FEW_FREE``.
+        script_numbers: The script's numbers for its GPUs, if autogpu put the GPUs at these indices of the list.
+        caps: Caps on the process's memory, keyed by GPU UUID, for GPUs that it shares and for granted parts of GPUs.
+        visible: The process's GPUs in the order of their ordinals; ``None`` for a GPU that could not be read.
+        attainable: How many GPUs the process would take at most if ``select.count`` asked for more. For
+            ``Verdict.WAIT``, how many GPUs could serve it if no other job used them.
+        of_ranks: For a rank, the UUIDs of the first GPU of each rank of its job, in the order of the ranks. For a child
+            process, the UUIDs of the GPUs that it shares with its job.
+        waits_for: How many GPUs the process waits for, for ``Verdict.WAIT``.
+        free: How many GPUs the process could take now, for ``Reason.TOO_FEW_FREE``.
         is_at_cap: True if the user holds as many GPUs as ``limits.per_user`` allows.
         held: How many GPUs the user's other jobs hold.
-        idle_instead: GPUs of the machine that are free while one of this process's is not.
+        idle_instead: Free GPUs of the machine, if a GPU of this process is not free.
     """
 
     verdict: Verdict
@@ -145,14 +146,14 @@ class Decision(Value):
 
     @property
     def misses_gpu(self) -> bool:
-        """True if no GPU can ever serve the process, although its policy asks for one."""
+        """True if no GPU can ever serve the process, and ``select.busy`` is not ``"cpu"``."""
         request = self.request
         is_impossible = self.reason is Reason.NONE_FREE and not self.ranking.suitable
         return is_impossible and request is not None and request.busy != "cpu"
 
     @property
     def idle_way(self) -> IdleWay | None:
-        """How the process would get an idle GPU; ``None`` if it has one, or can have no other."""
+        """The change by which the process would get an idle GPU; ``None`` if it has one or can't get another."""
         request = self.request
         if request is None or self.verdict is not Verdict.TAKE or not self.idle_instead:
             return None
@@ -168,7 +169,7 @@ class Decision(Value):
         uuids = [device.uuid for device in self.devices]
         if any(self.caps[uuid].cause is CapCause.SHARED for uuid in uuids if uuid in self.caps):
             return True
-        # Without a cap, because the GPU's memory is unknown.
+        # There is no cap if the GPU's memory is unknown.
         return any(self.claims.get(uuid) == 0 for uuid in uuids if uuid not in self.caps)
 
     @property
@@ -178,7 +179,11 @@ class Decision(Value):
         return tuple(candidate for candidate in self.ranking.candidates if candidate.device.uuid in uuids)
 
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
-        """The same decision where the process counts its GPUs as ``uuids``, and its script may have chosen of them."""
+        """Return the decision for a process in which CUDA counts the GPUs in the order of ``uuids``.
+
+        Args:
+            chosen: Ordinals that the script itself chose; ``None`` to keep the GPUs of this decision.
+        """
         known = by_uuid([device for device in self.visible if device])
         taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
         ordinals = taken if chosen is None else chosen
@@ -186,14 +191,14 @@ class Decision(Value):
         return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
 
     def has_named(self, numbers: Sequence[int]) -> bool:
-        """True if the script has named these numbers before."""
+        """True if this decision has assigned a GPU to each of the script's ``numbers``."""
         return bool(numbers) and self.moved.keys() >= set(numbers)
 
     @property
     def numbering(self) -> Mapping[int, int]:
-        """Ordinals of the process's GPUs, keyed by the script's numbers for them; empty if these are the ordinals.
+        """CUDA ordinals, keyed by the script's GPU numbers; empty if every number is its own ordinal.
 
-        The numbers that the script has not named stand for the other GPUs, in their order.
+        Numbers that the script has not named stand for the remaining GPUs, in order.
         """
         moved = self.moved
         count = range(len(self.visible))
@@ -205,17 +210,17 @@ class Decision(Value):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The GPUs named by ``ordinals``, idlest first."""
+        """The GPUs at ``ordinals``, idlest first."""
         number = {candidate.device.uuid: number for number, candidate in enumerate(self.ranking.candidates)}
         return tuple(sorted(self.at(self.ordinals), key=lambda device: number.get(device.uuid, len(number))))
 
     def at(self, ordinals: Iterable[int]) -> list[Device]:
-        """The GPUs at some of the process's ordinals, as far as they could be read."""
+        """Return the GPUs at ``ordinals``, without GPUs that could not be read."""
         return [device for device in map(dict(enumerate(self.visible)).get, ordinals) if device]
 
 
 def left_alone(request: SelectionRequest, reason: Reason) -> Decision:
-    """Return the decision for a framework that takes what it would take without autogpu."""
+    """Return the decision that lets a framework take the GPUs that it would take without autogpu."""
     known = by_uuid(request.inventory.devices)
     visible = tuple(known.get(uuid) for uuid in request.uuids or ())
     return Decision(Verdict.NOT_OUR_CHOICE, reason, request, visible=visible)

@@ -1,4 +1,4 @@
-"""How a process ran out of a GPU's memory, as facts, and what avoids it. Pure."""
+"""The facts of an out-of-memory error on a GPU, and the advice that fits it. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autogpu.text import GIB, whole_gib
 
 
 class Remedy(enum.Enum):
-    """What avoids the error."""
+    """The advice to the user after an out-of-memory error."""
 
     NONE = enum.auto()  # the process needs more than the GPU has
-    BY_CAP = enum.auto()  # what the cause of the cap suggests
-    OTHER_GPU = enum.auto()  # the script named a busy GPU while another is idle
-    STATUS = enum.auto()  # to look who is there
-    OWN_GPU = enum.auto()  # to wait for a GPU that nobody uses
-    NEED = enum.auto()  # to state a need
+    BY_CAP = enum.auto()  # it depends on the cause of the cap
+    OTHER_GPU = enum.auto()  # use the idle GPU instead of the named one
+    STATUS = enum.auto()  # look at the other jobs in `autogpu status`
+    OWN_GPU = enum.auto()  # wait for a GPU that no other job uses
+    NEED = enum.auto()  # state the need, so that enough memory is reserved
 
 
 class Neighbour(Value):
@@ -40,15 +40,15 @@ class Neighbour(Value):
 
 
 class Exhaustion(Value):
-    """How a process ran out of memory on a GPU.
+    """An out-of-memory error of a process on a GPU.
 
     Attributes:
-        cap: What the process may allocate there; ``None`` if nothing limits it.
-        held_bytes: What it had, with its CUDA context; 0 if the driver does not tell.
-        asked_bytes: What it could not allocate; 0 if the error does not say.
-        needed_bytes: What it would have had with that; 0 if that is unknown.
-        others: The largest first.
-        next_waits: True if the next run of the script joins others only if ``needed_bytes`` are free.
+        cap: The most that the process may allocate on the GPU; ``None`` if nothing limits it.
+        held_bytes: Memory that the process used, with its CUDA context; 0 if the driver does not report it.
+        asked_bytes: Size of the allocation that failed; 0 if the error does not contain it.
+        needed_bytes: Memory that the process would have used with this allocation; 0 if unknown.
+        others: The other jobs and processes on the GPU, the largest first.
+        next_waits: True if the script's next run joins other jobs only on a GPU with ``needed_bytes`` free.
     """
 
     device: Device
@@ -71,10 +71,10 @@ def remedy_for(
         return Remedy.BY_CAP
     if names_busy:
         return Remedy.OTHER_GPU
-    # A child has its job's GPU, and a job whose GPUs were named gets no other. A need that is claimed already does not
-    # help either.
+    # A child process stays on its job's GPU, and a job whose GPUs were named gets no others. If the need is claimed
+    # already, it does not help to state it.
     has_no_other = is_child if cap is None else request.names_cards
     if has_no_other or needed_bytes <= (demand_told(request).bytes or 0):
         return Remedy.STATUS
-    # No GPU of that kind has so many whole GiB.
+    # A need is stated in whole GiB, and rounded up it can exceed the GPU's memory.
     return Remedy.OWN_GPU if whole_gib(needed_bytes) * GIB > total_bytes else Remedy.NEED

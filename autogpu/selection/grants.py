@@ -1,4 +1,4 @@
-"""The GPUs that an engine granted to a process, and the process's rank among those of its job. Pure values."""
+"""The GPUs that an engine granted to a process, and the process's rank in its job. Values only."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from autogpu.devices.model import Inventory
 from autogpu.frozen import Value, replace
 from autogpu.variables import RAY_WORKER
 
-# Dask sets it, as Ray sets RAY_WORKER, before a worker's Python starts, and CUDA_VISIBLE_DEVICES only afterwards.
+# Dask sets this variable before a worker's Python starts, and CUDA_VISIBLE_DEVICES only afterwards. Ray does the same
+# with RAY_WORKER.
 DASK_WORKER = "__DASK_PARENT_PID"
 
-# Launchers of which a rank is known by fewer variables: by LOCAL_RANK alone, and Python's own processes.
+# Names for launchers that set fewer variables: one that sets LOCAL_RANK without a local size, and Python's
+# multiprocessing.
 LONE_RANK = "LOCAL_RANK"
 WORKERS = "multiprocessing"
 
 
 class LocalRank(Value):
-    """One of ``size`` processes that ``launcher`` started on this host, counted from 0.
+    """A process's rank among the processes that ``launcher`` started on this host.
 
     Attributes:
-        size: Where ``launcher`` is ``LOCAL_RANK`` those of other hosts may be among them; see :meth:`at_most`.
-        dividers: How many of them divide what this one sees; ``None`` for all. 1 for a process whose GPUs are its own.
-        job: Is the same for all of them, and for no other job of the host; ``""`` where that can't be told.
+        rank: Counted from 0.
+        size: Number of these processes. For the launcher ``LOCAL_RANK`` it may include other hosts; see
+            :meth:`at_most`.
+        dividers: How many ranks divide the GPUs that this rank sees; ``None`` for all ranks, 1 if the GPUs are its own.
+        job: Identifier of the job, the same for all of its ranks and for no other job of the host; ``""`` if unknown.
     """
 
     rank: int
@@ -34,7 +38,7 @@ class LocalRank(Value):
     job: str = ""
 
     def slice(self, gpu_count: int) -> tuple[range, int]:
-        """This rank's GPUs, as numbers among ``gpu_count`` of them, and how many ranks have each of those."""
+        """Return this rank's GPUs, as indices into ``gpu_count`` GPUs, and how many ranks share each of them."""
         dividers = self.at_most(gpu_count)
         rank = self.rank % dividers
         each = gpu_count // dividers
@@ -45,19 +49,25 @@ class LocalRank(Value):
         return range(number, number + 1), after - first
 
     def firsts(self, gpu_count: int) -> list[int]:
-        """The first GPU of each rank, as numbers among ``gpu_count`` of them, in the order of the ranks."""
+        """Return the index of each rank's first GPU among ``gpu_count`` GPUs, in the order of the ranks."""
         return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
-        """How many ranks divide ``gpu_count`` GPUs: one on each at most, where ranks of other hosts may be counted."""
+        """Return how many ranks divide ``gpu_count`` GPUs.
+
+        If ``size`` may include ranks of other hosts, assume at most one rank for each GPU.
+        """
         if self.dividers is not None:
             return self.dividers
         return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """``rank`` where its script has listed that many GPUs; with fewer than there are ranks, each has its own."""
-    # A size that counts the ranks of other hosts as well tells less.
+    """Return ``rank`` for a script that has set a list of ``gpu_count`` GPUs.
+
+    If the list has fewer GPUs than there are ranks, assume that each rank has a list of its own.
+    """
+    # If the size may include ranks of other hosts, only a list of one GPU proves that each rank has its own.
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
     return replace(rank, dividers=1 if is_own else None)
 
@@ -65,10 +75,10 @@ def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
 class Denial(enum.Enum):
     """Why a process gets no GPU from its engine."""
 
-    COORDINATOR = enum.auto()  # a task of TF_CONFIG that computes nothing
+    COORDINATOR = enum.auto()  # a TF_CONFIG task that only coordinates
     RAY_ASSIGNED_NONE = enum.auto()
     SLURM_GRANTED_NONE = enum.auto()
-    UNKNOWN_WHICH = enum.auto()  # the engine granted some of the host's GPUs and does not say which
+    UNKNOWN_WHICH = enum.auto()  # the engine granted some of the host's GPUs, but it is unknown which
 
 
 class Grant(Value):
@@ -77,14 +87,14 @@ class Grant(Value):
     Attributes:
         denial: Why the process gets no GPU; ``None`` if it may use some.
         role: The type of a coordinating task in ``TF_CONFIG``: ``ps``, ``chief`` or ``master``.
-        fraction: The part of each GPU that was granted; ``None`` for all of it.
-        visible: Stands for ``CUDA_VISIBLE_DEVICES`` where the engine leaves it unset; ``None`` for every GPU.
+        fraction: The part of each GPU that was granted; ``None`` for the whole GPU.
+        visible: The list that applies if the engine leaves ``CUDA_VISIBLE_DEVICES`` unset; ``None`` for every GPU.
         unnamed: How many GPUs were granted, if it is not certain which; see :func:`settled`.
         on_host: How many GPUs the host has, for ``Denial.UNKNOWN_WHICH``.
-        counts_by_bus: The engine's numbers are positions in PCI bus order, whatever CUDA counts by.
+        counts_by_bus: True if the engine numbers GPUs in PCI bus order, whatever ``CUDA_DEVICE_ORDER`` is.
         has_ended: True if only the variables of the engine's job are left, and the job seems to have ended.
-        task: What the engine calls what runs here.
-        job: Identifies the grant: all processes that share it have the same value, and no others on the host.
+        task: The engine's name for the task that runs in this process.
+        job: Identifier of the grant, the same for all processes that share it and for no others on the host.
     """
 
     engine: str = ""
@@ -102,22 +112,22 @@ class Grant(Value):
 
     @property
     def is_none(self) -> bool:
-        """True if the engine granted no GPU; a coordinating task may have GPUs that its user asks for."""
+        """True if the engine granted no GPU. False for a coordinating task, whose user may ask for GPUs."""
         return self.denial not in (None, Denial.COORDINATOR)
 
     @property
     def is_first(self) -> bool:
-        """This process speaks for all of its launcher's on this host."""
+        """True if this process prints the messages for all ranks of its launcher on this host."""
         return self.rank is None or self.rank.rank == 0
 
     @property
     def dividing_rank(self) -> LocalRank | None:
-        """The rank of a process that divides what it sees with the others of its job; ``None`` for every other one."""
+        """The process's rank if it divides the GPUs that it sees with other ranks of its job; else ``None``."""
         return None if self.rank is None or self.rank.dividers == 1 else self.rank
 
     @property
     def dividing_job(self) -> str:
-        """The job whose ranks divide what they see; ``""`` where this process is no rank of one."""
+        """The job whose ranks divide the GPUs that they see; ``""`` for any other process, or with an engine."""
         return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
 
 
@@ -125,10 +135,10 @@ NO_ENGINE = Grant()
 
 
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
-    """Return the grant, with the GPUs settled if the engine only said how many.
+    """Return the grant with certain GPUs, if the engine granted only a number of GPUs.
 
-    If the driver shows no more GPUs than that, all of them are granted. Otherwise ``visible`` counts if it is set, and
-    without it the process gets none.
+    If the driver shows no more GPUs than were granted, all of them are granted. Otherwise ``visible`` applies if it is
+    set. Without it the process gets no GPU.
     """
     if grant.unnamed is None or grant.denial or inventory is None:
         return grant
@@ -141,5 +151,5 @@ def settled(grant: Grant, inventory: Inventory | None) -> Grant:
 
 
 def is_engine_worker(environ: Mapping[str, str]) -> bool:
-    """An engine manages this process, and may set its variables after the interpreter's start."""
+    """True if an engine manages this process and may set its variables after the interpreter's start."""
     return RAY_WORKER in environ or DASK_WORKER in environ
