@@ -1,8 +1,11 @@
-"""What is on a GPU, by leases and by what the driver shows: for decisions, ``status`` and the metrics alike. Pure.
+"""Jobs on the GPUs, from the leases and the driver's readings; for decisions, ``status`` and the metrics. Pure.
 
-The processes of one user that share a lease's group are one job, with every process below them. A GPU that it uses
-without a claim stands for one that it claims and is not on; beyond that it counts there by what it uses. A bare
-context is no use of a GPU without a claim. A granted part of a GPU counts as a GPU of its own.
+The processes of one user that share a lease's group are one job, together with every process below them.
+
+- If a job uses a GPU without a claim, its claim on a GPU that it does not use moves there. If it has no such claim, the
+  job counts on the GPU by its use alone.
+- A bare context on an unclaimed GPU does not count as use.
+- A granted part of a GPU counts as a GPU of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.lease import Processes
 
-# Processes are hidden in containers and under WSL2; a GPU that worked half of the last seconds is not idle even so.
+# The driver hides processes in containers and under WSL2. A GPU that was busy for half of the last seconds is not idle,
+# even if no process is listed.
 _BUSY_UTILIZATION_PERCENT = 50
 
 # A notebook in which no cell has run for this long may share its GPU.
@@ -29,13 +33,15 @@ IDLE_LEASE_S = 30 * 60.0
 
 
 class Job(Value):
-    """A job, which holds GPUs by the leases of its ``members``.
+    """A job and the GPUs that it holds by the leases of its ``members``.
 
     Attributes:
-        pid: Of the process that claimed first, or keeps its lease alive, as its own pid namespace counts it.
-        pids_here: Those of its processes that can be told in this pid namespace.
-        age_s: Since the first claim.
-        claims: By UUID, of at most what the GPU has; of 0 bytes where it can't be read, or is used without a claim.
+        pid: The process that claimed first, or another one that keeps its lease alive. If neither is visible in this
+            pid namespace, the pid is a number of the holder's own namespace.
+        pids_here: Pids of the job's processes that are visible in this pid namespace.
+        age_s: Seconds since the first claim.
+        claims: Claims keyed by GPU UUID, each of at most the GPU's memory. A claim has 0 bytes if the GPU can't be
+            read, or is used without a claim.
     """
 
     uid: int
@@ -50,8 +56,8 @@ class Job(Value):
 def jobs_of(
     holders: Iterable[Holder], processes: Processes, devices: Sequence[Device], now_s: float
 ) -> tuple[Job, ...]:
-    """Return the jobs of other processes than this one, in the order in which they claimed; ``now_s`` is Unix time."""
-    # Any user can write any group, so a job has one user.
+    """Return the jobs of all processes but this one, in the order of ``holders``; ``now_s`` is Unix time."""
+    # A user can write any group into a lease, so a job has the leases of one user only.
     members_of: dict[tuple[int, str], list[Holder]] = {}
     for holder in holders:
         if not holder.is_mine:
@@ -63,7 +69,7 @@ def jobs_of(
 
 
 class _Gpus:
-    """The readings that matter to jobs; looked through once, for there may be a thousand jobs."""
+    """The readings that jobs need, collected once because a host may have a thousand jobs."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self.totals = {device.uuid: device.memory_total_bytes or sys.maxsize for device in devices}
@@ -72,28 +78,31 @@ class _Gpus:
         self._on: dict[int | None, set[str]] = {}
         for device in devices:
             bare = bare_pids(device)
-            # A card in MIG mode lists those on its instances as well.
+            # A card in MIG mode lists the processes on its instances, too: don't count them twice.
             for pid, size in ({} if device.mig_enabled else bytes_by_pid(device)).items():
                 self._on.setdefault(pid, set()).add(device.uuid)
                 if pid not in bare:
                     self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
-        """Let GPUs that are used without a claim stand for those claimed and not used, the most used ones first."""
+        """Move claims in ``sizes`` from unused GPUs to those that ``pids`` use without a claim, the most used first.
+
+        If no claim on an unused GPU is left, a GPU that is used without a claim gets a claim of 0 bytes.
+        """
         used: dict[str, int] = {}
         on: set[str] = set()
         for pid in pids:
             on |= self._on.get(pid, set())
             for uuid, size in self._used.get(pid, {}).items():
                 used[uuid] = used.get(uuid, 0) + size
-        # Of a GPU that it claims, a small model whose job pauses looks like a bare context.
+        # A bare context counts as use of a claimed GPU: a small model looks like one while its job pauses.
         unused = [uuid for uuid in sizes if uuid not in on and uuid in self.listing]
         for uuid in sorted((uuid for uuid in used if uuid not in sizes), key=lambda uuid: -used[uuid]):
             sizes[uuid] = min(sizes.pop(unused.pop(0)), self.totals[uuid]) if unused else 0
 
 
 def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: float) -> Job:
-    # Once each: a host may have a thousand jobs, and others wait for the mutex meanwhile.
+    # Compute each age once: a host may have a thousand jobs, and other processes wait for the mutex.
     ages = [_age_s(member, now_s) for member in members]
     first = members[ages.index(max(ages))]
     newest_s = min(ages)
@@ -131,7 +140,8 @@ def _job(members: Sequence[Holder], processes: Processes, gpus: _Gpus, now_s: fl
 
 def _age_s(holder: Holder, now_s: float) -> float:
     age_s = now_s - holder.since_s
-    # Where a clock was set back, or somebody has set the file's time, it is old enough to be seen by what it does.
+    # If a clock was set back or the file's time was changed, the lease can be from the future. Take the job as settled,
+    # so that its use of the GPU counts.
     return max(age_s, 0.0) if age_s > -SETTLED_S else SETTLED_S
 
 
@@ -150,7 +160,7 @@ def gpus_of_user(claims_on: Mapping[str, Sequence[Claim]], uid: int) -> frozense
 def awaited(
     candidates: Iterable[Candidate], waiters: Iterable[Waiter], claims_on: Mapping[str, Sequence[Claim]]
 ) -> frozenset[str]:
-    """The UUIDs of those that another process which waits could use now, as far as its user may hold them."""
+    """Return the UUIDs of the candidates that another process in the queue could use now, within its user's limit."""
     others = [
         (waiter.demand, gpus_of_user(claims_on, waiter.uid) if waiter.demand.per_user else frozenset())
         for waiter in waiters
@@ -173,7 +183,10 @@ def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> 
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
-    """Free: no process computes on it and no lease claims it. A desktop's memory and bare contexts do not count."""
+    """Return the class of the GPU. It is free if no process computes on it and no lease claims it.
+
+    Neither a desktop's memory nor a bare context makes the GPU busy.
+    """
     if unmanaged_processes(device, claims, own_pid):
         return Tier.BUSY
     if claims:
@@ -183,11 +196,11 @@ def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = (
 
 
 def _foreign_bytes(device: Device, own_pid: int | None) -> int:
-    """The memory that neither this process nor bare contexts take; 0 where the driver does not tell."""
+    """Return the used memory, without this process's and that of bare contexts; 0 if it is unknown."""
     used_by = dict(bytes_by_pid(device))
     total = device.memory_total_bytes or 0
     used = (device.memory_used_bytes or 0) - used_by.pop(own_pid, 0)
-    # Of so many contexts that nobody could join what is there, each counts.
+    # If so much memory is used that no job could join, count the bare contexts as well.
     is_joinable = used <= total * (1 - LEAST_FREE_PART)
     return used - sum(used_by[pid] for pid in used_by.keys() & bare_pids(device)) if is_joinable else used
 
@@ -202,20 +215,21 @@ def _is_idle(device: Device, claims: Sequence[Claim]) -> bool:
         return False
     if device.parent is None:
         return device.utilization_percent == 0
-    # Of a MIG instance the driver tells no utilization.
+    # The driver reports no utilization for a MIG instance.
     return device.compute_processes == () and (device.memory_used_bytes or 0) <= _desktop_bytes(device)
 
 
 def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> int | None:
-    """The memory that is neither used nor claimed; ``None`` where the driver does not tell it.
+    """Return the memory that is neither used nor claimed; ``None`` if the driver does not report it.
 
-    A holder counts with its claim or with what it uses, whichever is more; with both where its use can't be told apart.
+    Each job counts with its claim or its use, whichever is larger. If its use is unknown, its claim counts in addition
+    to all used memory. The claims of an idle lease don't count.
     """
     total = device.memory_total_bytes
     used = device.memory_used_bytes
     if total is None or used is None:
         return None
-    # Once for all claims: others wait for the mutex meanwhile, and there may be a thousand.
+    # Compute this once for all claims: there may be a thousand, and other processes wait for the mutex.
     used_by = bytes_by_pid(device)
     claimed = 0
     used -= used_by.get(own_pid, 0)
@@ -229,9 +243,10 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
 
 
 def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
-    """The memory that is not used, nor left to a job for what it has stated; ``None`` where it is unknown.
+    """Return the memory that is neither used nor reserved; ``None`` if it is unknown.
 
-    To a job that has not stated it, all that it was told is left until it shows what it takes.
+    The memory of a stated need is reserved. A job without a stated need has a claim of the whole GPU, which counts only
+    until the driver shows the job's use; see :meth:`Claim.is_shown_on`.
     """
     total = device.memory_total_bytes or 0
     return spare_bytes(device, own_pid, [c for c in claims if c.bytes < total or not c.is_shown_on(device)])
@@ -240,13 +255,13 @@ def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> 
 def unmanaged_processes(
     device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None
 ) -> tuple[Process, ...]:
-    """Those that compute on the GPU, apart from this one and the processes of jobs."""
+    """Return the processes that compute on the GPU, without this process, jobs' processes and bare contexts."""
     known = {own_pid, *(pid for claim in claims for pid in claim.pids)}
     return tuple(p for p in device.compute_processes or () if not p.is_bare and p.pid not in known)
 
 
 def own_memory_bytes(devices: Iterable[Device], uuids: Sequence[str], pid: int | None) -> Mapping[int, int]:
-    """By CUDA ordinal, the bytes that process ``pid`` takes; as far as NVML tells, which in a container is nothing."""
+    """Return the bytes that process ``pid`` uses, keyed by CUDA ordinal; in a container NVML reports none."""
     used = {device.uuid: bytes_by_pid(device).get(pid, 0) for device in devices}
     return {ordinal: used[uuid] for ordinal, uuid in enumerate(uuids) if used.get(uuid)}
 
@@ -260,7 +275,10 @@ def compute_pids(devices: Iterable[Device]) -> set[int]:
 
 
 def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
-    """The memory of each process that computes on the GPU, 0 where the driver tells none; none has the pid ``None``."""
+    """Return the memory of each process that computes on the GPU; 0 if the driver does not report it.
+
+    ``None`` is never a key, so an unknown pid can be looked up.
+    """
     used: dict[int | None, int] = {}
     for process in device.compute_processes or ():
         used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)
@@ -281,10 +299,10 @@ def claims_in_part(grant: Grant, claims_on: Mapping[str, Sequence[Claim]]) -> Ma
 def parts_of(
     inventory: Inventory, fraction: float, claims_on: Mapping[str, Sequence[Claim]], own_pid: int | None
 ) -> Inventory:
-    """Return the readings of the parts, each ``fraction`` of a GPU.
+    """Return the inventory with each GPU replaced by its granted part, ``fraction`` of the GPU.
 
     Args:
-        claims_on: As :func:`claims_in_part` returns them.
+        claims_on: The claims of processes with the same grant, from :func:`claims_in_part`.
     """
     pids_on = {uuid: {pid for claim in claims for pid in claim.pids} for uuid, claims in claims_on.items()}
     devices = [part_of(device, fraction, {own_pid, *pids_on.get(device.uuid, ())}) for device in inventory.devices]
@@ -292,7 +310,7 @@ def parts_of(
 
 
 def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> Device:
-    """Return the readings of a part that is granted to the processes with these ``pids``."""
+    """Return the readings of the part of the GPU that was granted to the processes ``pids``."""
     if device.memory_total_bytes is None:
         return device
     processes = [each for each in device.compute_processes or () if each.pid in pids]

@@ -1,7 +1,7 @@
-"""The processes of one job: ranks that choose together, children of one that has a lease, and one yet to start. Pure.
+"""The decisions of processes that share a job: ranks, and children of a process with a lease. Pure functions.
 
-Ranks claim their GPUs together, or none: if each waited for its own, two jobs could each hold what the other waits for.
-A process that was started by one that has a lease belongs to that one's job, and shares what it has claimed.
+Ranks claim all their GPUs together. If each rank waited for its own GPU, two jobs could each hold GPUs that the other
+waits for. A process below a process with a lease belongs to that process's job, and shares its claims.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def job_of_ranks(request: SelectionRequest) -> str:
-    """The job whose ranks choose together; ``""`` where the process goes by itself."""
+    """Return the job whose ranks choose together; ``""`` if the process chooses for itself."""
     return request.grant.dividing_job if request.chosen is None else ""
 
 
 def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
-    """With the number of ranks whose script lists the same GPUs, where that is the script's doing."""
+    """Return the request with the number of ranks that share its list, if the script set the list itself."""
     rank = request.grant.rank
     if rank is None or not request.visible_spec.is_scripts or request.uuids is None:
         return request
@@ -38,7 +38,7 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 
 
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
-    """The request of all ranks that see the same GPUs, of which none has chosen, as if they were one process."""
+    """Return one request for all ranks that see the same GPUs, as if they were one process without a choice."""
     rank = request.grant.rank
     processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = request.wanted.minimum * processes
@@ -46,7 +46,7 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
         request,
         wanted=Wanted(count, count, WantedBy.POLICY),
         wait_s=0.0 if request.joins_at_once else request.wait_s,
-        # Ranks are counted in limits.per_user, and not refused: a part of them would be of no use.
+        # The GPUs of ranks count for limits.per_user, but it never refuses a rank: the job needs all its ranks.
         per_user=0,
         grant=replace(request.grant, rank=None),
         processes=processes,
@@ -55,23 +55,25 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
 
 
 def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
-    """The leases of a user's ranks of ``job``; none where that is ``""``."""
     return [holder for holder in holders if job and (holder.group, holder.uid) == (job, uid)]
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
-    """By UUID, what the job's ranks hold of the GPUs that this one sees: a launcher may have split its ranks' lists."""
+    """Return the bytes that the job's ranks hold on the GPUs that this rank sees, keyed by UUID.
+
+    A rank may see only some of the job's GPUs, because launchers can give each rank a list of its own.
+    """
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
 
 class Family(Value):
-    """The job that has started this process, by its leases.
+    """The leases of the job that started this process.
 
     Attributes:
-        parent: Of the nearest process above this one that has one.
-        members: Of every process of that job.
-        has_parents_list: This process sees the GPUs that the parent left to it, and no explicit choice of others.
+        parent: Lease of the nearest ancestor that holds one.
+        members: Leases of all processes of that job, including the parent's.
+        has_parents_list: True if this process sees the GPUs that the parent left to it, and did not choose others.
     """
 
     parent: Holder
@@ -80,20 +82,20 @@ class Family(Value):
 
     @property
     def held(self) -> Mapping[str, int]:
-        """By UUID, what the job has claimed."""
+        """Bytes claimed by the job, keyed by GPU UUID."""
         return merged((member.claims for member in self.members), max)
 
     @property
     def caps(self) -> Mapping[str, Cap]:
-        """By UUID, the most that each of the job's processes may allocate there."""
+        """Caps on each of the job's processes, keyed by GPU UUID."""
         return merged((member.caps for member in self.members), lower_cap)
 
 
 def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
-    """The job of ``parent``, the lease above this process; ``None`` where there is none."""
+    """Return the job of ``parent``, the lease of an ancestor; ``None`` if there is no such lease."""
     if parent is None:
         return None
-    # A group is its user's word: it can't join the job of another user.
+    # A user can write any group into a lease, so compare the user as well.
     job = (parent.uid, parent.group or None)
     others = [h for h in holders if h.name != parent.name]
     members = (parent, *(holder for holder in others if (holder.uid, holder.group) == job))
@@ -103,9 +105,10 @@ def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_l
 def rivals(
     holders: Iterable[Holder], family: Family | None, processes: Processes, inventory: Inventory
 ) -> list[Holder]:
-    """The leases that count for a process which chooses for itself: its own job's where the driver lists it on a GPU.
+    """Return the leases that block this process if it chooses for itself.
 
-    A parent's lease without a CUDA context does not block its children: they would wait for it, and it for them.
+    A lease of its own job blocks it only if the driver lists the holder on a GPU. Otherwise a child would wait for its
+    parent, and the parent for the child.
     """
     members = {member.name for member in family.members} if family else ()
     listed = compute_pids(inventory.devices)
@@ -113,12 +116,12 @@ def rivals(
 
 
 def decide_as_member(request: SelectionRequest, family: Family, processes: Processes) -> Decision | None:
-    """Give a process the GPUs of the job that started it, if it can see them; ``None`` if it chooses for itself.
+    """Return the decision to use the GPUs of the job that started the process; ``None`` if it chooses for itself.
 
     Args:
         processes: The processes of the family's leases.
     """
-    # Ranks have their own GPUs, also where a process that has one started their launcher.
+    # A rank chooses with the other ranks, even if it was started by a process of its job that holds GPUs.
     job = job_of_ranks(request)
     if (job and family.parent.group == job) or not _is_all_held(request, family):
         return None
@@ -132,10 +135,14 @@ def decide_as_member(request: SelectionRequest, family: Family, processes: Proce
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
-    """All that this process may use is its job's already, as below ``run --hold``; or it names that of its parent."""
+    """True if the job already holds every GPU that this process may use, as below ``run --hold``.
+
+    True also for a process with its parent's list that uses no numbers, or only those of GPUs that the parent has
+    claimed.
+    """
     has_rank = request.grant.rank is not None
     if family.has_parents_list and not has_rank and request.chosen is None:
-        # `gpus[0]` in a worker of the same script.
+        # A worker of the same script may use `gpus[0]`, for example.
         return not request.numbers or family.parent.claims.keys() >= set(request.named_uuids)
     may_use = request.uuids if has_rank and request.numbers else request.named_uuids
     return bool(may_use) and family.held.keys() >= set(may_use or ())
@@ -149,7 +156,7 @@ def _decide_as_child(request: SelectionRequest, family: Family, processes: Proce
     ordinals = request.numbers or tuple(map(uuids.index, claims))
     if not alone.is_ours or not ordinals:
         return None
-    # A job that is a best-effort one on a GPU is capped there in each of its processes.
+    # If the job is a best-effort job on a GPU, cap each of its processes there.
     shared = best_effort_caps((device, ()) for device in alone.at(ordinals) if not claims.get(device.uuid))
     return replace(
         alone,
@@ -161,7 +168,8 @@ def _decide_as_child(request: SelectionRequest, family: Family, processes: Proce
         claims=claims,
         caps=merged((shared, _left_of_parts(request, family, processes), family.caps), lower_cap),
         attainable=0,
-        # They count what is shared alike, as ranks do: one may be told by its parent which of them to use.
+        # All children list the shared GPUs in one order, as ranks do, because a parent may pass a GPU number to a
+        # child.
         of_ranks=tuple(claims),
     )
 
@@ -188,11 +196,15 @@ def decide_beside(
     family: Family | None,
     job: str = "",
 ) -> tuple[Decision, Mapping[str, int]]:
-    """Decide beside the jobs and the queue of now, for a process that goes by itself or with the ranks of ``job``.
+    """Return the decision beside the current leases and queue, and the bytes to claim, keyed by GPU UUID.
 
-    Also returns what to claim: a rank keeps what all ranks of its job were promised until its own end.
+    A rank claims the GPUs of all ranks of its job, and keeps this claim until it ends.
+
+    Args:
+        now_s: Unix time.
+        job: The job whose ranks choose together; ``""`` if the process chooses for itself.
     """
-    if family is not None:  # a process below a job's own lease never waits for its parent
+    if family is not None:  # a child process never waits for its parent's GPUs
         keeps_places = request.keeps_places or family.has_parents_list
         request = replace(request, wait_s=0.0, keeps_places=keeps_places)
     waiters = [waiter.at(now_s) for waiter in waiters]
@@ -206,5 +218,5 @@ def decide_beside(
             return decision, {}
         promised = decision.claims
     decision = decide(replace(request, promised=promised or None), claims_on, waiters)
-    # What the first one takes for itself may be a part of what it holds for those with which it shares a GPU.
+    # Ranks can share a GPU, so the job's claim on it may be larger than what this rank takes.
     return decision, merged((promised, decision.claims), max)

@@ -1,8 +1,8 @@
-"""Every number of bytes that a process claims or is held to: claim, cap, context reserve. Pure.
+"""The sizes of claims, caps and context reserves, in bytes. Pure functions.
 
-A *claim* is what others leave to the process. A *cap* is what its framework may allocate in one logical GPU. The
-*context reserve* is the part of a limit on the whole process that is kept free for what the framework does not
-allocate itself.
+A *claim* is the memory that other jobs leave to the process. A *cap* is the most that its framework may allocate in one
+logical GPU. If a limit applies to the whole process, the *context reserve* is the part of it that stays free for memory
+that the framework does not allocate itself.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Size = TypeVar("Size", int, Cap)
 
-# What a CUDA context and its libraries take beside the framework's own memory. Source: 300 to 600 MiB in reports on
-# compute capability 6 to 9.
+# Memory of a CUDA context and its libraries, in addition to the framework's own memory. Source: 300 to 600 MiB in
+# reports on compute capability 6 to 9.
 CONTEXT_BYTES = 512 << 20
 
-# Of that, what is loaded when first used, after the context itself: cuBLAS, cuDNN and the framework's kernels.
+# The part of CONTEXT_BYTES that is loaded at first use, after the context exists: cuBLAS, cuDNN and the framework's
+# kernels.
 LIBRARIES_BYTES = 256 << 20
 
 
 def memory_demand(policy: Policy) -> MemoryDemand:
-    """How much of each GPU a process claims: what it needs, else the limit of all its virtual GPUs, else all."""
+    """Return a process's demand by the policy: its need, else the limit of all virtual GPUs, else the whole GPU."""
     if policy.need_bytes is not None:
         return MemoryDemand(bytes=policy.need_bytes)
     if policy.limit is None:
@@ -51,16 +52,16 @@ def memory_demand(policy: Policy) -> MemoryDemand:
 
 
 def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wanted: int) -> MemoryDemand | None:
-    """How much of each GPU a script itself lets its framework take; ``None`` where it says nothing.
+    """Return how much of each GPU the script lets its framework take; ``None`` if the script sets no limit.
 
     Args:
-        limits: In bytes, for each GPU for which it set one.
-        fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        logical: How many logical GPUs its names ask for, on so many ``wanted`` GPUs.
+        limits: The script's limits in bytes, one for each GPU with a limit.
+        fraction: The limit as a part of each GPU's memory, 0 to 1; 0 if unset.
+        logical: How many logical GPUs its device names ask for, on ``wanted`` GPUs.
     """
-    # What the script allows is taken once for each of the logical GPUs that its names make of one.
+    # The limit applies to each logical GPU, and the script's device names can make several of one GPU.
     each = max(1, -(-logical // max(wanted, 1)))
-    # A limit on some of the GPUs says nothing of what the others will take.
+    # If only some of the GPUs have a limit, the process may use any amount on the others.
     is_limited = bool(limits) and len(limits) >= wanted
     if not is_limited and not fraction:
         return None
@@ -74,12 +75,12 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """How much a process claims by the script's own settings, else by the policy."""
+    """Return a process's demand by the script's own settings, else by the policy."""
     return request.script_demand or memory_demand(request.policy)
 
 
 def heeds_last_runs(request: SelectionRequest) -> bool:
-    """True if the process waits rather than join others where its script's last runs would not have fitted."""
+    """True if the process joins other jobs only on a GPU with enough free memory for its script's last runs."""
     return request.busy == "share" and not request.joins_at_once and demand_told(request).is_whole
 
 
@@ -103,7 +104,7 @@ def granted_bytes(grant: Grant, devices: Sequence[Device | None]) -> Mapping[str
 
 
 def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], Size]) -> dict[str, Size]:
-    """One size for each UUID: what ``choose`` makes of those that several tell."""
+    """Return one size for each UUID; ``choose`` returns the size to keep of two."""
     found: dict[str, Size] = {}
     for each in sizes:
         found.update({uuid: choose(size, found.get(uuid, size)) for uuid, size in each.items()})
@@ -111,7 +112,7 @@ def merged(sizes: Iterable[Mapping[str, Size]], choose: Callable[[Size, Size], S
 
 
 def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, Cap]:
-    """Return what a rank's framework may allocate of the rank's claim, keyed by GPU UUID."""
+    """Return the caps that keep a rank's framework within the rank's claim, keyed by GPU UUID."""
     caps = {}
     for device in devices:
         claim_bytes = demand.on(device)
@@ -121,29 +122,40 @@ def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, C
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
-    """By CUDA ordinal, what a framework without a limit takes: its share of what is free, less its CUDA context."""
+    """Return how much a framework without a limit takes, keyed by CUDA ordinal.
+
+    It takes its share of the free memory, less its CUDA context.
+    """
     free = {o: d.memory_free_bytes for o, d in enumerate(devices) if d is not None}
     return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
 
 
 def context_reserve_bytes(measured_bytes: int | None) -> int:
-    """The part of a limit on the whole process that is kept free: what a bare context takes, if measured, and more."""
+    """Return the part of a limit on the whole process that stays free, at least ``CONTEXT_BYTES``.
+
+    Args:
+        measured_bytes: Size of a bare context, to which the libraries are added; ``None`` if it was not measured.
+    """
     return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
 
 
 def within_context(claim_bytes: int) -> int:
-    """The part of a claim that the framework may allocate: the claim has to hold the CUDA context as well."""
+    """Return the part of a claim that the framework may allocate: the CUDA context has to fit in, too."""
     return max(claim_bytes - CONTEXT_BYTES, claim_bytes // 2)
 
 
 def best_effort_caps(
     beside: Iterable[tuple[Device, Sequence[Claim]]], own_pid: int | None = None, sharers: int = 1
 ) -> dict[str, Cap]:
-    """Return what a best-effort job may allocate beside these claims, keyed by UUID: all that is free.
+    """Return the caps of a best-effort job beside these claims, keyed by GPU UUID.
 
-    If that is next to nothing, and the job has to start, it is an equal part of what is not used and no job has stated:
-    the other parts are for the jobs that have yet to show what they use. In any case it is up to 1 GiB that is not
-    used, although it is claimed.
+    The job may allocate all free memory. If less than 1 GiB is free, the job still has to start. Then it may allocate
+    the largest of these:
+
+    - the free memory
+    - an equal part of the memory that is neither used nor claimed by stated needs; the other parts are for jobs whose
+      use the driver does not show yet
+    - up to 1 GiB of unused memory, even if it is claimed
     """
     found = {}
     for device, claims in beside:
@@ -165,21 +177,22 @@ def caps(
     default_share: float = 1.0,
     parts: int = 1,
 ) -> Mapping[int, Cap]:
-    """By CUDA ordinal, also of GPUs that a script may name later, the most bytes that each logical GPU may allocate.
+    """Return the cap of each logical GPU, keyed by CUDA ordinal, also of GPUs that the script may use later.
 
     Args:
-        context_reserves: By ordinal, of a limit on the whole process; elsewhere an estimate.
-        default_share: Of the free memory, the part that the framework takes where nothing limits it.
-        parts: Into how many the framework splits each GPU.
+        context_reserves: Bytes to reserve if a limit applies to the whole process, keyed by ordinal. A GPU without an
+            entry gets an estimate.
+        default_share: The part of the free memory that the framework takes without a limit.
+        parts: Into how many logical GPUs the framework splits each GPU.
     """
     found = {}
-    # In equal parts what the framework would take whole.
+    # A framework that splits a GPU divides the memory that it would take of the whole GPU.
     usable_whole = usable_bytes(decision.visible, default_share) if parts > 1 else {}
     for ordinal, device in enumerate(decision.visible):
         if device is None:
             continue
         limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-        # Of equal caps the first counts: a limit would be as low with the GPU to itself.
+        # Of equal caps the first one counts. Prefer the limit: it would be as low if the job had the GPU alone.
         known = []
         if limit is not None:
             known.append(Cap(limit, CapCause.LIMIT))
@@ -194,17 +207,17 @@ def caps(
 
 
 def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]:
-    """By CUDA ordinal, what a limit of the script's own may not exceed; empty where it has none."""
+    """Return the caps that the script's own limit may not exceed, keyed by CUDA ordinal; empty without a limit."""
     if not request.script_demand:
         return {}
-    # Ranks that share a GPU are of one job, and so is what their script says, up to what was granted.
+    # Ranks that share a GPU run the same script, so its limits need not keep to equal parts. A grant still applies.
     own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause is not CapCause.RANKS}
     most = merged((own, granted_bytes(request.grant, decision.visible)), lower_cap)
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}
 
 
 def _limit_bytes(policy: Policy, device: Device, reserve: int) -> int | None:
-    """Of the policy's limit on a GPU, what the framework may allocate in all its virtual GPUs together."""
+    """Return how much the policy lets the framework allocate in all virtual GPUs of a GPU together."""
     total = device.memory_total_bytes
     if policy.limit is None or (policy.limit.percent is not None and total is None):
         return None
