@@ -45,9 +45,7 @@ def decide(
     claims_on: Mapping[str, Sequence[Claim]] = MappingProxyType({}),
     waiters: Sequence[Waiter] = (),
 ) -> Decision:
-    """Return the GPUs that a process takes, and why.
-
-    If an engine granted parts of GPUs, the choice is among these parts.
+    """Return the GPUs that a process takes, and why. If an engine granted parts of GPUs, choose among these parts.
 
     Args:
         claims_on: The live claims of other jobs, keyed by GPU UUID.
@@ -189,8 +187,7 @@ class _Choice:
             return ()
         policy = self.request.policy
         others = [device for device in self.request.inventory.devices if device not in devices and not device.is_small]
-        # The user would get such a GPU by unsetting CUDA_VISIBLE_DEVICES. Then select.devices applies, so apply it
-        # here.
+        # The user would get such a GPU by unsetting CUDA_VISIBLE_DEVICES. Then select.devices applies.
         allowed = [device for device in others if obstacle_for_all(device, policy, VisibleSpec()) is None]
         return tuple(filter(self.is_free, allowed))
 
@@ -203,7 +200,6 @@ def _as_taken(candidate: Candidate) -> Candidate:
 
 
 def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
-    """Claim what other jobs have left of the GPUs that the script named."""
     by_ordinal = dict(enumerate(choice.visible))
     named = [device for device in map(by_ordinal.get, chosen) if device]
     return Decision(
@@ -273,10 +269,7 @@ def _memory_of_slice(
 
 
 def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
-    """True if the rank is a best-effort job on the GPU.
-
-    Either its job holds the GPU as a best-effort job, or the rank has no stated need and other jobs claimed first.
-    """
+    """True if the rank is a best-effort job on the GPU, because its job is one or because other jobs claimed first."""
     request = choice.request
     if request.promised is not None and not request.promised.get(device.uuid):
         return True
@@ -319,7 +312,6 @@ def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
 
 
 def _in_order(choice: _Choice, kept: Collection[str]) -> list[Candidate]:
-    """Return the candidates in the order in which the process should take them."""
     in_use = choice.request.uuids_in_use
 
     def order(candidate: Candidate) -> tuple[bool, Tier, bool]:
@@ -427,7 +419,6 @@ def _shortfall(choice: _Choice, taken: Sequence[Candidate]) -> Shortfall | None:
 
 
 def _claim_of_all(candidate: Candidate, sharers: int) -> int:
-    """Return the bytes that the ranks on one GPU claim together, at most the memory of the GPU."""
     claim_bytes = candidate.claim_bytes
     return min(claim_bytes * sharers, candidate.device.memory_total_bytes or claim_bytes)
 

@@ -174,16 +174,11 @@ class Decision(Value):
 
     @property
     def taken(self) -> tuple[Candidate, ...]:
-        """The candidates that were taken, best first."""
         uuids = {device.uuid for device in self.devices}
         return tuple(candidate for candidate in self.ranking.candidates if candidate.device.uuid in uuids)
 
     def counted_as(self, uuids: Sequence[str], chosen: Sequence[int] | None = None) -> Decision:
-        """Return the decision for a process in which CUDA counts the GPUs in the order of ``uuids``.
-
-        Args:
-            chosen: Ordinals that the script itself chose; ``None`` to keep the GPUs of this decision.
-        """
+        """Return the decision for a process that counts the GPUs ``uuids``; ``chosen`` replaces the ordinals."""
         known = by_uuid([device for device in self.visible if device])
         taken = [uuids.index(device.uuid) for device in self.devices if device.uuid in uuids]
         ordinals = taken if chosen is None else chosen
@@ -191,7 +186,6 @@ class Decision(Value):
         return replace(self, ordinals=tuple(ordinals), moved={}, visible=visible)
 
     def has_named(self, numbers: Sequence[int]) -> bool:
-        """True if this decision has assigned a GPU to each of the script's ``numbers``."""
         return bool(numbers) and self.moved.keys() >= set(numbers)
 
     @property
@@ -215,7 +209,6 @@ class Decision(Value):
         return tuple(sorted(self.at(self.ordinals), key=lambda device: number.get(device.uuid, len(number))))
 
     def at(self, ordinals: Iterable[int]) -> list[Device]:
-        """Return the GPUs at ``ordinals``, without GPUs that could not be read."""
         return [device for device in map(dict(enumerate(self.visible)).get, ordinals) if device]
 
 

@@ -25,8 +25,7 @@ class LocalRank(Value):
 
     Attributes:
         rank: Counted from 0.
-        size: Number of these processes. For the launcher ``LOCAL_RANK`` it may include other hosts; see
-            :meth:`at_most`.
+        size: Number of these processes; may include other hosts for the launcher ``LOCAL_RANK``, see :meth:`at_most`.
         dividers: How many ranks divide the GPUs that this rank sees; ``None`` for all ranks, 1 if the GPUs are its own.
         job: Identifier of the job, the same for all of its ranks and for no other job of the host; ``""`` if unknown.
     """
@@ -53,21 +52,16 @@ class LocalRank(Value):
         return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
-        """Return how many ranks divide ``gpu_count`` GPUs.
-
-        If ``size`` may include ranks of other hosts, assume at most one rank for each GPU.
-        """
+        """Return how many ranks divide the GPUs: at most one for each GPU if ``size`` may include other hosts."""
         if self.dividers is not None:
             return self.dividers
         return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """Return ``rank`` for a script that has set a list of ``gpu_count`` GPUs.
-
-    If the list has fewer GPUs than there are ranks, assume that each rank has a list of its own.
-    """
-    # If the size may include ranks of other hosts, only a list of one GPU proves that each rank has its own.
+    """Return ``rank`` for a script that has set a list of ``gpu_count`` GPUs."""
+    # A list of fewer GPUs than ranks means that each rank has its own. If the size may include ranks of other hosts,
+    # only a list of one GPU shows this.
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
     return replace(rank, dividers=1 if is_own else None)
 

@@ -85,10 +85,7 @@ class _Gpus:
                     self._used.setdefault(pid, {})[device.uuid] = size
 
     def move_to_used(self, sizes: dict[str, int], pids: Iterable[int]) -> None:
-        """Move claims in ``sizes`` from unused GPUs to those that ``pids`` use without a claim, the most used first.
-
-        If no claim on an unused GPU is left, a GPU that is used without a claim gets a claim of 0 bytes.
-        """
+        """Move claims in ``sizes`` from unused GPUs to those that ``pids`` use without a claim, the most used first."""
         used: dict[str, int] = {}
         on: set[str] = set()
         for pid in pids:
@@ -183,10 +180,7 @@ def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> 
 
 
 def tier(device: Device, own_pid: int | None = None, claims: Sequence[Claim] = ()) -> Tier:
-    """Return the class of the GPU. It is free if no process computes on it and no lease claims it.
-
-    Neither a desktop's memory nor a bare context makes the GPU busy.
-    """
+    """Return the GPU's class; a GPU with only a desktop's memory and bare contexts is free."""
     if unmanaged_processes(device, claims, own_pid):
         return Tier.BUSY
     if claims:
@@ -245,7 +239,7 @@ def spare_bytes(device: Device, own_pid: int | None = None, claims: Sequence[Cla
 def free_bytes(device: Device, own_pid: int | None, claims: Sequence[Claim]) -> int | None:
     """Return the memory that is neither used nor reserved; ``None`` if it is unknown.
 
-    The memory of a stated need is reserved. A job without a stated need has a claim of the whole GPU, which counts only
+    The claim of a stated need stays reserved. A claim of the whole GPU, by a job without a stated need, counts only
     until the driver shows the job's use; see :meth:`Claim.is_shown_on`.
     """
     total = device.memory_total_bytes or 0
@@ -275,10 +269,7 @@ def compute_pids(devices: Iterable[Device]) -> set[int]:
 
 
 def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
-    """Return the memory of each process that computes on the GPU; 0 if the driver does not report it.
-
-    ``None`` is never a key, so an unknown pid can be looked up.
-    """
+    """Return the memory of each process that computes on the GPU, 0 if unknown; ``None`` is never a key."""
     used: dict[int | None, int] = {}
     for process in device.compute_processes or ():
         used[process.pid] = used.get(process.pid, 0) + (process.memory_used_bytes or 0)
@@ -289,7 +280,6 @@ def bytes_by_pid(device: Device) -> Mapping[int | None, int]:
 
 
 def claims_in_part(grant: Grant, claims_on: Mapping[str, Sequence[Claim]]) -> Mapping[str, Sequence[Claim]]:
-    """Return the claims of processes with the same grant, keyed by GPU UUID."""
     return {
         uuid: [claim for claim in claims if claim.engine_job == grant.job and grant.job]
         for uuid, claims in claims_on.items()
@@ -299,18 +289,13 @@ def claims_in_part(grant: Grant, claims_on: Mapping[str, Sequence[Claim]]) -> Ma
 def parts_of(
     inventory: Inventory, fraction: float, claims_on: Mapping[str, Sequence[Claim]], own_pid: int | None
 ) -> Inventory:
-    """Return the inventory with each GPU replaced by its granted part, ``fraction`` of the GPU.
-
-    Args:
-        claims_on: The claims of processes with the same grant, from :func:`claims_in_part`.
-    """
+    """Return the readings of the granted parts; ``claims_on`` is a result of :func:`claims_in_part`."""
     pids_on = {uuid: {pid for claim in claims for pid in claim.pids} for uuid, claims in claims_on.items()}
     devices = [part_of(device, fraction, {own_pid, *pids_on.get(device.uuid, ())}) for device in inventory.devices]
     return replace(inventory, devices=tuple(devices))
 
 
 def part_of(device: Device, fraction: float, pids: Collection[int | None]) -> Device:
-    """Return the readings of the part of the GPU that was granted to the processes ``pids``."""
     if device.memory_total_bytes is None:
         return device
     processes = [each for each in device.compute_processes or () if each.pid in pids]

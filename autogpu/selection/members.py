@@ -59,10 +59,7 @@ def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
-    """Return the bytes that the job's ranks hold on the GPUs that this rank sees, keyed by UUID.
-
-    A rank may see only some of the job's GPUs, because launchers can give each rank a list of its own.
-    """
+    """Return the bytes that the job's ranks hold on the GPUs of this rank, whose list may differ, keyed by UUID."""
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
@@ -92,7 +89,6 @@ class Family(Value):
 
 
 def family_of(parent: Holder | None, holders: Iterable[Holder], *, has_parents_list: bool) -> Family | None:
-    """Return the job of ``parent``, the lease of an ancestor; ``None`` if there is no such lease."""
     if parent is None:
         return None
     # A user can write any group into a lease, so compare the user as well.
@@ -116,11 +112,7 @@ def rivals(
 
 
 def decide_as_member(request: SelectionRequest, family: Family, processes: Processes) -> Decision | None:
-    """Return the decision to use the GPUs of the job that started the process; ``None`` if it chooses for itself.
-
-    Args:
-        processes: The processes of the family's leases.
-    """
+    """Return the decision to use the GPUs of the job that started the process; ``None`` if it chooses for itself."""
     # A rank chooses with the other ranks, even if it was started by a process of its job that holds GPUs.
     job = job_of_ranks(request)
     if (job and family.parent.group == job) or not _is_all_held(request, family):
@@ -135,14 +127,10 @@ def decide_as_member(request: SelectionRequest, family: Family, processes: Proce
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
-    """True if the job already holds every GPU that this process may use, as below ``run --hold``.
-
-    True also for a process with its parent's list that uses no numbers, or only those of GPUs that the parent has
-    claimed.
-    """
+    """True if the job already holds every GPU that this process may use, as below ``run --hold``."""
     has_rank = request.grant.rank is not None
     if family.has_parents_list and not has_rank and request.chosen is None:
-        # A worker of the same script may use `gpus[0]`, for example.
+        # With its parent's list, a process may use numbers of the parent's GPUs, such as `gpus[0]` in a worker.
         return not request.numbers or family.parent.claims.keys() >= set(request.named_uuids)
     may_use = request.uuids if has_rank and request.numbers else request.named_uuids
     return bool(may_use) and family.held.keys() >= set(may_use or ())
@@ -168,8 +156,7 @@ def _decide_as_child(request: SelectionRequest, family: Family, processes: Proce
         claims=claims,
         caps=merged((shared, _left_of_parts(request, family, processes), family.caps), lower_cap),
         attainable=0,
-        # All children list the shared GPUs in one order, as ranks do, because a parent may pass a GPU number to a
-        # child.
+        # All children list the shared GPUs in one order, as ranks do, because a parent may pass them GPU numbers.
         of_ranks=tuple(claims),
     )
 
@@ -198,11 +185,7 @@ def decide_beside(
 ) -> tuple[Decision, Mapping[str, int]]:
     """Return the decision beside the current leases and queue, and the bytes to claim, keyed by GPU UUID.
 
-    A rank claims the GPUs of all ranks of its job, and keeps this claim until it ends.
-
-    Args:
-        now_s: Unix time.
-        job: The job whose ranks choose together; ``""`` if the process chooses for itself.
+    A rank claims the GPUs of all ranks of its job, and keeps this claim until it ends. ``now_s`` is Unix time.
     """
     if family is not None:  # a child process never waits for its parent's GPUs
         keeps_places = request.keeps_places or family.has_parents_list

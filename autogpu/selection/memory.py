@@ -75,7 +75,6 @@ def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wante
 
 
 def demand_told(request: SelectionRequest) -> MemoryDemand:
-    """Return a process's demand by the script's own settings, else by the policy."""
     return request.script_demand or memory_demand(request.policy)
 
 
@@ -122,20 +121,13 @@ def caps_of_part(demand: MemoryDemand, devices: Iterable[Device]) -> dict[str, C
 
 
 def usable_bytes(devices: Sequence[Device | None], default_share: float) -> Mapping[int, int]:
-    """Return how much a framework without a limit takes, keyed by CUDA ordinal.
-
-    It takes its share of the free memory, less its CUDA context.
-    """
+    """Return a framework's share of the free memory without its CUDA context, keyed by CUDA ordinal."""
     free = {o: d.memory_free_bytes for o, d in enumerate(devices) if d is not None}
     return {o: int(within_context(size) * default_share) for o, size in free.items() if size is not None}
 
 
 def context_reserve_bytes(measured_bytes: int | None) -> int:
-    """Return the part of a limit on the whole process that stays free, at least ``CONTEXT_BYTES``.
-
-    Args:
-        measured_bytes: Size of a bare context, to which the libraries are added; ``None`` if it was not measured.
-    """
+    """Return the context reserve: a measured bare context and the libraries, at least ``CONTEXT_BYTES``."""
     return CONTEXT_BYTES if measured_bytes is None else max(CONTEXT_BYTES, measured_bytes + LIBRARIES_BYTES)
 
 
@@ -217,7 +209,6 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
 
 
 def _limit_bytes(policy: Policy, device: Device, reserve: int) -> int | None:
-    """Return how much the policy lets the framework allocate in all virtual GPUs of a GPU together."""
     total = device.memory_total_bytes
     if policy.limit is None or (policy.limit.percent is not None and total is None):
         return None

@@ -1,4 +1,4 @@
-"""The values that a decision is made from: the request, and what is known of each GPU."""
+"""The input of a decision: the request, and the state of each GPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from autogpu.frozen import Value
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 
-# A job that has run for so long has most of the memory that it will take, and what is free then may be taken: in
-# replayed days (benchmarks/lab_day.py) no job is killed by a later one after one minute, and two are no better.
+# After this time a job has allocated most of the memory that it will use, so other jobs may take the rest. In replayed
+# days (benchmarks/lab_day.py) no later job kills one that has run for a minute, and two minutes are no better.
 SETTLED_S = 60.0
 
-# Of a GPU's memory, the part that has to be free; more makes jobs wait for memory that most of them don't need.
+# Part of a GPU's memory that must be free before a job joins others. A larger part makes jobs wait for memory that most
+# of them don't need.
 LEAST_FREE_PART = 0.25
 
 
 class Tier(enum.IntEnum):
-    """How good a GPU's situation is, best first. No amount of memory lifts a GPU into a better tier."""
+    """The class of a GPU, best first. No amount of free memory lifts a GPU into a better class."""
 
     FREE = 0
     IDLE_LEASE = 1
@@ -33,14 +34,14 @@ class Cause(enum.Enum):
     """The kind of reason against a GPU."""
 
     EXCLUDED_BY_POLICY = enum.auto()  # the policy excludes it
-    TOO_SMALL = enum.auto()  # frameworks do not take it beside the larger GPUs
+    TOO_SMALL = enum.auto()  # frameworks ignore it beside larger GPUs
     UNUSABLE = enum.auto()  # it can serve no job
     UNSUITABLE = enum.auto()  # it can't serve this job, with or without other jobs on it
     IN_USE = enum.auto()  # other jobs are on it now
 
 
 class Obstacle(enum.Enum):
-    """The reason against a GPU. Its value is the kind of reason, with a number of its own."""
+    """The reason against a GPU. Each value is a unique number and the kind of reason."""
 
     NOT_AMONG_DEVICES = 1, Cause.EXCLUDED_BY_POLICY
     EXCLUDED = 2, Cause.EXCLUDED_BY_POLICY
@@ -58,9 +59,9 @@ class Claim(Value):
     Attributes:
         bytes: 0 for a best-effort job, and on a GPU that the job uses without a claim.
         pids: Empty for a job in another container.
-        age_s: Seconds since the job's first process claimed this GPU. Later processes do not reset it: the
-            driver shows the use of the first one by then.
-        newest_s: Seconds since the job's last claim of any GPU; an idle lease is counted from here.
+        age_s: Seconds since the job's first process claimed this GPU. Later processes do not reset it, because by then
+            the driver shows the first one's use.
+        newest_s: Seconds since the job's last claim of any GPU. The time until its leases count as idle starts there.
         cap_bytes: The most that one of the job's processes may allocate; 0 if nothing caps it.
         engine_job: The job of an engine to which the GPU, or a part of it, was granted; ``""`` if there is none.
     """
@@ -80,7 +81,7 @@ class Claim(Value):
 
     @property
     def held_bytes(self) -> int:
-        """What others must leave free: the claim; for a best-effort job in its first minute, its cap."""
+        """Bytes that other jobs must leave free: the claim; for a best-effort job in its first minute, its cap."""
         return self.bytes if self.bytes or self.is_settled else self.cap_bytes
 
     def is_stated_of(self, device: Device) -> bool:
@@ -88,7 +89,7 @@ class Claim(Value):
         return 0 < self.bytes < (device.memory_total_bytes or 0)
 
     def is_shown_on(self, device: Device) -> bool:
-        """True if the driver shows its use: it has run for a minute, and has stated its need or is listed."""
+        """True if the driver shows the job's use: after a minute, if the job is listed or stated its need."""
         listed = device.compute_processes
         # In a container, and under WSL2, the driver may hide processes.
         is_hidden = listed is None or not self.pids or device.unlisted_bytes > 0
@@ -97,12 +98,13 @@ class Claim(Value):
 
 
 class MemoryDemand(Value):
-    """How much of a GPU a job claims, in bytes or in percent of its memory; without either, all of it.
+    """How much of a GPU a job claims, in bytes or in percent of its memory; the whole GPU if neither is set.
 
     Attributes:
-        context_bytes: For the CUDA context, in addition to a limit that does not cover it.
+        context_bytes: Bytes for the CUDA context, added to a limit that does not include it.
         is_limit: True if the job continues with less, so that a smaller GPU is suitable as well.
-        or_best_effort: If it does not fit, place the job as a best-effort job instead of rejecting the GPU.
+        or_best_effort: True to place the job as a best-effort job if the demand does not fit, instead of rejecting the
+            GPU.
         may_join: True if the job may use memory that is claimed but unused on a GPU that can be joined.
     """
 
@@ -115,11 +117,11 @@ class MemoryDemand(Value):
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing is known about the job, so that no other job may count on the rest."""
+        """True if the job's demand is unknown, so that it claims the whole GPU."""
         return self.bytes is None and self.percent is None
 
     def on(self, device: Device) -> int:
-        """Return the claim in bytes: at most what the GPU has if it is a limit; 1 for all of an unknown size."""
+        """Return the claim in bytes; a limit is lowered to the GPU's size. 1 stands for a GPU of unknown size."""
         total = device.memory_total_bytes
         if self.bytes is not None:
             wanted = self.bytes + self.context_bytes
@@ -129,7 +131,7 @@ class MemoryDemand(Value):
             wanted = total or 1
         if self.is_whole or total is None:
             return wanted
-        # A claim of the whole GPU would count as one without a stated need.
+        # A claim of the GPU's exact size would count as one without a stated need.
         return total - 1 if wanted == total or (self.is_limit and wanted > total) else wanted
 
 
@@ -147,7 +149,7 @@ class VisibleSpec(Value):
     overridden: str | None = None
 
     def admits(self, key: str, policy: Policy) -> bool:
-        """True if the policy's ``select.devices`` or ``select.exclude`` counts beside this list."""
+        """True if the policy's ``key``, such as ``select.devices``, applies in addition to this list."""
         return self.value is None or key in policy.locked
 
 
@@ -163,9 +165,10 @@ class Wanted(Value):
     """How many GPUs a process wants.
 
     Attributes:
-        count: ``sys.maxsize`` for all that it sees.
-        minimum: So many it takes beside other jobs as well; each further one only if no other job is on it.
-        named: On how many different GPUs the script's numbers or device names would be; 0 if it has none.
+        count: ``sys.maxsize`` for all GPUs that the process sees.
+        minimum: The process takes this many even as a best-effort job, and further GPUs only if it can claim memory
+            there.
+        named: How many different GPUs the script's numbers or device names refer to; 0 if it has none.
     """
 
     count: int
@@ -180,14 +183,14 @@ ONE_GPU = Wanted(1, 1, WantedBy.POLICY)
 def wanted_gpus(
     count: int | str, *, is_set: bool, numbers: Sequence[int] = (), named: int = 0, asked: int = 0
 ) -> Wanted:
-    """Return how many GPUs a process wants: the script's numbers count most, then a user's policy, then its names.
+    """Return how many GPUs a process wants.
+
+    The script's GPU numbers come first, then a user's ``select.count``, then the script's device names and its count.
 
     Args:
-        count: The policy's ``select.count``.
         is_set: True if a user has set ``select.count``.
-        numbers: GPU numbers that the script uses.
-        named: On how many different GPUs the script's device names would be.
-        asked: How many GPUs the script requests; 0 if it requests no number of them.
+        named: How many different GPUs the script's device names refer to.
+        asked: How many GPUs the script requests; 0 if it does not request a number.
     """
     minimum = sys.maxsize if count == "all" else int(count)
     if numbers:
@@ -202,9 +205,8 @@ class LastRuns(Value):
     """How much memory the last runs of a script took on one GPU of a model, the CUDA context included.
 
     Attributes:
-        script: Name of the script.
         bytes: The most that one of them used, or requested when it failed.
-        has_failed: True if ``bytes`` was requested by a run that ran out of memory, and none has succeeded since.
+        has_failed: True if ``bytes`` was requested by a run that ran out of memory, and no run has succeeded since.
     """
 
     script: str
@@ -216,25 +218,25 @@ class SelectionRequest(Value):
     """Everything that a decision depends on, except the leases, which are read under the host's mutex.
 
     Attributes:
-        inventory: Fresh readings.
-        uuids: The process's GPUs by CUDA ordinal, as the loaded driver names them; ``None`` if it does not.
+        uuids: UUIDs of the process's GPUs in the order of CUDA ordinals, from the loaded driver; ``None`` if it has
+            none.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
-        busy: What to do if no GPU is free: the policy's ``select.busy``, unless the caller can't do that.
-        wait_s: How long to wait before GPUs are shared whose jobs use most of the memory; 0 to share at once.
-        per_user: How many GPUs the user may hold; 0 for any number, as for a GPU that is used in any case.
-        chosen: Ordinals of the certain GPUs that the script itself made visible; ``None`` if it named none.
-        numbers: GPU numbers that the script named instead, in its order: the first stands for the best GPU that the
-            process can have, and each further number for a further GPU.
+        busy: What to do if no GPU is free. A caller may replace the policy's ``select.busy`` by a value that it
+            supports.
+        wait_s: Seconds to wait before sharing a GPU whose jobs use most of the memory; 0 to share at once.
+        per_user: How many GPUs the user may hold; 0 for no limit, as for GPUs that the process uses in any case.
+        chosen: Ordinals of the GPUs that the script itself made visible; ``None`` if it did not choose.
+        numbers: GPU numbers in the script for which autogpu chooses the GPUs, in the script's order. The first one
+            stands for the best GPU that the process can have, each further number for a further GPU.
         keeps_places: True if number n keeps GPU n while that GPU is free, because child processes or CUDA count by the
             same numbers.
-        script_demand: What the script itself lets its framework take of each GPU.
+        script_demand: How much of each GPU the script lets its framework take; ``None`` if it sets no limit.
         promised: Bytes that the ranks of this job have claimed together, keyed by GPU UUID; ``None`` if each rank
             claims for itself.
-        in_use: Ordinals on which another library of this process has a context already.
-        processes: How many processes it asks for: the ranks of a job, which divide these GPUs.
-        waited_s: How long the process has waited for GPUs.
-        last_runs: What the last runs of the script took, keyed by GPU model; empty if nothing is known.
+        in_use: Ordinals of GPUs on which another library of this process has a CUDA context already.
+        processes: How many processes divide the GPUs: the ranks of a job, or 1.
+        last_runs: Memory use of the script's last runs, keyed by GPU model; empty if it is unknown.
     """
 
     policy: Policy
@@ -261,32 +263,32 @@ class SelectionRequest(Value):
 
     @property
     def joins_at_once(self) -> bool:
-        """True if it shares GPUs without a wait: its ``wait_s`` is 0, or its GPUs were named and no others would do."""
-        # A part of a GPU is full only because of the job's own scripts, so the next script can wait for them.
+        """True if the process shares GPUs without a wait: ``wait_s`` is 0, or it can use no GPUs but the named ones."""
+        # Only the job's own scripts fill a granted part of a GPU, so the next script can wait for them.
         is_named = self.names_cards and self.grant.fraction is None
         is_named |= len(self.numbers) == self.gpu_count > 1
         return self.busy == "share" and (is_named or not self.wait_s)
 
     @property
     def has_waited(self) -> bool:
-        """True if it now shares any GPU on which every job has run for a minute."""
+        """True if the process has waited long enough to share a GPU on which every job has run for a minute."""
         return self.busy == "share" and self.waited_s >= self.wait_s
 
     @property
     def names_cards(self) -> bool:
-        """True if the script or an engine lists certain GPUs, or a list has no more than the process takes."""
+        """True if the script or an engine lists certain GPUs, or any list has no more GPUs than the process takes."""
         if self.grant.engine or self.visible_spec.is_scripts:
             return True
         return self.visible_spec.value is not None and self.gpu_count <= max(self.wanted.count, self.wanted.named)
 
     @property
     def takes_one(self) -> bool:
-        """True if it asks for one GPU, or one for each of the processes for which it asks."""
+        """True if the request is for one GPU, or for one GPU for each of its processes."""
         return self.wanted.count // self.processes <= 1
 
     @property
     def named(self) -> Sequence[int] | None:
-        """The numbers that the script named, whatever they mean; ``None`` if it named none."""
+        """The GPU numbers in the script, either ``numbers`` or ``chosen``; ``None`` if there are none."""
         return self.numbers or self.chosen
 
     @property
@@ -295,22 +297,21 @@ class SelectionRequest(Value):
 
     @property
     def named_uuids(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs that the script named; if it named none, of all that the process sees."""
+        """UUIDs of the GPUs that the script names; if it names none, of all GPUs that the process sees."""
         named = self.named
         return tuple(uuid for ordinal, uuid in enumerate(self.uuids or ()) if named is None or ordinal in named)
 
 
 class Candidate(Value):
-    """A GPU that may be taken, and the readings that determine its rank; ``None`` for an unknown one.
+    """A GPU that may be taken, and the values that determine its rank. ``None`` stands for an unknown value.
 
     Attributes:
         spare_bytes: Memory that is neither used nor claimed.
         free_bytes: Memory that is neither used nor reserved by a stated need or a job's first minute.
-        left_bytes: What would be left after the claim; ``free_bytes`` for a job that claims all or nothing.
+        left_bytes: Memory that the claim would leave; ``free_bytes`` for a job that claims the whole GPU or nothing.
         is_best_effort: True if the job would be placed beside others and claim nothing.
         is_awaited: True if a job in the queue could use the GPU now.
-        last_runs: What the script's last runs took on this model; ``None`` for a process to which the rule about them
-            does not apply.
+        last_runs: Memory use of the script's last runs on this model; ``None`` if it is unknown or does not matter.
     """
 
     device: Device
@@ -326,12 +327,10 @@ class Candidate(Value):
 
     @property
     def fits_last_runs(self) -> bool:
-        """True unless less memory is free than the script's last runs took."""
         return self.last_runs is None or self.free_bytes is None or self.free_bytes >= self.last_runs.bytes
 
     @property
     def is_settled(self) -> bool:
-        """True if every job there has run for a minute or has stated its need."""
         return all(claim.is_settled or claim.is_stated_of(self.device) for claim in self.claims)
 
     @property
@@ -343,12 +342,11 @@ class Candidate(Value):
     @property
     def is_joinable(self) -> bool:
         """True if a job without a stated need may join the jobs there."""
-        # If the free memory is unknown, the minute alone decides.
+        # If the free memory is unknown, the one-minute rule alone decides.
         is_enough = self.free_bytes is None or self.free_bytes >= self.least_free_bytes
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
     def usable_bytes(self, *, may_join: bool) -> int | None:
-        """Return ``free_bytes`` for a job that may join the others, else ``spare_bytes``."""
         return self.free_bytes if may_join and self.is_joinable else self.spare_bytes
 
 
@@ -356,8 +354,8 @@ class Rejection(Value):
     """A GPU that may not be taken.
 
     Attributes:
-        wanted_bytes: What the process would claim, if there is too little memory for it.
-        available_bytes: What there is, if there is too little memory.
+        wanted_bytes: Bytes that the process would claim, if the GPU has too little memory.
+        available_bytes: Bytes that it could claim at most, if the GPU has too little memory.
     """
 
     device: Device
@@ -371,7 +369,7 @@ class Rejection(Value):
 
 
 class Ranking(Value):
-    """Every GPU once: among ``candidates``, in the order to try them, or in ``rejected``."""
+    """All GPUs, each of them once: in ``candidates``, best first, or in ``rejected``."""
 
     candidates: tuple[Candidate, ...] = ()
     rejected: tuple[Rejection, ...] = ()
@@ -383,7 +381,7 @@ class Ranking(Value):
 
     @property
     def pool(self) -> tuple[Device, ...]:
-        """All GPUs that a job of this process can have: another one than this may need less."""
+        """All GPUs that a job of this process could use, also a job that needs less memory than this one."""
         return self._and_rejected_as(Cause.IN_USE, Cause.UNSUITABLE)
 
     def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:

@@ -1,4 +1,4 @@
-"""Rank the GPUs for a job: which is best, which are best together, and what rules out the others. Pure."""
+"""The ranking of GPUs for a job: the best, the best connected, and the reasons against the others. Pure functions."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def ranking_of(
     """Rank the GPUs that the policy allows, best first; reject every other one with its obstacle.
 
     Args:
-        spec: The user's list, which wins over the policy's unless that is locked.
-        own_pid: What this process holds already does not make a GPU busy for it.
-        demand: What the process claims; ``None`` leaves it to the policy.
-        claims_on: By UUID, the live claims of other jobs; they count also before their holders allocate anything.
+        spec: The user's list, which takes precedence over a list of the policy unless that one is locked.
+        own_pid: Pid of this process, whose own memory does not make a GPU busy.
+        demand: ``None`` for the demand that the policy sets.
+        claims_on: The live claims of other jobs, keyed by GPU UUID. They count before their holders allocate memory,
+            too.
     """
     candidates = []
     rejected = []
@@ -73,7 +74,7 @@ def ranking_of(
     def order(candidate: Candidate) -> tuple[object, ...]:
         device = candidate.device
         is_preferred = [_matches(device, entry) for entry in policy.prefer]
-        # Of equals the last: people and desktops sit on GPU 0.
+        # Of equal GPUs take the last: people and desktops use GPU 0.
         return standing(candidate), [*is_preferred, True].index(True), -device.index, -(device.instance or 0)
 
     return Ranking(tuple(sorted(candidates, key=order)), tuple(rejected))
@@ -82,7 +83,7 @@ def ranking_of(
 def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, own_pid: int | None) -> Candidate:
     wanted = demand.on(device)
     spare = spare_bytes(device, own_pid, claims)
-    # Others wait for the mutex meanwhile, and a GPU may have many processes.
+    # Don't compute this twice: a GPU may have many processes, and other processes wait for the mutex.
     free = free_bytes(device, own_pid, claims) if claims else spare
     seen = Candidate(device, tier(device, own_pid, claims), claims, spare_bytes=spare, free_bytes=free)
     usable = seen.usable_bytes(may_join=demand.may_join)
@@ -96,7 +97,7 @@ def _candidate(device: Device, claims: tuple[Claim, ...], demand: MemoryDemand, 
 
 
 def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int, int]:
-    """By what GPUs rank, best first; those of one standing are equally good."""
+    """Return the sort key of a GPU, lowest for the best. GPUs with the same key are equally good."""
     device = candidate.device
     left = candidate.left_bytes
     utilization = device.utilization_percent
@@ -105,10 +106,10 @@ def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int, int]:
         not device.is_healthy,
         # An unreadable GPU ranks last in its tier: guessing "idle" would put two jobs on one GPU.
         left is None or utilization is None,
-        # Whole GiB: a few MiB that a driver keeps must not outweigh what a GPU is doing.
+        # Count whole GiB, so that a few MiB of the driver don't outweigh the GPU's utilization.
         -(max(left or 0, 0) // GIB),
         100 if utilization is None else utilization,
-        # Jobs of one engine that start together all find the same readings.
+        # Jobs that an engine starts together all get the same readings, so their claims have to make the difference.
         len(candidate.claims),
     )
 
@@ -120,7 +121,7 @@ def best_connected_first(
     kept: Collection[str],
     is_free: Callable[[Device], bool],
 ) -> list[Candidate]:
-    """Put the best connected first among candidates of one standing, if only some of these will be taken.
+    """Put the best connected GPUs first among those of equal standing, if only some of these will be taken.
 
     Args:
         kept: UUIDs of GPUs that come before all others.
@@ -144,9 +145,10 @@ def best_connected_first(
 def _best_connected(
     group: Sequence[Candidate], count: int, taken: Sequence[Candidate], topology: Topology, free: Collection[str]
 ) -> Sequence[str]:
-    """So many of ``group`` that are near to each other and to what the process takes; of the same, the first.
+    """Return the UUIDs of ``taken``, and of the ``count`` GPUs in ``group`` nearest to these and to each other.
 
-    From each on the nearest are added. Of equally near sets the one that has the fewest NVLinks to GPUs that are free.
+    Build one set from each GPU of the group by adding the nearest GPU until there are enough. Of equally near sets,
+    return the one with the fewest NVLinks to free GPUs outside of it, else the first.
     """
     uuids = [c.device.uuid for c in group]
     before = [c.device.uuid for c in taken]
@@ -170,7 +172,6 @@ def _best_connected(
 
 
 def excluded_by(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
-    """Return which list of the policy keeps every job of this process from the GPU; ``None`` if none does."""
     if policy.devices and spec.admits("select.devices", policy) and not matches(device, policy.devices):
         return Obstacle.NOT_AMONG_DEVICES
     if spec.admits("select.exclude", policy) and matches(device, policy.exclude):
@@ -179,7 +180,7 @@ def excluded_by(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle |
 
 
 def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obstacle | None:
-    """Return what keeps every job of this process from the GPU: the policy, or the GPU's mode."""
+    """Return the obstacle for every job of this process, by the policy or the GPU's mode; ``None`` if there is none."""
     excluded = excluded_by(device, policy, spec)
     if excluded:
         return excluded
@@ -191,7 +192,6 @@ def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obsta
 
 
 def _is_exclusive(candidate: Candidate, own_pid: int | None) -> bool:
-    """True if the GPU admits one process only, and another process has it."""
     device = candidate.device
     if device.compute_mode not in _EXCLUSIVE or device.has_mps:
         return False
@@ -208,14 +208,14 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     if demand.or_best_effort and wanted <= total:
         return None
     if demand.is_limit and candidate.tier is Tier.FREE:
-        return None  # what a desktop or the driver keeps does not send a job to the CPU that continues with less
+        return None  # the job can use less, so the memory of a desktop must not send it to the CPU
     if wanted > total:
         return Rejection(device, Obstacle.NEED_ABOVE_TOTAL, wanted, total)
     return Rejection(device, Obstacle.NEED_ABOVE_FREE, wanted, usable)
 
 
 def matches(device: Device, entries: Iterable[str]) -> bool:
-    """One of ``entries`` (index, range, UUID prefix or name pattern) means this GPU, or the card of this instance."""
+    """True if an index, range, UUID prefix or name pattern means this GPU, or the card of this MIG instance."""
     return any(_matches(device, entry) for entry in entries)
 
 
@@ -228,27 +228,27 @@ def _matches(device: Device, entry: str) -> bool:
         return (device.parent or device.uuid).lower().startswith(entry)
     if entry.startswith("mig-"):
         return is_called(device, entry)
-    # "0:1" is an instance's label, and no GPU's name.
+    # "0:1" is the label of an instance. No GPU has such a name.
     name = device.name.lower()
     try:
-        # Of an instance, what it is made of is a name as well: "1g.*".
+        # The profile of a MIG instance counts as a name, too: "1g.*".
         return device.label == entry or any(fnmatchcase(each, entry) for each in (name, name.rpartition(" mig ")[2]))
-    except re.error as error:  # "[z-a]", before Python 3.9
+    except re.error as error:  # Python before 3.9 fails on "[z-a]"
         raise_if_from_script(error)
         return False
 
 
 class UnmatchedList(Value):
-    """Entries of a list of the policy that match no GPU of the machine; ``key`` is the list's, such as ``exclude``."""
+    """Entries of a list of the policy that match no GPU of the machine; ``key`` is its name: ``select.exclude``."""
 
     key: str
     entries: tuple[str, ...]
 
 
 def unmatched_lists(policy: Policy, inventory: Inventory, spec: VisibleSpec) -> Iterator[UnmatchedList]:
-    """Yield each list that counts and has entries without a match; none if the machine has no GPU."""
+    """Yield each list of the policy that applies and has entries without a match; nothing if there is no GPU."""
     devices = inventory.devices
-    # An entry may mean a GPU that can't be read, unless no entry of its list matches.
+    # If some GPUs can't be read, an entry may match one of them. Then report only lists without any match.
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():

@@ -1,7 +1,7 @@
-"""The list of GPUs of a process: what CUDA is to read in ``CUDA_VISIBLE_DEVICES``, and what a script finds there. Pure.
+"""The list of a process's GPUs: the ``CUDA_VISIBLE_DEVICES`` that CUDA reads, and the one that the script reads. Pure.
 
-CUDA reads the environment of C, a script reads ``os.environ``. A script finds what it would find without autogpu, until
-the process has its GPUs. The GPUs that the variable names are the pool: autogpu chooses inside it and never widens it.
+CUDA reads the C environment, a script reads ``os.environ``. Until the process has its GPUs, the script finds the value
+that it would find without autogpu. The GPUs in this value are the *pool*: autogpu chooses only among them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class InitialVisibility(Value):
     """``CUDA_VISIBLE_DEVICES`` when a process started.
 
     Attributes:
-        value: As it would be without autogpu; ``None`` if it was not set.
-        parents_list: What autogpu wrote for CUDA in the process that started this one, ``""`` if it had no need to
-            write; ``None`` if this process was not started with the list of such a process.
+        value: The value without autogpu; ``None`` if it was not set.
+        parents_list: The list that autogpu wrote for CUDA in the process that started this one, ``""`` if it wrote
+            none. ``None`` if this process was not started with such a list.
         order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
-        shown: Both variables, as far as the script finds another value than without autogpu.
+        shown: The values that the script finds in either variable, if they differ from those without autogpu.
     """
 
     value: str | None
@@ -53,10 +53,9 @@ class InitialVisibility(Value):
 
 
 def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
-    """Tell an ancestor's list from a value of somebody else.
+    """Return the variables without autogpu, and an ancestor's list if autogpu wrote the present value.
 
     Args:
-        environ: Of this process.
         started_with: The variable's value when the process started.
     """
     written = environ.get(WRITTEN_VISIBLE_DEVICES)
@@ -88,28 +87,26 @@ def visible_spec(
     *,
     is_engine_worker: bool = False,
 ) -> VisibleSpec:
-    """Tell what a script set from what it inherited.
+    """Return the list that applies, and whether the script set it or inherited it.
 
     Args:
         found: ``CUDA_VISIBLE_DEVICES`` as it would be now without autogpu.
         script: The policy's ``select.script``.
-        is_engine_worker: The engine may set the variable after the interpreter's start, so the script did not.
+        is_engine_worker: True if the engine may have set the variable after the interpreter's start, not the script.
     """
     if is_engine_worker or found == initial.value:
         return VisibleSpec(grant.visible if found is None else found)
-    # A script that hides every GPU wants none of them; there is no other one to have instead.
+    # A script that hides every GPU wants none, so there is no choice to override.
     if script == "override" and not hides_all(found):
         return VisibleSpec(initial.value, overridden="(unset)" if found is None else found)
     return VisibleSpec(found, is_scripts=found is not None)
 
 
 def device_order(found_order: str | None, spec: VisibleSpec, grant: Grant) -> str | None:
-    """Return the ``CUDA_DEVICE_ORDER`` by which the numbers of ``spec`` are meant."""
     return PCI_ORDER if grant.counts_by_bus and not spec.is_scripts else found_order
 
 
 def restore(environ: MutableMapping[str, str], value: str | None, name: str = CUDA_VISIBLE_DEVICES) -> None:
-    """Put a variable back to ``value``; ``None`` for one that was not set."""
     if value is None:
         environ.pop(name, None)
     else:
@@ -117,10 +114,10 @@ def restore(environ: MutableMapping[str, str], value: str | None, name: str = CU
 
 
 def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str | None = None) -> Mapping[str, str]:
-    """Return the variables that list GPUs by the numbers of ``nvidia-smi``; none if CUDA could count otherwise.
+    """Return the variables that list GPUs by the numbers of ``nvidia-smi``; empty if CUDA could count otherwise.
 
-    NVML's indices are CUDA's under ``PCI_BUS_ID``, unless a GPU is lost or a card is in MIG mode. A ``found_order``
-    that somebody else has set is not replaced.
+    With ``PCI_BUS_ID``, CUDA's indices are NVML's, unless a GPU is lost or a card is in MIG mode. If somebody else has
+    set a different ``found_order``, it is not replaced.
     """
     known = by_uuid(inventory.devices)
     is_uncertain = inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices)
@@ -135,26 +132,26 @@ class Order(enum.Enum):
     OURS = enum.auto()  # idlest first
     PARENTS = enum.auto()  # the parent process's order: the script's number is an index in the parent's list
     WORKERS = enum.auto()  # one order for all workers of a program, because their GPU numbers are not known
-    FOREIGN = enum.auto()  # CUDA's own, or that of a list that autogpu did not write for this process
+    FOREIGN = enum.auto()  # CUDA's own order, or the order of a list that autogpu did not write for this process
 
 
 class VisibleDevices(Value):
-    """The GPUs of a process as CUDA counts them, and the variables that say so.
+    """The GPUs of a process in CUDA's order, and the variables that define them.
 
     Attributes:
         found: ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu.
-        found_order: ``CUDA_DEVICE_ORDER``, likewise.
-        spec: Who says which GPUs may be used.
+        found_order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
+        spec: The list that limits the pool, and its origin.
         pool: UUIDs of the process's GPUs in CUDA's order; empty if they are not known.
-        order: Whose order that is.
-        candidates: UUIDs from which the process has to claim before CUDA starts, because they include MIG instances
-            and CUDA shows only a part of them. Empty if CUDA shows all.
+        order: The origin of that order.
+        candidates: UUIDs of the GPUs among which the process must claim before CUDA starts. CUDA shows only some of
+            them, because there are MIG instances. Empty if CUDA shows all.
         hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs and all of them are hidden.
         may_have_gpus: False if the environment is known to hide all GPUs.
-        written: What CUDA is to read; ``None`` if that is what the script finds.
-        shown: The variables that the script finds otherwise than without autogpu.
-        is_listed: False if no list was made yet, for want of a reading.
-        pid: The process for which it was made.
+        written: The list that CUDA reads; ``None`` if it is the same as the script's.
+        shown: The values that the script finds in either variable, if they differ from those without autogpu.
+        is_listed: False if there is no list yet, because there was no reading.
+        pid: Pid of the process for which the list was made.
     """
 
     found: str | None = None
@@ -171,18 +168,18 @@ class VisibleDevices(Value):
     pid: int = 0
 
     def found_now(self, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-        """Return both variables as they would be without autogpu, if ``environ`` is that of the process now."""
+        """Return both variables as they would be now without autogpu; ``environ`` is the current environment."""
         now = environ.get(CUDA_VISIBLE_DEVICES)
         order = environ.get(CUDA_DEVICE_ORDER)
         is_left = now == self.shown.get(CUDA_VISIBLE_DEVICES, self.found)
-        # `os.reload_environ` shows a script what CUDA reads.
+        # `os.reload_environ` copies CUDA's list to the script.
         is_left |= now is not None and now == self.written
         is_order_left = order == self.shown.get(CUDA_DEVICE_ORDER, self.found_order)
         return self.found if is_left else now, self.found_order if is_order_left else order
 
     @property
     def for_children(self) -> Variables:
-        """The variables by which autogpu in a child process tells the list from a value of somebody else."""
+        """The variables by which autogpu recognizes in a child process that the list is autogpu's own."""
         is_told = self.written is not None or (self.pool and not self.spec.is_scripts)
         return {
             WRITTEN_VISIBLE_DEVICES: (self.written or "") if is_told else None,
@@ -192,9 +189,9 @@ class VisibleDevices(Value):
         }
 
     def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:
-        """True if these numbers of a script stand for GPUs that autogpu chooses.
+        """True if autogpu chooses the GPUs for these numbers of a script.
 
-        The numbers of a rank are indices among the GPUs of its job, unless ``CUDA_VISIBLE_DEVICES`` is set.
+        The numbers of a rank are indices into the GPUs of its job, unless ``CUDA_VISIBLE_DEVICES`` is set.
         """
         is_alone = grant.rank is None and self.order is not Order.WORKERS
         is_ranks = self.spec.value is None and bool(grant.dividing_job)
@@ -233,11 +230,11 @@ def list_gpus(
     before: Sequence[str] = (),
     count: int | None = None,
 ) -> VisibleDevices:
-    """List the pool, idlest first, or in the order in which several processes count it.
+    """Return ``visible`` with a list of the pool, idlest first, or in the order on which several processes rely.
 
     Args:
-        visible: What is found, and by whose word; with ``Order.WORKERS`` for one of several workers.
-        parents_list: See :class:`InitialVisibility`.
+        visible: The variables that the process finds, and their origin; with ``Order.WORKERS`` for one of several
+            workers.
         before: The pool as it is listed now.
         count: How many GPUs are listed at most; ``None`` for all of the pool.
     """
@@ -252,7 +249,7 @@ def list_gpus(
         return without_gpus(replace(visible, pool=pool))
     known = by_uuid(inventory.devices)
     ranking = ranking_of([known[uuid] for uuid in pool], policy, spec, visible.pid)
-    # Processes that count the pool's GPUs among themselves have one order, which is that of their parent.
+    # Processes that use indices into the same pool have one order: their parent's.
     parents = (named_uuids(parents_list, inventory, order) if parents_list else None) or ()
     if _chooses_alone(visible, grant):
         devices = _in_order_of_process(ranking, count, parents)
@@ -260,7 +257,7 @@ def list_gpus(
         devices = _in_order_of_job(ranking, grant, parents, before, pool)
     devices, candidates = _as_shown(devices, inventory, count)
     if spec.is_scripts and len(devices) == len(pool):
-        # Keep the script's own list: its code counts by it, and autogpu passes the choice to the framework instead.
+        # Keep the script's own list, because its code uses indices into it. The framework gets the choice instead.
         return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
     if not devices:
         return _none_suitable(visible, pool, ranking)
@@ -269,7 +266,6 @@ def list_gpus(
 
 
 def _chooses_alone(visible: VisibleDevices, grant: Grant) -> bool:
-    """True if no other process of a job counts the same GPUs."""
     return grant.rank is None and visible.order is not Order.WORKERS
 
 
@@ -280,7 +276,7 @@ def _in_order_of_process(ranking: Ranking, count: int | None, parents: Sequence[
 
 
 def _shown_for_spec(visible: VisibleDevices, order: str | None) -> Variables:
-    """Return the variables that the script has to find because its own value is overridden, or means an order."""
+    """Return the variables to change for the script: an overridden list, and the order of an engine's numbers."""
     shown = {} if visible.spec.overridden is None else {CUDA_VISIBLE_DEVICES: visible.spec.value}
     if visible.spec.value is not None and order != visible.found_order:
         shown[CUDA_DEVICE_ORDER] = order
@@ -304,16 +300,15 @@ def _none_suitable(visible: VisibleDevices, pool: tuple[str, ...], ranking: Rank
 def _in_order_of_job(
     ranking: Ranking, grant: Grant, parents: Sequence[str], before: Sequence[str], pool: Sequence[str]
 ) -> tuple[Device, ...]:
-    """Return the GPUs in the order in which all processes of a job count them."""
-    # A process that is a rank among its own children counts as they do.
+    # If this process started the other ranks of its job, they rely on the order that it had then.
     own = before if grant.rank is not None and grant.rank.launcher in (LONE_RANK, WORKERS) else ()
     devices = pool_in_order(ranking, kept_order=parents or own or pool)
-    # The parent may have listed only what it claimed.
+    # The parent may have listed only the GPUs that it claimed.
     return tuple(device for device in devices if not parents or device.uuid in parents)
 
 
 def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
-    """Write ``pool`` for CUDA, by UUID; show it to the script too if some of the script's GPUs are left out."""
+    """Return the list with ``pool`` written for CUDA by UUID, and for the script if it would see other GPUs."""
     order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
@@ -328,14 +323,13 @@ def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Invent
 
 
 def without_gpus(visible: VisibleDevices) -> VisibleDevices:
-    """Hide every GPU of the pool from CUDA and from the script."""
     shown = {CUDA_VISIBLE_DEVICES: _HIDES_ALL}
     visible = replace(visible, pool=(), hidden=visible.pool, candidates=(), order=Order.FOREIGN)
     return replace(visible, written=_HIDES_ALL, shown=shown)
 
 
 def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
-    """Show the script the numbers of its GPUs, in the order of the written list, if the variable was not set."""
+    """Return the list with GPU numbers for the script to see, in the written order, if the variable was not set."""
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
     numbers = numbered_list(visible.written.split(","), inventory, visible.found_order)
@@ -343,18 +337,18 @@ def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
 
 
 def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
-    """Return the GPUs of the pool as CUDA is to count them: idlest first, none that the policy excludes.
+    """Return the GPUs of the pool in the order for CUDA: idlest first, without GPUs that the policy excludes.
 
     Args:
-        kept_order: UUIDs in the order to keep instead, for processes that count the pool's GPUs among themselves.
+        kept_order: UUIDs in an order to keep instead, if several processes use indices into the pool.
     """
     devices = [candidate.device for candidate in ranking.candidates]
     if count is not None:
         return tuple(devices[:count])
-    # A GPU that can't be taken now stays addressable: without us the script would see it, too.
+    # Keep GPUs that can't be taken now: without autogpu the script would see them, too.
     devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
     number = {uuid: number for number, uuid in enumerate(kept_order)}
-    # What a framework leaves out comes last, so that it counts the others as CUDA does.
+    # Put the small GPUs last. Frameworks skip them, and count the others like CUDA only if none comes before.
     small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
 
@@ -362,19 +356,19 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
 def _as_shown(
     devices: tuple[Device, ...], inventory: Inventory, count: int | None
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the GPUs that CUDA shows, and, if it does not show all, the UUIDs to claim from before CUDA starts."""
+    """Return the GPUs that CUDA shows; if these are not all, also the UUIDs among which to claim before CUDA starts."""
     devices = tuple(device for device in devices if not device.mig_enabled)
     if len(devices) < 2 or not has_instances(devices):
         return devices, ()
     if shows_several(inventory):
         return best_kind_first(devices), ()
-    # Before R570 CUDA shows cards, or one instance.
+    # Before driver R570, CUDA shows either cards or one instance.
     shown = cards(devices) if devices[0].parent is None else devices[:1]
     return shown[:count], tuple(device.uuid for device in devices)
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Whole cards and instances apart, those of the best one's kind first: CUDA reads the first kind alone."""
+    """Return the GPUs with the best GPU's kind first, cards or MIG instances: CUDA reads only the first kind."""
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
 
 
@@ -391,12 +385,11 @@ def list_claimed(
     """Put the claimed GPUs first in the list, or at ``indices``; return those indices, ``()`` if they are first.
 
     Args:
-        decision: The choice of the claimed GPUs.
         indices: The numbers that the script is about to use; empty if they are unknown.
         hides_others: True if the list is to contain only the claimed GPUs.
         is_parents: True if the process uses its parent's claim.
     """
-    # A script that uses number 2 needs three GPUs.
+    # A script that uses number 2 needs a list of three GPUs.
     hides_others = hides_others and max(indices, default=0) < len(decision.devices)
     pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
     claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
@@ -413,9 +406,9 @@ def list_claimed(
 
 
 def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the script's indices for the claimed GPUs ``first``; ``()`` if it uses fewer, or one that is too large.
+    """Return the script's indices for the claimed GPUs ``first``, so that copies of a script get different indices.
 
-    Copies of a script that use other numbers then use other indices.
+    Return ``()`` if the script uses fewer indices than there are GPUs, or an index that is too large.
     """
     if not 0 < len(first) <= len(indices) or max(indices) >= count:
         return ()
@@ -425,13 +418,13 @@ def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tu
 def _as_parent_put_them(
     pool: Sequence[str], first: list[str], at: tuple[int, ...]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the claimed GPUs and their indices as the parent's list has them; no indices if it has others there."""
+    """Return the claimed GPUs and their indices as the parent listed them; no indices if it has other GPUs there."""
     there = [pool[index] for index in at]
     return (there, at) if set(there) == set(first) else (first, ())
 
 
 def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]) -> list[str]:
-    """Return GPUs that are not claimed as they rank now; if autogpu has not chosen the order, it stays."""
+    """Return the unclaimed GPUs in their current ranking; unchanged if the order is not autogpu's."""
     if visible.order is not Order.OURS or visible.spec.is_scripts:
         return uuids
     rank = {candidate.device.uuid: rank for rank, candidate in enumerate(ranking.candidates)}
@@ -441,7 +434,11 @@ def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]
 def _pool_after_claim(
     visible: VisibleDevices, inventory: Inventory, decision: Decision, *, hides_others: bool
 ) -> tuple[str, ...]:
-    """The pool; the claimed GPUs if others are hidden, and a MIG instance if CUDA shows none beside it."""
+    """Return the GPUs to list after a claim.
+
+    If others are hidden, or CUDA shows only the claimed MIG instance, these are the claimed GPUs. Otherwise they are
+    the pool, or the cards among the candidates.
+    """
     if hides_others or (visible.candidates and has_instances(decision.devices)):
         return tuple(device.uuid for device in decision.devices)
     known = by_uuid(inventory.devices)
