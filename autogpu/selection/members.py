@@ -1,7 +1,7 @@
 """The decisions of processes that share a job: ranks, and children of a process with a lease. Pure functions.
 
 Ranks claim all their GPUs together. If each rank waited for its own GPU, two jobs could each hold GPUs that the other
-waits for. A process below a process with a lease belongs to that process's job, and shares its claims.
+waits for. A descendant of a process with a lease belongs to that process's job, and shares its claims.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
         request,
         wanted=Wanted(count, count, WantedBy.POLICY),
         wait_s=0.0 if request.joins_at_once else request.wait_s,
-        # The GPUs of ranks count for limits.per_user, but it never refuses a rank: the job needs all its ranks.
+        # The GPUs of ranks count for limits.per_user, but the limit refuses no rank: the job needs them all.
         per_user=0,
         grant=replace(request.grant, rank=None),
         processes=processes,
@@ -59,7 +59,7 @@ def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
-    """Return the bytes that the job's ranks hold on the GPUs of this rank, whose list may differ, keyed by UUID."""
+    """Return the bytes that the job's ranks hold on this rank's GPUs, keyed by UUID; ranks may differ in GPUs."""
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 

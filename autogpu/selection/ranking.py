@@ -74,7 +74,7 @@ def ranking_of(
     def order(candidate: Candidate) -> tuple[object, ...]:
         device = candidate.device
         is_preferred = [_matches(device, entry) for entry in policy.prefer]
-        # Of equal GPUs take the last: people and desktops use GPU 0.
+        # Of equal GPUs take the last: desktops use GPU 0, and so do people who don't choose.
         return standing(candidate), [*is_preferred, True].index(True), -device.index, -(device.instance or 0)
 
     return Ranking(tuple(sorted(candidates, key=order)), tuple(rejected))
@@ -109,7 +109,7 @@ def standing(candidate: Candidate) -> tuple[int, bool, bool, int, int, int]:
         # Count whole GiB, so that a few MiB of the driver don't outweigh the GPU's utilization.
         -(max(left or 0, 0) // GIB),
         100 if utilization is None else utilization,
-        # Jobs that an engine starts together all get the same readings, so their claims have to make the difference.
+        # Jobs that an engine starts together all get the same readings, so the number of claims decides.
         len(candidate.claims),
     )
 
