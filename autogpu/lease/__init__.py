@@ -1,7 +1,7 @@
 """The host's leases: how the processes of one machine claim GPUs, see each other's claims and wait in a queue.
 
-The kernel keeps every claim by a lock on a file of the host's folder, so a crash or SIGKILL gives the
-GPU back with nothing to clean up. Binds autogpu's users only, not other tools.
+A claim is a locked file in the host's lease folder. The kernel drops the lock if the process crashes or gets SIGKILL,
+so the GPU is given back without a cleanup. Leases bind only processes that use autogpu, not other tools.
 """
 
 from autogpu.lease.folder import Folder, find_folder

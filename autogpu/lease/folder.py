@@ -1,4 +1,4 @@
-"""The one folder of a host where leases lie, whether it can be trusted, and the mutex, which is its own lock."""
+"""The lease folder of a host: its path, the check whether it can be trusted, and the mutex, a lock on the folder."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from autogpu.variables import LEASE_DIR
 
 HOST_FOLDER = Path("/run/autogpu")
 
-# Not /dev/shm, where logind removes a user's files at logout (RemoveIPC), nor /tmp, which services and
-# containers have privately. The number is the protocol's.
+# Not /dev/shm: logind removes a user's files there at logout (RemoveIPC). Not /tmp: services and containers have a
+# private one. The number in the name is the version of the protocol.
 FALLBACK_FOLDER = Path("/var/tmp/autogpu.v1")
 
 _FOLDER_MODE = 0o1777
 _CONTENT = "leases-of-autogpu"
 _FOLDER_FLAGS = locks.LOOK | getattr(os, "O_DIRECTORY", 0)
 
-# Where this process has lost its patience once: a lock that is stuck may be so for as long as it runs. By folder, since
-# when it has not been had.
+# When this process began to wait for a mutex that it did not get, keyed by the folder's path. A stuck mutex may stay
+# stuck as long as this process runs, so each later attempt waits only _AGAIN_S.
 _AGAIN_S = 0.05
 _stuck_since_s: dict[Path, float] = {}
 
-# A holder needs about a ms.
+# Pauses between two attempts to get the mutex. A process holds it for about a millisecond.
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.004
 
 
 class FolderOrigin(enum.Enum):
-    """Where the name of a lease folder comes from."""
+    """The origin of a lease folder's path."""
 
     ENVIRONMENT = "environment"
-    HOST = "host"  # the administrator has made it
+    HOST = "host"  # made by the administrator
     FALLBACK = "fallback"  # belongs to its first user; containers and services may have their own /var/tmp
 
 
@@ -52,8 +52,8 @@ class Folder(Value):
     """A lease folder whose owner and permissions were checked.
 
     Attributes:
-        owner_uid: May remove every lease in it.
-        patience_s: How long a process waits for its mutex.
+        owner_uid: The user who may remove every lease in the folder.
+        patience_s: How long a process waits for the mutex.
     """
 
     path: Path
@@ -63,10 +63,12 @@ class Folder(Value):
 
     @contextmanager
     def open(self) -> Iterator[int]:
-        """A descriptor of the folder, checked again: all is done relative to it, whatever the path becomes.
+        """Yield a descriptor of the folder, after another check of its owner and permissions.
+
+        All system calls in the folder use this descriptor, so they still reach this folder if the path changes.
 
         Raises:
-            LeaseUnavailable: It has gone, can't be trusted any more, or the system refuses what the body asks for.
+            LeaseUnavailable: The folder is gone or can't be trusted any more, or a system call in the body failed.
         """
         try:
             with locks.Descriptor(os.open, str(self.path), _FOLDER_FLAGS) as opened:
@@ -77,7 +79,7 @@ class Folder(Value):
             raise LeaseUnavailable(self._unusable(error)) from error
 
     def is_on_fuse(self) -> bool:
-        """True if locks in it may be visible only to processes that use it through the same FUSE mount."""
+        """True if the folder is on FUSE. Only processes that use the same FUSE mount may then see its locks."""
         try:
             with self.open() as descriptor:
                 return mounts_of(descriptor).is_fuse
@@ -86,18 +88,18 @@ class Folder(Value):
 
     @contextmanager
     def locked(self) -> Iterator[tuple[int, LeaseProblem | None]]:
-        """Hold the mutex: between choosing a GPU and claiming it no other process may choose.
+        """Hold the mutex, so that no other process chooses a GPU between this process's choice and its claim.
 
-        Gives the folder's descriptor, also if the mutex can't be had within ``patience_s``, and why that is so. A
-        process waits so long once; until it has had it, it tries for 50 ms from then on. Threads of one process exclude
-        each other like processes.
+        Yield the folder's descriptor, and the problem if the mutex can't be taken within ``patience_s``. The body also
+        runs without the mutex. After such a failure the process waits only 50 ms, until it gets the mutex again.
+        Threads of one process exclude each other like processes.
 
         Raises:
             LeaseUnavailable: The folder can't be opened.
         """
         mutex = locks.Descriptor()
         with self.open() as descriptor:
-            # Twice: Python 3.7 and 3.8 also run signal handlers between the end of a block and its "finally".
+            # Two nested blocks: Python 3.7 and 3.8 run signal handlers even between the end of a block and "finally".
             try:
                 try:
                     yield descriptor, self._lock(mutex, descriptor)
@@ -107,13 +109,12 @@ class Folder(Value):
                 mutex.unlock_and_close()
 
     def _lock(self, mutex: locks.Descriptor, descriptor: int) -> LeaseProblem | None:
-        """Wait for the lock of the folder; return why it can't be had."""
         locks.close_in_children.add(mutex)
         begun_s = monotonic_s()
         pause_s = _FIRST_PAUSE_S
         patience_s = _AGAIN_S if self.path in _stuck_since_s else self.patience_s
         try:
-            # Once more: a fork's child goes on with the other one.
+            # Open the folder again for the lock: a forked child closes the mutex and goes on with ``descriptor``.
             mutex.open(os.open, ".", _FOLDER_FLAGS, dir_fd=descriptor)
             while not locks.try_exclusive(mutex.number):
                 now_s = monotonic_s()
@@ -121,7 +122,7 @@ class Folder(Value):
                     stuck_s = now_s - _stuck_since_s.setdefault(self.path, begun_s)
                     holder = locks.flock_holder(mutex.number)
                     return LeaseProblem(Fault.MUTEX_HELD, str(self.path), holder=holder, stuck_s=stuck_s)
-                # Spread out forty waiters. Not by ``random``: the script may have seeded it.
+                # Pauses of random length spread out forty waiters. Don't use ``random``: the script may have seeded it.
                 time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except OSError as error:
@@ -137,16 +138,18 @@ class Folder(Value):
 def find_folder(
     environ: Mapping[str, str], *, make: bool = True, host: Path = HOST_FOLDER, fallback: Path = FALLBACK_FOLDER
 ) -> Folder:
-    """The first that exists of ``AUTOGPU_LEASE_DIR``, ``/run/autogpu`` and ``/var/tmp/autogpu.v1``.
+    """Return the lease folder of this host.
 
-    The one that is named by the environment and the last one are made on first use. One that exists and can't
-    be trusted is never passed by for the next: half of the host would coordinate in the other one.
+    It is ``AUTOGPU_LEASE_DIR`` if that is set, else ``/run/autogpu`` if that exists, else ``/var/tmp/autogpu.v1``. The
+    first and the last of these are made on first use. A folder that can't be trusted is an error. It is not skipped for
+    the next one: the processes of the host would then use two folders, and not see each other's leases.
 
     Args:
-        make: False for who only looks: the folder belongs to the user who makes it.
+        make: False for a caller that only reads. A new folder belongs to the user who makes it.
 
     Raises:
-        LeaseUnavailable: There is none to trust; :class:`NoFolderYet` if it would have to be made.
+        LeaseUnavailable: The folder can't be used or trusted.
+        NoFolderYet: The folder does not exist, and ``make`` is False.
     """
     if not locks.IS_AVAILABLE:
         raise LeaseUnavailable(LeaseProblem(Fault.NO_FLOCK))
@@ -179,8 +182,8 @@ def find_folder(
 
 
 def _make(path: Path) -> None:
-    # Complete before it is seen: between mkdir and chmod another user would find a folder that is closed to them. And
-    # not empty: the rename could replace it while it is in use.
+    # Make the folder under a hidden name, then rename it: between mkdir and chmod other users could not open it. Put a
+    # folder inside, because a rename replaces an empty folder, even one that other processes already use.
     hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     hidden.mkdir(mode=0o700)
     with locks.Descriptor(os.open, str(hidden), _FOLDER_FLAGS) as opened:
@@ -193,7 +196,8 @@ def _make(path: Path) -> None:
             with ignoring(OSError):
                 os.rmdir(_CONTENT, dir_fd=opened.number)
                 hidden.rmdir()
-            # Another process made it first; a sticky parent says so by EPERM. Whether it can be used, its status tells.
+            # Another process made it first. In a sticky parent folder the error is then EPERM. The caller checks
+            # whether that folder can be trusted.
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.EPERM, errno.EACCES):
                 raise
 

@@ -1,4 +1,4 @@
-"""The files of a process in the folder, for as long as it or a fork of it lives: a GPU taken, a place in the queue."""
+"""Leases and tickets of this process: files in the lease folder that count as long as it or a fork of it lives."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from autogpu.lease.model import Fault, Holder, LeaseProblem, LeaseUnavailable, T
 from autogpu.lease.snapshot import FolderReader, LeaseSnapshot, own_files
 from autogpu.process import monotonic_s
 
-# What a caller decided, which only the caller understands.
+# The caller's decision. This module only passes it on.
 Decided = TypeVar("Decided")
 
-# Given the live holders and those who wait: the decision, and what to hold by it; None to hold nothing.
+# A function of the live holders and the waiters. It returns the decision and the terms to hold, None to hold nothing.
 Choose = Callable[[Sequence[Holder], Sequence[Waiter]], "tuple[Decided, Terms | None]"]
 ChooseBySnapshot = Callable[[LeaseSnapshot], "tuple[Decided, Terms | None]"]
 
-_MODE = 0o644  # all users must be able to open it to see whether it is locked
+_MODE = 0o644  # other users open the file to see whether it is locked
 _HIDDEN_MODE = 0o600
 
-# Without the mutex: how long the earlier of two claimants waits for the later one to remove its lease.
+# If two processes claim without the mutex, the earlier one waits so long for the later one to remove its lease.
 _WITHDRAWN_S = 0.2
 _LOOK_AGAIN_S = 0.005
 
-# How long what was read before the mutex came is good enough under it.
+# How old a reading of the folder may be that was taken before the mutex and is used under it.
 _FRESH_S = 0.1
 
-# In a row; each costs a few ms.
+# A process gives up after so many attempts to claim. Each takes a few ms.
 _MOST_COLLISIONS = 200
 
 
@@ -44,16 +44,17 @@ weakref.finalize(Folder, lambda: None).detach()
 
 
 class LockedFile:
-    """A file of this process in the folder; it lives as long as a process has this open, at most as long as the object.
+    """A lease or ticket of this process: a file in the lease folder.
 
-    It becomes visible locked and complete, and is never written again. So a visible one whose lock can be taken is what
-    a process left that has ended, in whichever way.
+    The file counts as long as a process has it open. This process closes it, at the latest when the object is deleted.
+    The file appears in the folder complete and locked, and is never written again. So a file without a lock is left
+    over from a process that has ended.
 
-    Never unlocked, only closed: a fork's child shares the lock, and may be the one that uses the GPU. In a fork's child
-    nothing here has an effect on the parent's file.
+    The file is never unlocked, only closed: a forked child shares the lock, and may be the process that uses the GPU.
+    In a forked child no method changes the parent's file.
 
     Attributes:
-        name: In the folder; ``""`` until it was put there.
+        name: Name of the file in the folder; ``""`` before :meth:`put`.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -61,20 +62,21 @@ class LockedFile:
         self.folder = folder
         self._pid = os.getpid()
         self._file = locks.Descriptor()
-        # An interpreter that ends leaves it to the kernel: the lease lasts as long as the process may use the GPU.
+        # Don't close the file when the interpreter ends: the process may still use the GPU. The kernel closes it.
         weakref.finalize(self, self._file.close_if_still_open).atexit = False
 
     def put(self, descriptor: int, name: str, text: bytes) -> None:
-        """Make the file; readers find it locked and complete. Where this fails or is interrupted, release it."""
+        """Make the file, so that readers find it locked and complete. If this raises, the caller releases it."""
         self.name = name
-        # No other user can open it before it is locked, nor have made one of that name. One that a process leaves which
-        # is killed just then stays until the folder is cleaned.
+        # The hidden name is random and the mode private, so no other user can take the name in advance, or open the
+        # file before it is locked. If the process is killed here, the hidden file stays until the folder is cleaned.
         hidden = f".{name.partition('.')[0]}.{os.urandom(8).hex()}"
         try:
             with locks.Descriptor(os.open, hidden, locks.CREATE, _HIDDEN_MODE, dir_fd=descriptor) as made:
                 self._file.open_above_standard(made)
             locks.own(self._file.number)
-            # By another description, as others will ask: a file system may let such a lock pass, and know none.
+            # Check the lock through another open file description, as readers do: some file systems accept such a lock
+            # without keeping it.
             with locks.Descriptor(os.open, hidden, locks.LOOK, dir_fd=descriptor) as another:
                 if locks.last_beat(another.number) is None:
                     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -87,17 +89,16 @@ class LockedFile:
             locks.unlink(descriptor, hidden)
 
     def is_in(self, descriptor: int) -> bool:
-        """The others still see it: it may have been removed, or a daemon has closed all its descriptors."""
+        """True if others still see the file. It may have been removed, or a daemon has closed all its descriptors."""
         return self._file.is_still_open and locks.still_has_name(descriptor, self.name, self._file.status)
 
     def beat(self) -> None:
-        """Show the others that this process is running."""
         if self._file.is_still_open:
             with ignoring(OSError):
                 locks.beat(self._file.number)
 
     def release(self) -> None:
-        """Remove the file and let its lock go, now. Has no effect in a fork's child, nor the second time."""
+        """Remove the file and close it. Has no effect in a forked child, or if called again."""
         if self._pid != os.getpid():
             return
         try:
@@ -114,26 +115,26 @@ class LockedFile:
 class Lease(LockedFile):
     """The GPUs that this process holds. The kernel gives them back when the process and all its forks have ended.
 
-    The caller makes the object first and fills it afterwards, so that Ctrl-C at any line still gives the GPU back: the
-    lease ends when nothing refers to the object any more. A program started by exec does not inherit it, unless
+    The caller makes the object first and claims afterwards. The lease ends when nothing refers to the object any more,
+    so Ctrl-C at any line gives the GPU back. A program started by exec does not inherit the lease, unless
     :meth:`leave_to_programs` was called.
 
     Attributes:
-        identity: The fields of this process that every file of it has.
-        group: Shared by the members of one job; ``""`` for a job of one process.
+        identity: The fields about this process that leases and tickets share.
+        group: Name shared by the members of one job; ``""`` for a job of one process.
         engine_job: The engine's job to which the GPUs were granted; ``""`` if there is none.
-        terms: What it holds.
-        problem: Why it was claimed without the host's mutex; ``None`` where it was not.
+        terms: The claims and caps of the lease.
+        problem: Why the claim was made without the mutex; ``None`` if it was made under the mutex.
     """
 
     def __init__(self, folder: Folder, script: str, *, group: str = "", engine_job: str = "") -> None:
-        """Hold nothing yet.
+        """Make a lease that holds nothing yet.
 
         Args:
-            script: The running script; only its name is kept, never its folder or arguments.
+            script: The running script. Only its name is kept, never its folder or arguments.
         """
         super().__init__(folder)
-        # Looks into /proc; others don't have to wait for that.
+        # Read /proc now: later, other processes would wait for the mutex meanwhile.
         self.identity = model.identity(script)
         self.group = group
         self.engine_job = engine_job
@@ -142,7 +143,7 @@ class Lease(LockedFile):
         self._marker: ChildMarker | None = None
 
     def write(self, descriptor: int, terms: Terms) -> None:
-        """Hold ``terms``, unless a reader would refuse them; :meth:`release` the lease if this fails."""
+        """Write a lease with ``terms``. If this raises, the caller has to :meth:`release` it."""
         name = model.new_name("job")
         of_engine = {"engine_job": self.engine_job} if self.engine_job else {}
         text = model.encode_lease({**self.identity, "group": self.group or name, **of_engine}, terms)
@@ -150,7 +151,6 @@ class Lease(LockedFile):
         self.put(descriptor, name, text)
 
     def leave_to_programs(self) -> None:
-        """Let every program that this process starts from now on keep the lease, also when this process has ended."""
         self._file.leave_to_programs()
 
     @property
@@ -158,11 +158,11 @@ class Lease(LockedFile):
         return self.terms.claims
 
     def mark_children(self, environ: MutableMapping[str, str], visible: str | None) -> None:
-        """Let the processes that are started with ``environ`` know that they are members, until :meth:`release`.
+        """Mark processes that are started with ``environ`` as members of this job, until :meth:`release`.
 
         Args:
-            visible: Their ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu. A child that finds another value is
-                no member.
+            visible: ``CUDA_VISIBLE_DEVICES`` of these processes, as it would be without autogpu. If a child has another
+                value, somebody has set it since.
         """
         if self._marker is None or not self._marker.is_in_place():
             self._marker = ChildMarker(environ)
@@ -180,7 +180,7 @@ def acquire_lease(
     choose: Callable[[Sequence[Holder], Sequence[Waiter]], Mapping[str, int] | None],
     caps: Mapping[str, Cap] = MappingProxyType({}),
 ) -> Lease | None:
-    """Claim the bytes that ``choose`` returns, keyed by GPU UUID, under these caps; see :func:`choose_and_lease`.
+    """Claim the bytes that ``choose`` returns, keyed by GPU UUID. For the rest see :func:`choose_and_lease`.
 
     Returns:
         ``lease``, or ``None`` if nothing is claimed.
@@ -201,28 +201,28 @@ def acquire_lease(
 def choose_and_lease(
     lease: Lease, choose: Choose[Decided], look_up: Callable[[Sequence[Holder]], object] = len
 ) -> tuple[Decided, bool]:
-    """Choose and claim in one step that no other process can come between.
+    """Choose and claim in one step that no other process can interrupt.
 
     Args:
-        look_up: Is given the live holders before the others have to wait, to look up what ``choose`` will need.
-        choose: All others wait meanwhile, so it only decides: readings of the driver are taken before. It may be called
-            several times. What it raises comes through.
+        choose: Called under the mutex, for which other processes wait. So it must only decide, and not read the driver.
+            It may be called several times. Its exceptions propagate.
+        look_up: Called with the live holders before the mutex is taken, to look up everything that ``choose`` needs.
 
     Returns:
-        The decision that counts, and whether ``lease`` holds what it claims.
+        The last decision, and True if ``lease`` holds its claims.
 
     Raises:
-        LeaseUnavailable: The folder does not let us: nothing is claimed.
-        ValueError: ``choose`` returned something else than whole numbers, of at least 0, by UUID.
+        LeaseUnavailable: The folder can't be used, and nothing is claimed.
+        ValueError: The claims are not integers of at least 0, keyed by UUID.
     """
     reader = FolderReader()
     try:
         with lease.folder.open() as descriptor:
-            # Before the mutex is taken, under which others would wait for it.
+            # Look up before taking the mutex: other processes wait while this one has it.
             look_up(reader.read(descriptor).holders)
         return try_to_acquire(lease, reader, lambda snapshot: choose(snapshot.holders, snapshot.queue))
     except BaseException:
-        # Ctrl-C: now, not when the traceback goes, which a notebook keeps.
+        # Release now, also at Ctrl-C: a notebook keeps the traceback, which keeps the lease alive.
         lease.release()
         raise
 
@@ -230,22 +230,22 @@ def choose_and_lease(
 def try_to_acquire(
     lease: Lease, reader: FolderReader, choose: ChooseBySnapshot[Decided], ticket: LockedFile | None = None
 ) -> tuple[Decided, bool]:
-    """Read the leases, choose, write ``lease``, and read again: of two that collide one withdraws, and chooses anew.
+    """Read the leases, choose, write ``lease``, and read again. If two leases conflict, one process chooses again.
 
-    So a promise holds also if the mutex can't be had, and if its holder was stopped so long that the others went on
-    without it: both have written before they read again, so that at least one sees the other. The caller releases
-    ``lease`` if this raises.
+    Two processes can choose at the same time if the mutex can't be taken, or if its holder was stopped so long that the
+    others went on without it. Each process writes its lease before it reads again, so at least one sees the other's
+    lease, and withdraws its own. The caller has to release ``lease`` if this raises.
 
     Args:
-        ticket: Is given up under the same mutex: others must not see this process holding and waiting.
+        ticket: Released under the same mutex, so that other processes never see this one both holding and waiting.
 
     Returns:
-        The decision, and whether ``lease`` holds what it claims.
+        The last decision, and True if ``lease`` holds its claims.
     """
     with lease.folder.locked() as (descriptor, problem):
         lease.problem = problem
         for attempt in range(_MOST_COLLISIONS):
-            # A process that has just ended may count as alive at first, which is faster; the second look is exact.
+            # Only the first attempt may use an earlier reading, which is faster. It may have processes that just ended.
             fresh_s = 0.0 if attempt else _FRESH_S
             before = reader.read(descriptor, remove_stale=True, fresh_s=fresh_s)
             decided, terms = choose(before)
@@ -260,7 +260,7 @@ def try_to_acquire(
                 return decided, True
             lease.release()
             if lease.problem:
-                # Else two may do the same at the same time for ever. Not by ``random``: the script may have seeded it.
+                # A random pause ends repeated collisions. It does not use ``random``: the script may have seeded that.
                 time.sleep(_LOOK_AGAIN_S * (1 + os.urandom(1)[0] / 16))
     raise LeaseUnavailable(LeaseProblem(Fault.COLLISIONS))
 
@@ -270,7 +270,7 @@ def _stands(
 ) -> bool:
     """True if no lease that was written meanwhile conflicts with ``lease``."""
     regarded = {holder.name for holder in before.holders}
-    # Only what is new has to be looked at for that.
+    # Only a new lease can conflict.
     new = [holder.name for holder in reader.read(descriptor, fresh_s=_FRESH_S).holders if holder.name not in regarded]
     until_s = monotonic_s() + _WITHDRAWN_S
     while new != [lease.name]:
@@ -279,7 +279,7 @@ def _stands(
         _, terms = choose(LeaseSnapshot(others, now.waiters))
         if terms == lease.terms:
             return True
-        # Holders are sorted by the time that the kernel keeps, which nobody can forge.
+        # Holders are sorted by ctime, which the kernel sets and nobody can forge. The earliest new one may wait.
         new = [holder.name for holder in now.holders if holder.name not in regarded]
         if new[:1] != [lease.name] or monotonic_s() > until_s:
             return False

@@ -1,9 +1,11 @@
-"""The two locks that the kernel drops at SIGKILL and that belong to the open file description.
+"""The two kinds of file locks. Both belong to an open file description, and the kernel drops them at SIGKILL.
 
-So a fork's child shares them, and neither closing another descriptor of the same file (which loses POSIX locks) nor
-the child's end drops them. The mutex is ``flock(2)``, which needs no more than the right to read: every user may take
-it. A lease or a ticket is owned by a write lock of ``F_OFD_SETLK``, which needs the right to write: no one but its
-user can take it, or wait for it, and asking takes no lock.
+A forked child shares such a lock. The lock stays if the child ends, or if another descriptor of the same file is
+closed, at which a POSIX lock would be lost.
+
+The mutex is ``flock(2)``. It needs only read permission, so every user can take it. A lease or a ticket is owned by a
+write lock of ``F_OFD_SETLK``. That needs write permission, so only the file's user can take the lock or wait for it. A
+process that asks whether a file is locked takes no lock.
 """
 
 from __future__ import annotations
@@ -28,21 +30,22 @@ except ImportError:  # Windows
 
 IS_AVAILABLE = fcntl is not None
 
-# A FIFO must not block us and a link must not lead us elsewhere; never O_CREAT alone, which fs.protected_regular
-# forbids on another user's file in a sticky folder, even to root. Python itself lets no program inherit what it opens.
-# Two are absent on Windows, where nothing is claimed and yet everything imports.
+# O_NONBLOCK: a FIFO must not block us. O_NOFOLLOW: a link must not lead us to another file. Windows has neither, and
+# autogpu claims nothing there, but this module is imported. Never O_CREAT without O_EXCL: fs.protected_regular forbids
+# that on another user's file in a sticky folder, even to root. O_CLOEXEC is missing because Python sets it.
 LOOK = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 _CLOSED = -1
 
-# Programs use small numbers, and 200 as in flock(1), for themselves: `exec 200>lock` closes what they have inherited.
+# Programs use small descriptor numbers, and 200 as in flock(1): `exec 200>lock` closes an inherited descriptor 200.
 _FIRST_INHERITED = 230
 
-# Of some 4 KiB each, for which the kernel counts through all locks before it: together 20 ms, and 4,000 locks.
+# Pieces of /proc/locks to read, of about 4 KiB each. For each piece the kernel counts all locks before it. 64 pieces
+# have 4,000 locks and take 20 ms.
 _MOST_PIECES = 64
 
-# Python has these names since 3.9.
+# F_OFD_GETLK and F_OFD_SETLK. The module fcntl has these names since Python 3.9.
 _GET_OWNER = 36
 _OWN = 37
 
@@ -51,14 +54,14 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 class Descriptor:
-    """An open file of ours.
+    """A file that autogpu has opened.
 
     A signal handler of the script may raise between any two lines here. A file that is only read may then stay open.
-    Whoever locks one sees to it that it is closed.
+    A caller that locks a file has to make sure that it is closed.
 
     Attributes:
-        number: -1 if it is closed.
-        status: Of the file, as it was opened.
+        number: The descriptor; -1 if the file is closed.
+        status: ``fstat`` of the file when it was opened.
     """
 
     status: os.stat_result
@@ -79,7 +82,7 @@ class Descriptor:
             raise
 
     def open_above_standard(self, opened: Descriptor) -> None:
-        """Open the same once more, above 2: where a process has closed its stdin we must not become its stdin."""
+        """Duplicate ``opened`` with a number above 2, so that it does not become the stdin of a process without one."""
         self.open(fcntl.fcntl, opened.number, fcntl.F_DUPFD_CLOEXEC, 3)
 
     def __enter__(self) -> Descriptor:
@@ -90,15 +93,15 @@ class Descriptor:
 
     @property
     def is_still_open(self) -> bool:
-        """True if the number is still this file's: a daemon closes all descriptors when it starts."""
+        """True if the descriptor still refers to this file. A daemon closes all descriptors when it starts."""
         if self.number == _CLOSED:
             return False
         try:
             now = os.fstat(self.number)
         except OSError as error:
             raise_if_from_script(error)
-            return error.errno != errno.EBADF  # a file server that does not answer proves nothing
-        return os.path.samestat(now, vars(self).get("status", now))  # none in a fork from within open()
+            return error.errno != errno.EBADF  # a file server that does not answer leaves the file open
+        return os.path.samestat(now, vars(self).get("status", now))  # no status yet after a fork within open()
 
     def close(self) -> None:
         with ignoring(OSError):  # the descriptor is closed even if close(2) reports an error
@@ -110,36 +113,38 @@ class Descriptor:
         close_in_children.discard(self)
 
     def close_if_still_open(self) -> None:
-        """Close it, unless the number is another file's by now."""
         if self.is_still_open:
             self.close()
         self.number = _CLOSED
 
     def unlock_and_close(self) -> None:
-        """Drop its ``flock`` for all who share the description, and close it. Not a lease: a child may use the GPU."""
-        # Not by closing alone: a child that another thread has forked meanwhile shares the description, and the lock
-        # would stay until that child ends.
+        """Drop the ``flock`` for all processes that share the description, and close the file.
+
+        Never for a lease, because a forked child may still use its GPU.
+        """
+        # To close the file is not enough: if another thread has forked meanwhile, the child shares the description, and
+        # the lock would stay until the child ends.
         try:
             if self.number != _CLOSED:
-                with ignoring(OSError):  # it may never have been locked
+                with ignoring(OSError):  # the file may never have been locked
                     fcntl.flock(self.number, fcntl.LOCK_UN)
         finally:
             self.close()
 
     def leave_to_programs(self) -> None:
-        """Let every program that this process starts from now on keep it open, also when this process has ended."""
-        for first in (_FIRST_INHERITED, 3):  # there may not be as many
-            with ignoring(OSError):  # this process may open no more files, and keeps it alone
+        """Let programs that this process starts from now on keep the file open, even after this process has ended."""
+        for first in (_FIRST_INHERITED, 3):  # the limit of open files may be below 230
+            with ignoring(OSError):  # at the limit, no program inherits the file
                 os.set_inheritable(fcntl.fcntl(self.number, fcntl.F_DUPFD, first), True)
                 return
 
 
-# What no fork's child may keep: it would keep the lock when this process is killed.
+# Files that a forked child closes. Otherwise the child would keep the lock after this process has been killed.
 close_in_children: set[Descriptor] = set()
 
 
 def try_exclusive(descriptor: int) -> bool:
-    """Take the lock if it is free at this moment; never waits, so Ctrl-C always gets through."""
+    """Take the ``flock`` and return True if it is free. Never waits, so Ctrl-C always has an effect."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -149,24 +154,24 @@ def try_exclusive(descriptor: int) -> bool:
 
 
 def exclusive(descriptor: int) -> None:
-    """Wait for the lock, for ever; a signal does not end it where the main thread does not call."""
+    """Wait for the ``flock`` without a time limit. Outside the main thread, no signal ends the wait."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def own(descriptor: int) -> None:
-    """Lock a file that is open for writing, for as long as a process has this description open."""
+    """Lock a file that is open for writing, as long as a process has this description open."""
     _set_owned(descriptor, fcntl.F_WRLCK, 0, 0)
 
 
 def beat(descriptor: int) -> None:
-    """Show those who ask :func:`last_beat` that the owner is running: the write lock begins at the time in ms.
+    """Move the start of the write lock to the present Unix time in ms, for :func:`last_beat`.
 
-    That changes nothing of the file, whose ctime orders the queue. The part that it lets go is not needed any more:
-    had it to be locked for writing again, others could be in the way by a read lock, which they may have.
+    This does not change the file, whose ctime orders the queue. The bytes before the start stay unlocked. Any user may
+    set a read lock there, which would prevent a new write lock.
     """
     now_ms = int(unix_s() * 1000)
     _set_owned(descriptor, fcntl.F_UNLCK, 0, now_ms)
-    _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # it is, unless the clock was set back
+    _set_owned(descriptor, fcntl.F_WRLCK, now_ms, 0)  # already locked, unless the clock was set back
 
 
 def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
@@ -174,12 +179,14 @@ def _set_owned(descriptor: int, kind: int, start: int, length: int) -> None:
 
 
 def last_beat(descriptor: int) -> float | None:
-    """When a process that :func:`own` s the file, by another description, was running, in Unix time.
+    """Return the time of the owner's last :func:`beat`, in Unix time; ``None`` if no process owns the file.
 
-    ``None`` if there is none; 0 if it does not :func:`beat`, or the system can't tell.
+    The result is 0 if the owner does not beat, or if the system can't check the lock. The owner must have locked the
+    file through another description.
     """
     try:
-        # What a read lock would have to wait for: those of others, who may not write, are not in its way.
+        # Ask which lock blocks a read lock: the owner's write lock does. Other users can't write the file, so they can
+        # only have read locks, which don't.
         answer = fcntl.fcntl(descriptor, _GET_OWNER, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         kind, _, start, _, _ = _FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else start / 1000
@@ -189,11 +196,7 @@ def last_beat(descriptor: int) -> float | None:
 
 
 def open_for_reading(folder: int, name: str) -> Descriptor:
-    """Open a regular file to look at it.
-
-    Raises:
-        OSError: It is gone, it is something else, or the system refuses.
-    """
+    """Open a file for reading. Raises ``OSError`` if it is gone, is not a regular file, or the system refuses."""
     opened = Descriptor(os.open, name, LOOK, dir_fd=folder)
     refuse_special(opened.status)
     return opened
@@ -206,11 +209,11 @@ def refuse_special(status: os.stat_result) -> None:
 
 
 def flock_holder(descriptor: int) -> tuple[int, int | None] | None:
-    """Return the pid that took the ``flock``, shared or not, and its uid; ``None`` if that can't be seen.
+    """Return pid and uid of the process that took the ``flock``, shared or exclusive; ``None`` if no lock is found.
 
-    Without a uid the process has ended, and a fork of it may keep the lock. Right in the host's own pid namespace only:
-    elsewhere the kernel translates the pid when it is asked. Only the first thousands of the host's locks are looked
-    through, since anyone may hold any number. Source: ``/proc/locks``.
+    The uid is ``None`` if the process has ended; a fork of it may keep the lock. The pid is right only in the host's
+    own pid namespace: in another one, the kernel translates it at the moment of the call. Only the first 4,000 or so
+    locks of the host are searched, because any user may hold any number of locks. Source: ``/proc/locks``.
     """
     try:
         status = os.fstat(descriptor)
@@ -219,7 +222,7 @@ def flock_holder(descriptor: int) -> tuple[int, int | None] | None:
         raise_if_from_script(error)
         return None
     inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    # A line with "->" before the kind is a process that waits.
+    # A line with "->" before the kind is a process that waits, and does not match.
     taken = rf"^\d+: FLOCK +\S+ +(?:WRITE|READ) +(\d+) +{inode} "
     found = re.search(taken, text, re.MULTILINE)
     if found is None or found.group(1) == "0":
@@ -240,22 +243,22 @@ def _first_pieces(path: str) -> str:
 
 
 def show_to_all(descriptor: int, mode: int) -> None:
-    """Give a file its mode, whatever the umask."""
-    # With the sticky bit systemd-tmpfiles lets a file stay that is older than a month, as long jobs' are.
+    """Set the mode of a file, whatever the umask is. Also set the sticky bit."""
+    # systemd-tmpfiles removes files older than a month, such as a long job's lease, but not with the sticky bit.
     os.fchmod(descriptor, mode | stat.S_ISVTX)
 
 
 def still_has_name(folder: int, name: str, status: os.stat_result) -> bool:
-    """The file still has that name in the folder, also where the system can't tell."""
+    """True if the file still has that name in the folder, or if the system can't check this."""
     try:
         return os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), status)
     except OSError as error:
         raise_if_from_script(error)
-        return error.errno != errno.ENOENT  # a folder that is closed to us for a while is no reason to let a lease go
+        return error.errno != errno.ENOENT  # a folder that can't be reached for a while does not end a lease
 
 
 def unlink(folder: int, name: str) -> None:
-    """Remove a file if the system permits: in a sticky folder it may be another's."""
+    """Remove a file if the system permits that. In a sticky folder the file may belong to another user."""
     with ignoring(OSError):
         os.unlink(name, dir_fd=folder)
 

@@ -1,4 +1,4 @@
-"""``AUTOGPU_LEASE``, by which the child processes of a lease's holder know that they are members of its job."""
+"""The variable ``AUTOGPU_LEASE``. It marks the child processes of a lease's holder as members of its job."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _VERSION = "v1"
 
 
 class ChildMarker:
-    """Writes the variable for the children of this process, and puts its former value back.
+    """Sets the variable for the children of this process, and restores its former value.
 
-    The value is ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``, without the ``=`` if that is not set.
+    The value is ``v1:<file>:<pid>:<start time>:=<CUDA_VISIBLE_DEVICES>``. It ends with the last colon if
+    ``CUDA_VISIBLE_DEVICES`` is not set.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -25,7 +26,6 @@ class ChildMarker:
         self._written = ""
 
     def is_in_place(self) -> bool:
-        """True if nobody has changed the variable since it was written."""
         return self._environ.get(LEASE) == self._written
 
     def write(self, name: str, identity: Mapping[str, Any], visible: str | None) -> None:
@@ -35,7 +35,6 @@ class ChildMarker:
         self._environ[LEASE] = self._written
 
     def remove(self) -> None:
-        """Put the former value back, unless somebody has changed the variable."""
         if not self.is_in_place():
             return
         if self._before is None:
@@ -45,24 +44,24 @@ class ChildMarker:
 
 
 def is_marked(environ: Mapping[str, str]) -> bool:
-    """True if a process with ``environ`` may be a member of a job that holds a lease."""
     return bool(environ.get(LEASE))
 
 
 def ancestor_lease(
     environ: Mapping[str, str], holders: Iterable[Holder], above: Iterable[tuple[int, int]]
 ) -> Holder | None:
-    """Return the lease that the marker in ``environ`` names, whatever is visible by now; ``None`` if it does not count.
+    """Return the lease of the ancestor in the marker of ``environ``; ``None`` if the marker does not count.
 
-    It must be among ``holders``, of the same user, and of a process above this one: anyone may copy a variable. And it
-    must be another process's: a program that starts itself again by ``os.execv`` has lost its own.
+    Anyone can copy a variable. So the lease must be among ``holders``, belong to the same user, and be held by an
+    ancestor of this process. A lease of this process itself does not count: a program that restarts itself by
+    ``os.execv`` has lost its lease. The visible GPUs in the marker are not compared here.
 
     Args:
-        above: The processes above this one, each as its pid and start.
+        above: (pid, start time) of each ancestor of this process.
     """
     marked = _marker(environ)[:3]
     uid = users.user_of(os.geteuid())
-    # In a container of its own a child may have the same pid.
+    # Compare the namespace as well: a child in a container may have the same pid.
     own = os.getpid(), process.pid_namespace()
     others = (holder for holder in holders if (holder.pid, holder.pid_namespace) != own and holder.uid == uid)
     named = (each for each in others if (each.name, str(each.pid), str(each.start_time or 0)) == marked)
@@ -71,16 +70,16 @@ def ancestor_lease(
 
 
 def has_parents_list(environ: Mapping[str, str]) -> bool:
-    """True if ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu, is what the marker's process left.
+    """True if ``CUDA_VISIBLE_DEVICES``, as it would be without autogpu, has the value in the marker.
 
-    A value that was set since is an explicit choice.
+    Another value was set since the marker was written, and is an explicit choice.
     """
     name, _, _, left = _marker(environ)
     return bool(name) and left == _as_text(environ.get(CUDA_VISIBLE_DEVICES))
 
 
 def _marker(environ: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """See :class:`ChildMarker`: the file, the pid, the start time, what was visible; empty where there is none."""
+    """Return file, pid, start time and GPUs of the marker (see :class:`ChildMarker`); empty texts without a marker."""
     version, name, pid, start, visible = (environ.get(LEASE, "").split(":", 4) + [""] * 5)[:5]
     return (name, pid, start, visible) if version == _VERSION else ("", "", "", "")
 

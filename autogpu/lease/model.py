@@ -1,4 +1,4 @@
-"""Who holds what and who waits for what: values, and the text of a lease and of a ticket, read as untrusted data."""
+"""Holders, waiters and their demands, and the text of leases and tickets, which is read as untrusted data."""
 
 from __future__ import annotations
 
@@ -15,49 +15,51 @@ from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.text import printable
 
-# A waiter shows every second that it is running; one that has not for this long is stopped or swapped out.
+# A waiter shows every second that it is running. If it has not for this long, it counts as stopped or swapped out.
 SILENCE_S = 5.0
 
-# Of docs/lease-protocol.md. A later version only adds fields, which readers skip: old and new ones share a folder.
+# The version of docs/lease-protocol.md. A later version only adds fields, which older readers skip, so that processes
+# of both versions can share a folder.
 VERSION = 1
 
 MAX_SCRIPT = 80
-_MAX_NAME = 128  # of a UUID (`MIG-GPU-<36 characters>/7/0` is the longest known), a group or a namespace
+_MAX_NAME = 128  # characters of a UUID (`MIG-GPU-<36 characters>/7/0` is the longest known), a group or a namespace
 _MAX_GPUS = 1024
-_MOST_BRACKETS = 220  # no record of ours has as many, whatever its script and its group are called
-_MAX_NUMBER = 2**63 - 1  # more than any GPU has, and what every reader of JSON and every C type can hold
+_MOST_BRACKETS = 220  # a record of autogpu has fewer, whatever the names of its script and group are
+_MAX_NUMBER = 2**63 - 1  # more bytes than any GPU has; every JSON reader and a 64-bit integer of C can hold it
 
 _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
 
 class Fault(enum.Enum):
-    """What keeps a process from a lease, or from the mutex under which it should claim."""
+    """The reason why a process can't get a lease, or can't get the mutex for its claim."""
 
-    NO_FLOCK = enum.auto()  # this system has no such locks
+    NO_FLOCK = enum.auto()  # the system has no flock(2)
     RELATIVE_PATH = enum.auto()
-    NO_FOLDER_YET = enum.auto()  # the first claim makes it
-    NO_PARENT = enum.auto()  # it can't be made
-    NOT_REACHED = enum.auto()  # the system refuses to look at it or to make it
-    UNUSABLE = enum.auto()  # the system refuses what has to be done in it
+    NO_FOLDER_YET = enum.auto()  # the first claim makes the folder
+    NO_PARENT = enum.auto()  # the folder can't be made
+    NOT_REACHED = enum.auto()  # the system refuses to read the folder's status or to make the folder
+    UNUSABLE = enum.auto()  # a system call in the folder fails
     SYMLINK = enum.auto()
     NO_DIRECTORY = enum.auto()
     NOT_STICKY = enum.auto()  # users could remove each other's leases
-    OTHERS = enum.auto()  # another user's alone
+    OTHERS = enum.auto()  # only another user can write in the folder
     MUTEX_HELD = enum.auto()
     COLLISIONS = enum.auto()  # others keep claiming the same GPUs
     INTERNAL = enum.auto()  # a bug
 
 
 class LeaseProblem(Value):
-    """What stands in the way of a lease.
+    """A fault that prevents a lease or the use of the mutex, with its details.
 
     Attributes:
-        path: The folder's.
-        error: The text of the system's error, or of the bug.
-        number: The system's ``errno``.
-        uid: Who owns the folder.
-        holder: Who holds the mutex: a pid, and the uid of that process if it is running. ``None`` if it can't be seen.
-        stuck_s: How long the mutex could not be had.
+        path: Path of the lease folder.
+        error: Text of the system's error, or of the exception that shows a bug.
+        number: ``errno`` of the system's error.
+        uid: Owner of the folder.
+        holder: Pid and uid of the process that holds the mutex; ``None`` if it can't be seen. The uid is ``None`` if
+            the process has ended.
+        stuck_s: How long this process has been unable to take the mutex.
     """
 
     fault: Fault
@@ -70,7 +72,7 @@ class LeaseProblem(Value):
 
 
 class LeaseUnavailable(Exception):
-    """The host has no folder of leases that can be trusted, or this claim could not be made in it in time."""
+    """The host has no lease folder that can be used and trusted, or the claim could not be made in time."""
 
     def __init__(self, problem: LeaseProblem) -> None:
         super().__init__(problem)
@@ -78,10 +80,10 @@ class LeaseUnavailable(Exception):
 
 
 class GaveUp(Exception):
-    """A process has waited in the queue as long as it should.
+    """The time for which a process was to wait in the queue is over.
 
     Attributes:
-        timeout_s: How long that was.
+        timeout_s: How long the process was to wait.
         position: Its place in the queue at the end; 1 for the head.
     """
 
@@ -92,11 +94,11 @@ class GaveUp(Exception):
 
 
 class NoFolderYet(LeaseUnavailable):
-    """There is none on this host: the first claim makes it."""
+    """The lease folder does not exist yet: the first claim makes it."""
 
 
 class Terms(Value):
-    """What a lease holds.
+    """The claims and caps of a lease.
 
     Attributes:
         claims: Bytes that others leave to the process, keyed by GPU UUID.
@@ -108,25 +110,26 @@ class Terms(Value):
 
 
 class Holder(Value):
-    """A process that holds a lease: what its file says.
+    """A process that holds a lease, as described by the lease file.
 
-    Only ``uid`` and its being alive come from the kernel. The rest was written by the holder, and may be made up: good
-    enough to show and to share by.
+    Only ``uid``, and the fact that the holder is alive, come from the kernel. The holder wrote the rest, which may be
+    false. It is good enough to show, and to share GPUs by.
 
     Attributes:
-        name: The file's name in the folder, unique for the life of the lease.
+        name: Name of the file in the folder, unique for the life of the lease.
         uid: The file's owner.
-        is_mine: This very process holds it; a fork's child answers ``False`` for its parent's lease.
-        pid: As the holder's own pid namespace counts it; use :attr:`pid_here` to look the process up. ``None`` if the
-            text can't be understood, and claims nothing that we can read.
-        pid_namespace: ``pid:[4026531836]``; ``None`` where the system has none. Source: ``/proc/self/ns/pid``.
+        is_mine: True if this very process holds the lease; False in a forked child for its parent's lease.
+        pid: The pid in the holder's own pid namespace. Use :attr:`pid_here` to look the process up. ``None`` if the
+            text can't be parsed; such a lease claims nothing.
+        pid_namespace: Such as ``pid:[4026531836]``; ``None`` if the system has none. Source: ``/proc/self/ns/pid``.
         start_time: The holder's start in clock ticks since boot. Source: ``/proc/self/stat``, field 22.
-        since_s: When the file was written, by the kernel; in Unix time.
+        since_s: When the file was written, in Unix time.
         script: The script's name without folder and arguments, safe to print.
-        group: Members of one job share it and what they claim; with ``uid`` alone, as any user can write any group.
-        claims: Bytes promised to the holder by GPU UUID, never negative, but perhaps more than a GPU has.
-        caps: By GPU UUID, what each member of the job may allocate there; no entry where nothing caps them.
-        engine_job: The engine's job to which its GPUs were granted, as ``Slurm.7.0``; ``""`` if there is none.
+        group: The job's name. Leases with the same ``group`` and ``uid`` belong to one job and share their claims. The
+            group alone is not enough, because any user can write any group.
+        claims: Bytes promised to the holder, keyed by GPU UUID; never negative, but perhaps more than a GPU has.
+        caps: The most that each member of the job may allocate, keyed by GPU UUID; no entry if there is no cap.
+        engine_job: The engine's job to which the GPUs were granted, such as ``Slurm.7.0``; ``""`` if there is none.
     """
 
     name: str
@@ -144,10 +147,10 @@ class Holder(Value):
 
     @property
     def pid_here(self) -> int | None:
-        """The pid if it means the holder in this process's pid namespace at this moment, else ``None``.
+        """The holder's pid in the pid namespace of this process.
 
-        It does not in another container, after the holder's end (a fork's child may keep its lease), and where
-        ``/proc`` hides it.
+        ``None`` if the holder is in another container, if ``/proc`` hides it, or if it has ended. A forked child may
+        keep the lease of a holder that has ended.
         """
         if self.pid is None or self.pid_namespace is None or self.pid_namespace != process.pid_namespace():
             return None
@@ -162,10 +165,11 @@ class Demand(Value):
         count: GPUs at the same time.
         bytes_per_gpu: Memory needed on each; ``None`` means whole GPUs.
         uuids: The GPUs it may use; empty means any.
-        joins: It also takes a GPU in use, once jobs without a stated size may join there.
-        per_user: How many GPUs its user may hold; 0 for any number.
-        last_runs: Bytes that its script's last runs took: it joins other jobs only if so much is free. Keyed by UUID.
-        wait_s: After this time ``last_runs`` no longer counts.
+        joins: True if the process also takes a GPU in use, once jobs without a stated need may join there.
+        per_user: The most GPUs that the user may hold; 0 for any number.
+        last_runs: Bytes that the last runs of the script took, keyed by UUID. The process joins other jobs only if so
+            much is free.
+        wait_s: Seconds of waiting after which ``last_runs`` no longer counts.
     """
 
     count: int = 1
@@ -177,17 +181,19 @@ class Demand(Value):
     wait_s: int = 0
 
     def could_use(self, uuid: str, free_bytes: int | None = None) -> bool:
-        """This GPU would serve; ``free_bytes`` is what it may have there, ``None`` if that is unknown."""
+        """True if this GPU would satisfy the demand. Unknown ``free_bytes`` (``None``) count as enough."""
         if self.uuids and uuid not in self.uuids:
             return False
         return free_bytes is None or self.bytes_per_gpu is None or free_bytes >= self.bytes_per_gpu
 
 
 class Waiter(Holder):
-    """A process in the queue, which holds nothing yet; ``name`` is its ticket's, ``since_s`` tells when it came.
+    """A process in the queue, which holds nothing yet.
 
     Attributes:
-        silent_s: How long ago it last showed that it is running.
+        name: Name of the ticket.
+        since_s: When the process took the ticket, in Unix time.
+        silent_s: Seconds since the process last showed that it is running.
     """
 
     silent_s: float = 0.0
@@ -195,14 +201,14 @@ class Waiter(Holder):
 
     @property
     def is_unresponsive(self) -> bool:
-        """It is stopped or swapped out: others pass it over, and it keeps its place for its return."""
-        # A time in the future would let a ticket block the queue for ever, and so would a demand that can't be read.
+        """True if the process seems to be stopped or swapped out. Others pass it over, and it keeps its place."""
+        # A beat in the future and a demand that can't be read count as well: such a ticket would block the queue.
         return self.pid is None or abs(self.silent_s) >= SILENCE_S
 
     def at(self, now_s: float) -> Waiter:
         """Return the waiter without ``last_runs`` if these no longer count at ``now_s``, in Unix time."""
         demand = self.demand
-        # Most waiters have none, and others wait for the mutex meanwhile.
+        # Don't make a copy for the many waiters without last_runs: other processes wait for the mutex meanwhile.
         if not demand.last_runs or now_s - self.since_s < demand.wait_s:
             return self
         return replace(self, demand=replace(demand, last_runs={}))
@@ -212,9 +218,9 @@ class QueueState(Value):
     """The queue as a waiting process sees it.
 
     Attributes:
-        ahead: The waiters of other jobs in front of it, without those that it may pass.
-        count: GPUs that are waited for.
-        timeout_s: How long this process will wait in all.
+        ahead: Waiters of other jobs in front of this process, without those that it may pass.
+        count: Number of GPUs that this process waits for.
+        timeout_s: How long this process will wait in total.
     """
 
     ahead: tuple[Waiter, ...]
@@ -224,21 +230,21 @@ class QueueState(Value):
 
     @property
     def position(self) -> int:
-        """1 for the head."""
+        """Place in the queue; 1 for the head."""
         return len(self.ahead) + 1
 
 
 class MalformedRecord(ValueError):
-    """No version of ours writes that. All that is raised here, whatever is read."""
+    """A malformed lease or ticket. The parsers of this module raise no other exception."""
 
 
 def new_name(kind: str) -> str:
-    """A name in the folder for a file of this process: a ``job``, or one that has to ``wait``."""
+    """Return a new name for a file of this process. The kind is ``job`` for a lease, ``wait`` for a ticket."""
     return f"{kind}.{os.geteuid()}.{os.getpid()}.{os.urandom(4).hex()}"
 
 
 def identity(script: str) -> dict[str, Any]:
-    """The fields of its process that every record has; never the script's arguments, which may hold secrets."""
+    """Return the fields of every record about this process, but no arguments of the script: they may hold secrets."""
     return {
         "v": VERSION,
         "pid": os.getpid(),
@@ -275,12 +281,12 @@ def encode_ticket(fields: Mapping[str, Any], demand: Demand) -> bytes:
 
 def _encoded(fields: Mapping[str, Any], read: Callable[[bytes], object]) -> bytes:
     text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-    read(text)  # what the others refuse counts for nothing, and such a ticket would be passed over for ever
+    read(text)  # raise here: readers ignore a malformed lease, and pass over a malformed ticket for ever
     return text
 
 
 def lease_fields(raw: bytes) -> dict[str, Any]:
-    """Check and return the fields of a :class:`Holder` that a lease has; later versions may have more."""
+    """Parse a lease; return its fields of a :class:`Holder`. Fields of later versions are skipped."""
     fields, of_process = _decoded(raw)
     return {
         **of_process,
@@ -292,7 +298,7 @@ def lease_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _caps(fields: Mapping[str, Any]) -> dict[str, Cap]:
-    """Read the caps of a lease; a cause that this version does not know counts as sharing."""
+    """Return the caps of a lease. An unknown cause, from a later version, counts as sharing."""
     causes = {cause.value: cause for cause in CapCause}
     why = _texts(fields.get("why"))
     whose = _texts(fields.get("whose"))
@@ -309,7 +315,6 @@ def _texts(values: object) -> dict[str, str]:
 
 
 def ticket_fields(raw: bytes) -> dict[str, Any]:
-    """Likewise the fields of a :class:`Waiter` that a ticket has."""
     fields, of_process = _decoded(raw)
     count = whole(fields.get("count"))
     uuids = fields.get("uuids")
@@ -331,11 +336,11 @@ def ticket_fields(raw: bytes) -> dict[str, Any]:
 
 
 def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All that a record says, and what it says of its process, which alone is checked."""
+    """Return all fields of a record, unchecked, and the fields about its process, which are checked."""
     try:
         decoded = raw.decode("utf-8")
-        # Before the parser sees it: it recurses in C, and where a program has raised Python's recursion limit
-        # it would take the whole process down.
+        # Check this before parsing: the parser recurses in C, and would crash the process if a program has raised
+        # Python's recursion limit.
         if decoded.count("{") + decoded.count("[") > _MOST_BRACKETS:
             raise MalformedRecord("may be nested too deeply")
         fields = json.loads(decoded)
@@ -357,7 +362,7 @@ def _optional(checked: Callable[[object], Any], value: object) -> Any:
 
 
 def whole(value: object) -> int:
-    """``value`` if it is an integer of at least 0 and not absurd; bools, for Python integers, are refused."""
+    """Return ``value`` if it is an integer from 0 to 2**63 - 1. Bools, which are integers in Python, are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
         raise MalformedRecord("not a whole number")
     return value

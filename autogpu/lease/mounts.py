@@ -1,4 +1,4 @@
-"""What is mounted at the lease folder, and on files inside it. Source: ``/proc/self/mountinfo``, proc(5)."""
+"""The mounts at the lease folder and on files inside it. Source: ``/proc/self/mountinfo``, proc(5)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Mounts(Value):
 
     Attributes:
         file_system: Type of the folder's own file system, such as ``"tmpfs"``; ``""`` if unknown.
-        inside: Names in the folder on which something is mounted. Any user can mount FUSE on a file of his, and a
-            call on such a file may never return.
+        inside: Names of files in the folder on which something is mounted. Any user can mount FUSE on one of their own
+            files, and a system call on such a file may never return.
     """
 
     file_system: str = ""
@@ -30,7 +30,7 @@ class Mounts(Value):
 
 
 def mounts_of(folder: int) -> Mounts:
-    """Read the mounts that concern the folder with this descriptor; makes no call on what is mounted."""
+    """Return the mounts that concern the folder with this descriptor. Makes no system call on a mounted file."""
     try:
         path = os.readlink(f"/proc/self/fd/{folder}")
         mount_id = _mount_id(folder)
@@ -51,7 +51,7 @@ def mounts_of(folder: int) -> Mounts:
 
 
 def _mount_id(descriptor: int) -> str:
-    """Return the start of the line in ``mountinfo`` for the mount that a descriptor is on."""
+    """Return the first characters of the ``mountinfo`` line of the mount on which the file of ``descriptor`` is."""
     for line in read_bytes(f"/proc/self/fdinfo/{descriptor}").decode().splitlines():
         name, _, value = line.partition(":")
         if name == "mnt_id":

@@ -1,6 +1,6 @@
 """The processes of each job, as ``/proc`` shows them.
 
-They are the holder of a lease, the processes below it, and those that keep its lease alive.
+A job's processes are the holder of its lease, the descendants of the holder, and all others that keep the lease open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.lease.model import Holder
 
-# Holders that the driver does not list (yet), of whom a line can name the process nevertheless.
+# The most holders whose pid is looked up, to be shown, although the driver does not list them (yet).
 _MOST_UNLISTED = 16
 
 
@@ -24,8 +24,8 @@ class Processes(Value):
     """The processes of the jobs of this host, as this pid namespace counts them.
 
     Attributes:
-        of_lease: Pids, keyed by the lease's name: the holder first. If it has ended, a complete search puts the oldest
-            process that keeps the lease first.
+        of_lease: Pids, keyed by the lease's name, with the holder first. If the holder has ended, a complete search
+            puts the oldest process that keeps the lease open first.
     """
 
     of_lease: Mapping[str, tuple[int, ...]]
@@ -38,7 +38,7 @@ class Processes(Value):
 class ProcessTable:
     """The processes that the driver lists in one reading, with their ancestors.
 
-    It looks each process up in ``/proc`` once. A caller who will hold the host's mutex looks before that.
+    Each process is looked up in ``/proc`` once. A caller that is going to take the mutex calls :meth:`of` before that.
     """
 
     def __init__(self, listed: Iterable[int]) -> None:
@@ -47,7 +47,7 @@ class ProcessTable:
         self._last: tuple[tuple[Holder, ...], Processes] | None = None
 
     def of(self, holders: Sequence[Holder]) -> Processes:
-        """Find the job of each process."""
+        """Return the processes of all leases except this process's own. The last result is cached."""
         others = tuple(holder for holder in holders if not holder.is_mine)
         if self._last is None or self._last[0] != others:
             self._last = others, processes_of(others, self._listed, self._ancestors)
@@ -73,9 +73,9 @@ def processes_of(
     """Find the job of each process that the driver lists.
 
     Args:
-        listed: By the driver, without this process.
-        ancestors: Returns a process and those above it, nearest first, each as (pid, start time).
-        is_complete: Find as well all holders that the driver does not list, or who keeps their leases, for showing.
+        listed: Pids that the driver lists, without this process.
+        ancestors: Returns (pid, start time) of a process and of its ancestors, nearest first.
+        is_complete: True to look up all other holders as well, or else the processes that keep their leases open.
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if each.pid_namespace == namespace}
@@ -95,7 +95,7 @@ def processes_of(
 def _listed_pids(
     here: Mapping[str, Holder], listed: Iterable[int], ancestors: Callable[[int], Sequence[tuple[int, int]]]
 ) -> dict[str, list[int]]:
-    """Return the pids that the driver lists, keyed by the lease of their job, each behind the pid of its holder."""
+    """Return the listed pids, keyed by the name of their job's lease. The pid of the holder precedes each of them."""
     by_pid: dict[int | None, list[Holder]] = defaultdict(list)
     for each in here.values():
         by_pid[each.pid].append(each)
@@ -110,13 +110,16 @@ def _listed_pids(
 def _owner(
     above: Sequence[tuple[int, int]], here: Mapping[str, Holder], by_pid: Mapping[int | None, Sequence[Holder]]
 ) -> Holder | None:
-    """Return the holder nearest above the first process; else one whose lease file any of the processes keeps open."""
+    """Return the nearest holder in ``above``, which is a process with its ancestors.
+
+    If none of them is a holder, return the first holder whose lease file one of them keeps open.
+    """
     for pid, start in above:
         named = (each for each in by_pid.get(pid, ()) if each.start_time == start)
-        # A lease may name any process, such as root's sshd, which has started most others.
+        # Check the user: a lease may contain any pid, such as that of root's sshd, an ancestor of most processes.
         fitting = [each for each in named if each.uid in (0, users.owner(pid))]
         if fitting:
-            # Another user may have written the same pid into a lease of his.
+            # Prefer the lease of the process's own user, because another lease may contain the same pid.
             uid = users.owner(pid)
             return min(fitting, key=lambda holder: holder.uid != uid)
     kept = (here[name] for process in above for name in _kept_leases(*process) if name in here)
@@ -126,7 +129,7 @@ def _owner(
 def is_held_above(holder: Holder, above: Iterable[tuple[int, int]]) -> bool:
     """True if one of the processes ``above``, as (pid, start time), is the holder or a fork that keeps its lease open.
 
-    Also true if this can't be checked: the holder is in another pid namespace, or ``/proc`` hides all processes.
+    Also true if this can't be checked because the holder is in another pid namespace, or ``/proc`` hides all processes.
     """
     above = list(above)
     if not above or holder.pid_namespace != process.pid_namespace():
@@ -148,22 +151,22 @@ def _oldest_keepers() -> Mapping[str, int]:
 
 @lru_cache(maxsize=4096)
 def _kept_leases(pid: int, start: int) -> tuple[str, ...]:
-    """Return the names of the leases that a process keeps open; ``()`` for another user's, whose files are hidden.
+    """Return the names of the leases that a process keeps open; ``()`` for another user's process.
 
-    The answer is kept for the life of the process: nobody hands it a lease later.
+    The result is cached: a process inherits leases only when it starts.
     """
     folder = Path(f"/proc/{pid}")
     names = []
     try:
         own = f"job.{folder.stat().st_uid}."
         descriptors = os.listdir(folder / "fd")  # noqa: PTH208
-    except OSError as error:  # it has ended
+    except OSError as error:  # the process has ended, or belongs to another user
         raise_if_from_script(error)
         return ()
     for descriptor in descriptors:
-        with ignoring(OSError):  # it has closed this one meanwhile
+        with ignoring(OSError):  # the process has closed the file meanwhile
             name = os.readlink(folder / "fd" / descriptor).rpartition("/")[2]
-            # One that only reads it has no lock there.
+            # A process that only reads the lease has no lock on it.
             if name.startswith(own) and b"OFDLCK" in (folder / "fdinfo" / descriptor).read_bytes():
                 names.append(name)
     return tuple(names)

@@ -16,13 +16,13 @@ from autogpu.process import monotonic_s
 # How often a waiter shows that it is running, and looks at the folder.
 LOOK_S = 1.0
 
-# After a lost race there is no ticket yet: the next look takes one.
+# After a lost race the process has no ticket yet. It looks again soon, and takes one.
 _NO_PLACE_S = 0.01
 
-# How often it reads the driver, which takes longer than a look.
+# How often a waiter reads the driver, which takes longer than a look at the folder.
 READ_S = 2.0
 
-# Those with more than so many ahead look as rarely as this: with 250 waiters a look at all tickets takes 5 ms.
+# A process with more than _NEAR waiters ahead looks only every _FAR_LOOK_S: a look at 250 tickets takes 5 ms.
 _NEAR = 8
 _FAR_LOOK_S = 6.0
 
@@ -37,25 +37,25 @@ def wait_for_lease(
     on_wait: Callable[[QueueState, Decided], None] = lambda state, decided: None,
     before_look: Callable[[Decided], None] = lambda decided: None,
 ) -> tuple[Decided, bool]:
-    """Claim as soon as ``choose`` agrees, and wait in the queue until then; Ctrl-C ends it at once.
+    """Wait in the queue until ``choose`` returns terms, and claim them. Ctrl-C ends the wait at once.
 
     Args:
-        choose: As for :func:`autogpu.lease.choose_and_lease`, but is given only the waiters ahead of this process, and
-            should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
-        demand: What the others are told, so that they leave it to this process.
-        timeout_s: How long to wait in all; 0 looks once.
-        is_over: True for a decision after which there is nothing to wait for.
-        on_wait: Is called after each look without a result, about once a second, or every six seconds for those far
-            behind. What it raises ends the wait and comes through.
-        before_look: Reads the driver, given the last decision. Is called about every two seconds, and before a claim
-            if the last reading is half a second old, while others can choose. If it takes more than five seconds,
+        choose: As for :func:`autogpu.lease.choose_and_lease`, but called with only the waiters ahead of this process.
+            It should leave to them the GPUs that they could use (:meth:`Demand.could_use`).
+        demand: Written into the ticket, so that processes behind this one leave these GPUs to it.
+        timeout_s: How long to wait in total; 0 looks once.
+        is_over: Returns True for a decision after which the wait is pointless.
+        on_wait: Called after each look without a result, about every second, or every six seconds if many waiters are
+            ahead. Its exceptions end the wait and propagate.
+        before_look: Called with the last decision, to read the driver, without the mutex. This happens about every two
+            seconds, and before a claim if the last reading is half a second old. If it takes more than five seconds,
             others pass this process over.
 
     Returns:
-        The last decision, and whether ``lease`` holds what it claims.
+        The last decision, and True if ``lease`` holds its claims.
 
     Raises:
-        GaveUp: The time is over.
+        GaveUp: The process has waited for ``timeout_s``.
         LeaseUnavailable, ValueError: As for :func:`autogpu.lease.choose_and_lease`, or ``demand`` is impossible.
     """
     begun_s = read_s = monotonic_s()
@@ -63,7 +63,7 @@ def wait_for_lease(
     try:
         while True:
             decided, wants = place.look()
-            # By an older reading it would join others where they have filled the GPU since.
+            # Read the driver again before a claim: other jobs may have filled the GPU since the last reading.
             if wants and monotonic_s() >= read_s + LOOK_S / 2:
                 before_look(decided)
                 read_s = monotonic_s()
@@ -94,13 +94,13 @@ def wait_for_lease(
 
 
 class _Place(LockedFile, Generic[Decided]):
-    """The place of this process in the queue, from its first look to its lease; vanishes with the process.
+    """The place of this process in the queue, from its first look to its lease.
 
-    A ticket file holds the place. The kernel keeps the time of its last change, so to rename or change the file moves
-    it to the end. There is no ticket before :meth:`look`, and a process whose ticket does not beat is passed over.
+    A ticket file holds the place, and vanishes with the process. The ctime of the file orders the queue, so the file is
+    never renamed or changed. Only :meth:`look` makes a ticket. A process whose ticket does not beat is passed over.
 
     Attributes:
-        ahead: Those in front at the last look; none before.
+        ahead: Waiters ahead of this process at the last look; empty before the first.
     """
 
     def __init__(self, lease: Lease, choose: Choose[Decided], demand: Demand) -> None:
@@ -113,30 +113,31 @@ class _Place(LockedFile, Generic[Decided]):
 
     @property
     def is_taken(self) -> bool:
-        """True if others see the place."""
         return self._file.is_still_open
 
     def rest(self, until_s: float) -> None:
-        """Wait, and show the others meanwhile that this process is running."""
         while monotonic_s() < until_s:
             time.sleep(max(0.0, min(until_s - monotonic_s(), LOOK_S)))
             self.beat()
 
     def look(self) -> tuple[Decided, bool]:
-        """Decide by the leases of now, and return whether a GPU could be claimed; take a ticket if not."""
+        """Return the decision, and True if a GPU can be claimed. If none can, take a ticket."""
         with self.folder.open() as descriptor:
             decided, terms = self.choose(self.reader.read(descriptor))
             wants = terms is not None
-            # The folder's owner could have removed it.
+            # The folder's owner may have removed the ticket: take a new one.
             if not wants and not self.is_in(descriptor):
                 self.release()
                 self.put(descriptor, model.new_name("wait"), self._text)
-                # A worker that this process forks while it waits must not keep the place after our end.
+                # A worker that this process forks while it waits must not keep the place after this process has ended.
                 locks.close_in_children.add(self._file)
         return decided, wants
 
     def choose(self, snapshot: LeaseSnapshot) -> tuple[Decided, Terms | None]:
-        """Note who is ahead: all, while we have no ticket; never those of our job. Then choose."""
+        """Store the waiters ahead of this process, then choose.
+
+        Without a ticket, all waiters are ahead. Waiters of the same job never are.
+        """
         in_front = takewhile(lambda waiter: waiter.name != self.name, snapshot.waiters)
         others = (each for each in in_front if not each.group or (each.uid, each.group) != self._job)
         self.ahead = tuple(each for each in others if not each.is_unresponsive)

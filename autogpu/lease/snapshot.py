@@ -1,4 +1,4 @@
-"""The leases of a host at one moment: the kernel tells which are alive, and their owners wrote what is in them."""
+"""The leases and tickets of a host at one moment. Their locks show which are alive; their owners wrote the text."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from autogpu.process import monotonic_s, unix_s
 _Key = Tuple[int, str, int]
 _File = Tuple[str, os.stat_result]
 
-# For each user, whose own claims alone are lost beyond it, and for all of them: a folder full of files or of long texts
-# must neither hide what others claim nor keep the mutex for seconds. Thousands of ours fit.
+# Limits for each user, and for all users together. A folder full of files or of long texts must neither hide the claims
+# of other users nor keep the mutex for seconds. A user beyond the limits loses only their own claims. Thousands of
+# leases by autogpu fit.
 _MAX_TEXT_BYTES = 64 * 1024
 _MAX_FILES = 4096
 _MAX_BYTES = 1 << 20
@@ -34,19 +35,19 @@ _FEWEST_BYTES = 8 * 1024
 
 _OURS = re.compile(r"(?:job|wait)\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9a-f]{8}")
 
-# The pid of this process, keyed by the names of its files: a forked child has the table too, and owns none of them.
+# The pid of this process, keyed by the names of its files. A forked child inherits this mapping but owns no file in it.
 own_files: dict[str, int] = {}
 
 
-# These errors concern the process that reads, and say nothing of the file that it wanted to open.
+# Errors that come from the limits of this process or the host, not from the file to be opened.
 _OWN_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class UnreadableFile(Value):
-    """A file in the folder with the name of a lease or ticket that can't be read, so that it counts for nothing.
+    """A file with the name of a lease or ticket that can't be read. It is ignored.
 
     Attributes:
-        uid: The file's owner; ``None`` if something is mounted on the file, so that even to ask could take forever.
+        uid: The file's owner; ``None`` if something is mounted on the file, because even ``stat`` could then block.
         error: Why it can't be read.
     """
 
@@ -59,9 +60,9 @@ class LeaseSnapshot(Value):
     """The folder at one moment.
 
     Attributes:
-        holders: In the order in which they claimed.
-        waiters: In the order in which the kernel saw them come: no process can set the ctime of a file.
-        unreadable: Any user can make such files; each hides what it says and nothing else.
+        holders: Sorted by the time of their claims.
+        waiters: Sorted by the ctime of their tickets, which no process can set.
+        unreadable: The files that can't be read. Any user can make such files, but each hides only its own content.
     """
 
     holders: tuple[Holder, ...] = ()
@@ -70,12 +71,12 @@ class LeaseSnapshot(Value):
 
     @property
     def queue(self) -> tuple[Waiter, ...]:
-        """The waiters that others have to wait for."""
+        """The waiters that others may not pass."""
         return tuple(waiter for waiter in self.waiters if not waiter.is_unresponsive)
 
 
 def snapshot(folder: Folder, *, is_partial: bool = False) -> LeaseSnapshot:
-    """Read who holds and who waits; changes nothing and waits for no lock.
+    """Return the present holders and waiters. Changes nothing and waits for no lock.
 
     Args:
         is_partial: As for :meth:`FolderReader.read`.
@@ -88,7 +89,7 @@ def snapshot(folder: Folder, *, is_partial: bool = False) -> LeaseSnapshot:
 
 
 class FolderReader:
-    """Reads the leases and tickets of a folder, again and again; each text once, since a file's never changes."""
+    """Reads the leases and tickets of a folder repeatedly, but each text only once, because it never changes."""
 
     def __init__(self) -> None:
         self._known: Mapping[_Key, Holder] = {}
@@ -98,15 +99,15 @@ class FolderReader:
     def read(
         self, descriptor: int, *, remove_stale: bool = False, fresh_s: float = 0.0, is_partial: bool = False
     ) -> LeaseSnapshot:
-        """Read who holds and who waits at this moment.
+        """Return the present holders and waiters.
 
         Args:
-            remove_stale: Remove the files of this user's processes that have ended.
-            fresh_s: What was seen alive by this reader not longer ago is taken as it was then.
-            is_partial: Return what can be read if this process may open no more files, instead of raising.
+            remove_stale: True to remove the files of this user's processes that have ended.
+            fresh_s: If the last reading is at most so old, the files in it count as unchanged and alive.
+            is_partial: True to return the readable files, instead of raising, if this process may open no more files.
 
         Raises:
-            OSError: The folder can't be read, or this process can't read any file.
+            OSError: The folder can't be read, or this process may open no more files.
         """
         is_fresh = monotonic_s() - self._read_s < fresh_s
         now_s = unix_s()
@@ -133,14 +134,14 @@ class FolderReader:
                         unreadable.append(UnreadableFile(name, owner, error.with_traceback(None)))
             if value is not None:
                 found[key] = value
-        # The text of one that can't be read may have been too much for this time.
+        # Read a text that could not be parsed again next time: it may have exceeded the limits of this reading.
         self._known = {key: value for key, value in found.items() if value.pid is not None}
         if not is_fresh:
             self._read_s = monotonic_s()
         return _in_order(found, unreadable)
 
     def _files_by_user(self, descriptor: int) -> Mapping[int, list[_File]]:
-        """The leases and tickets of each user, each once, by whatever name."""
+        """Return the leases and tickets, keyed by their owner's uid. A file with several names is returned once."""
         by_user: dict[int, list[_File]] = defaultdict(list)
         seen = set()
         with os.scandir(descriptor) as entries:
@@ -153,7 +154,7 @@ class FolderReader:
                     raise_if_from_script(error)
                     continue
                 if status.st_ino in seen:
-                    continue  # another user may have given it names, at its owner's expense
+                    continue  # another user may have made hard links, which would use up the owner's limit
                 seen.add(status.st_ino)
                 by_user[users.user_of(status.st_uid)].append((entry.name, status))
         return by_user
@@ -172,12 +173,12 @@ def _in_order(found: Mapping[_Key, Holder], unreadable: Iterable[UnreadableFile]
 
 
 def _fair_parts(by_user: Mapping[int, list[_File]]) -> Iterator[_File]:
-    """All files of users who have few; of the others each as many as of any other, the newest."""
+    """Yield all files of each user with few files, and an equal number of the newest files of each other user."""
     remaining = _MAX_FILES_OF_ALL
     for number, files in enumerate(sorted(by_user.values(), key=len)):
         part = min(_MAX_FILES, max(_FEWEST_FILES, remaining // (len(by_user) - number)))
         if len(files) > part:
-            # No process can set this time.
+            # Sort by ctime, which no process can set.
             files = sorted(files, key=lambda file: file[1].st_ctime_ns)[len(files) - part :]
         remaining -= len(files)
         yield from files
@@ -193,17 +194,17 @@ def _alive(
     *,
     remove_stale: bool,
 ) -> Holder | None:
-    """The live lease or ticket of that name, as it is ``known`` or by its text, if its user has so many bytes left."""
-    locks.refuse_special(status)  # to open a device or a pipe may have effects
+    """Return a lease or ticket if it is alive, else ``None``. Read its text if it is not ``known`` yet."""
+    locks.refuse_special(status)  # to open a device or a pipe may have side effects
     with locks.open_for_reading(folder, name) as opened:
         beat_s = locks.last_beat(opened.number)
-        # Never another user's: a process that takes its locks through FUSE is alive, and from here it has none.
+        # Never remove another user's file: a live process may lock it through FUSE, and this one can't see that lock.
         if beat_s is None and remove_stale and opened.status.st_uid == os.geteuid():
             locks.unlink(folder, name)
         if beat_s is None:
             return None
         holder = known or _read(name, opened, left)
-        # A ticket that has just been made has no other.
+        # A ticket that has just been made has no beat yet, only its ctime.
         silent_s = now_s - (beat_s or opened.status.st_ctime)
         return replace(holder, silent_s=silent_s) if isinstance(holder, Waiter) else holder
 
@@ -212,7 +213,7 @@ def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     uid = users.user_of(opened.status.st_uid)
     size = opened.status.st_size
-    # A longer text can't be understood, and a part of one would count now and then, where only blanks are cut off.
+    # Never read a part of a text that is too long: it would count only if nothing but blanks is cut off.
     most = size if size <= min(left[uid], _MAX_TEXT_BYTES) else 0
     left[uid] -= most
     try:
