@@ -1,7 +1,8 @@
-"""How much GPU memory the runs of a user's scripts took: what is kept, for that user alone, and what follows from it.
+"""The history of a user's runs: how much GPU memory each took, and how much the next run needs.
 
-The file ``runs``: its first line is a random salt. Every other line is one run on one GPU model: when it ended in Unix
-time, a hash of the job and the model, how it ended, and two numbers of bytes, which :class:`Run` describes.
+The file ``runs`` is for that user alone. The first line is a random salt. Every other line is one run on
+one GPU model: when it ended in Unix time, a hash of the job and the model, how it ended, and the two sizes of
+:class:`Run` in bytes.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 # How many successful runs it takes to suggest a need.
 RUNS = 3
 _DAYS = 90
-# When there are more, the newer half is kept: the file never has 80 KiB.
+# With more runs than this only the newer half is kept, so the file stays below 80 KiB.
 _MOST_RUNS = 1000
 _MOST_BYTES = 128 << 10
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _SUCCEEDED, _FAILED = "succeeded", "failed"
 
-# No need above this part of a GPU is suggested: the rest of the GPU is of no use to others.
+# A need above this fraction of a GPU is not suggested, because other jobs could not use the rest.
 _WORTH_SHARING = 0.75
 
-# The same limit for the file of lines.
+# If the file of lines is longer, the newer half is kept.
 _MOST_LINES_BYTES = 64 << 10
 _LEASE_NAME = "job[.][0-9]{1,10}[.][0-9]{1,10}[.][0-9a-f]{8}"
 
@@ -53,10 +54,10 @@ class Run(Value):
     """One run of a script on GPUs of one model.
 
     Attributes:
-        used_bytes: The most that it used on one GPU, the CUDA context included; if it failed, the most with what it
-            requested last. 0 if that is unknown.
-        needed_bytes: What its frameworks need on a GPU, without the CUDA context; 0 if a cap hides that.
-        has_failed: True if it ran out of memory.
+        used_bytes: The most memory that the run used on one GPU, with the CUDA context; 0 if unknown. For a failed run
+            this includes its last request.
+        needed_bytes: The memory that its frameworks need on a GPU, without the CUDA context; 0 if unknown due to a cap.
+        has_failed: True if the run ran out of memory.
     """
 
     used_bytes: int
@@ -65,7 +66,7 @@ class Run(Value):
 
 
 def last_runs_of(runs: Sequence[Run], script: str) -> LastRuns | None:
-    """Return the largest of the last three successful runs and of all that failed since; ``None`` if unknown.
+    """Return the most memory that the last three successful runs, or failed runs since, took; ``None`` if unknown.
 
     Args:
         runs: Oldest first.
@@ -107,7 +108,7 @@ def _lines(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[st
 
 
 class History:
-    """The file of this user in ``folder``, which is ``None`` without a home. One that is unsafe is left alone."""
+    """The history file of this user in ``folder``, which is ``None`` without a home. An unsafe file is not used."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         state = Path(environ.get("XDG_STATE_HOME", ""))
@@ -116,7 +117,7 @@ class History:
         self.folder = folder / "autogpu" if folder.is_absolute() else None
 
     def read(self) -> str:
-        """Return the file's text, for the functions above; ``""`` if there is none or it is unsafe."""
+        """Return the text of the file, for the functions above; ``""`` if the file is missing or unsafe."""
         try:
             return _read(self.file("runs"))
         except OSError as error:
@@ -124,7 +125,7 @@ class History:
             return ""
 
     def keep(self, job: Sequence[object], run: Run) -> None:
-        """Add a run to the file, which is made if there is none.
+        """Append a run to the file. Make the file if it is missing.
 
         Raises:
             OSError: The file can't be written, or is unsafe.
@@ -141,14 +142,14 @@ class History:
         ended = _FAILED if run.has_failed else _SUCCEEDED
         line = f"{begin}{int(unix_s())} {key_of(kept, *job)} {ended} {run.used_bytes} {run.needed_bytes}\n"
         lines = _lines(kept)
-        # A new file loses what other processes append to the old one meanwhile, so make one only if it is necessary.
+        # Make a new file only if necessary: it loses the lines that other processes append to the old one meanwhile.
         if len(lines) < len(_lines(kept, days=math.inf)) or kept.count("\n") > _MOST_RUNS or len(kept) >= _MOST_BYTES:
             left = "".join(line + "\n" for line in lines[-_MOST_RUNS // 2 :])
             write_file(file, (kept[: kept.index("\n") + 1] + left + line).encode(), 0o600)
             return
         descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | _SAFELY)
         try:
-            os.write(descriptor, line.encode())  # in one piece: others append as well
+            os.write(descriptor, line.encode())  # in one call, because other processes append as well
         finally:
             os.close(descriptor)
 
@@ -163,7 +164,7 @@ class History:
         """
         if self.folder is None or not hasattr(os, "geteuid"):
             raise FileNotFoundError("there is no home folder")
-        # With sudo, HOME may be another user's, whose links may lead anywhere.
+        # With sudo, HOME may be the folder of another user, whose links may lead anywhere.
         if next(each for each in (self._home, *self._home.parents) if each.is_dir()).stat().st_uid != os.geteuid():
             raise PermissionError("the home folder of another user")
         if make:
@@ -261,7 +262,7 @@ class ThisRun:
     """The run of this process. Runs with the same script, number of ranks and GPU model belong to the same job."""
 
     def __init__(self, policy: Policy, environ: Mapping[str, str], grant: Grant, *, is_launched: bool = False) -> None:
-        """Read ``sys.argv``, which the script may change later, and nothing else.
+        """Read ``sys.argv`` now, because the script may change it later. Read nothing else.
 
         Args:
             is_launched: True if a launcher has started this process.
@@ -280,28 +281,28 @@ class ThisRun:
 
     @property
     def teaches_next(self) -> bool:
-        """True if the next run of the script takes into account what this one took.
+        """True if the next run of the script takes into account how much memory this one took.
 
-        A rank or a worker does not, because it starts together with others, nor a job whose GPUs an engine chose.
+        False for a rank or a worker, because these start together, and for a job whose GPUs an engine chose.
         """
         starts_with_others = self._is_launched or self._grant.rank is not None or is_worker()
         return bool(self._script) and not starts_with_others and not self._grant.engine
 
     def last_runs(self, devices: Sequence[Device]) -> Mapping[str, LastRuns]:
-        """Return what the last runs of the script took, keyed by GPU model."""
+        """Return how much memory the last runs of the script took, keyed by GPU model."""
         if not self.teaches_next:
             return {}
         name = os.path.basename(self._script)  # noqa: PTH119  (faster)
         found = {}
         for device in devices:
             runs = last_runs_of(self._runs_on(device.name), name)
-            # Ignore more than the GPU has: the file is damaged.
+            # If the runs took more memory than the GPU has, the file is damaged.
             if runs is not None and runs.bytes <= (device.memory_total_bytes or 0):
                 found[device.name] = runs
         return found
 
     def need_worth_stating(self, taken: Sequence[Device], *, by_script: bool) -> KnownNeed | None:
-        """Return what the last runs needed, if stating it lets others share the GPU and no size is stated."""
+        """Return the need of the last runs, if no need is stated yet and stating it would let others share the GPU."""
         policy = self._policy
         if by_script or policy.need_bytes is not None or policy.limit is not None or not self._script:
             return None
@@ -319,7 +320,7 @@ class ThisRun:
         return self._grant.rank.size if self._grant.rank is not None else 1
 
     def _job_on(self, model: str) -> Sequence[object]:
-        # A worker of a program computes something else than the program.
+        # A worker of a program does not compute the same as the program, so it is a job of its own.
         return self._script, self._ranks, is_worker(), model
 
     def _runs_on(self, model: str) -> list[Run]:
@@ -328,14 +329,14 @@ class ThisRun:
         return runs_of(self._kept, key_of(self._kept, *self._job_on(model)))
 
     def uses(self, framework: Framework, devices: Sequence[Device], *, is_limited: bool) -> None:
-        """Note that ``framework`` uses ``devices``: what it took is kept at the end. A forked child calls this too."""
+        """Record that ``framework`` uses ``devices``, for the history at the end. A forked child calls this as well."""
         if not self._script:
             return
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._frameworks = []
             self._is_limited = False
-            # The framework has registered its exit functions before, and the last one registered runs first.
+            # This runs before the exit functions of the framework, which were registered earlier.
             uncaught.at_end(self._at_end)
         self._is_limited |= is_limited
         self._devices = devices
@@ -345,15 +346,14 @@ class ThisRun:
     def _at_end(self, error: BaseException | None) -> None:
         if self._pid != os.getpid():
             return
-        with ignoring(BaseException):  # a full disk, or what a script has broken
+        with ignoring(BaseException):  # the disk may be full, or the script may have broken something
             run = self._run_that_ended(error)
             if run is not None:
-                # One line for each model.
+                # Write one line for each GPU model.
                 for device in {device.name: device for device in self._devices}.values():
                     self._history.keep(self._job_on(device.name), _run_on(device, run))
 
     def _run_that_ended(self, error: BaseException | None) -> Run | None:
-        """Return what this run took; ``None`` if that is unknown."""
         peaks = {framework: framework.peak_bytes() for framework in self._frameworks}
         causes = list(uncaught.chain(error))
         for framework in self._frameworks:
@@ -361,18 +361,17 @@ class ThisRun:
                 requested = sum({**peaks, framework: framework.requested_bytes(failure)}.values())
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
         needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
-        # A run that another error or Ctrl-C has ended may not have used all the memory that it needs.
+        # A run that was ended by Ctrl-C or by another error may not have used all the memory that it needs.
         if error is not None or not all(needs):
             return None
-        # Without the cap the framework might have reserved more.
+        # With a cap the need is unknown: without it the framework might have reserved more.
         return Run(sum(peaks.values()) + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
 
 
 def _run_on(device: Device, run: Run) -> Run:
-    """Return the run with ``used_bytes`` limited to what the GPU has."""
     if run.used_bytes <= (device.memory_total_bytes or run.used_bytes):
         return run
-    # If it failed with more, its script can't run there until the user changes it, and then the size is another.
+    # A script that failed with a larger request can't run there until the user changes it. It then needs another size.
     return replace(run, used_bytes=0 if run.has_failed else device.memory_total_bytes)
 
 

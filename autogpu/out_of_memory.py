@@ -1,4 +1,4 @@
-"""Find out why a process ran out of a GPU's memory, and who else is on that GPU."""
+"""The cause of an out-of-memory error: the cap of the process, and the other jobs and processes on the GPU."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.frameworks.model import Framework
 
-# A user waits for the prompt.
+# The most time for a reading of the driver, because the user waits for the prompt.
 _DEADLINE_S = 3.0
 
 
 def exhaustion(
     error: OutOfMemory, framework: Framework, allocation: Allocation, request: SelectionRequest, assignment: Assignment
 ) -> Exhaustion | None:
-    """Read the driver and the leases after an out-of-memory error; ``None`` if the process's GPUs are unknown."""
+    """Return how the process ran out of memory, by driver and leases; ``None`` if its GPUs are unknown."""
     ordinal = _ordinal(error, framework, request, assignment)
     decision = allocation.decision
     known = decision.at([ordinal]) if decision else []
@@ -59,7 +59,7 @@ def exhaustion(
 
 
 def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest, assignment: Assignment) -> int:
-    # As CUDA counts, and not those alone that it was assigned.
+    # Such a framework counts GPUs as CUDA does, not only the GPUs assigned to it.
     if framework.TAKES_FIRST_GPUS:
         return error.ordinal
     place = error.ordinal // assignment.logical_gpus
@@ -68,7 +68,10 @@ def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest
 
 
 def _now(allocation: Allocation, known: Device, *, has_context: bool) -> tuple[Device, list[Neighbour] | None]:
-    """A GPU at this moment by the driver, which may not answer, and who else is there, by the leases as well."""
+    """Return a new reading of the GPU ``known``, and the other jobs and processes on it.
+
+    If the driver does not answer, the first is ``known``, without processes. The second is ``None`` if unknown.
+    """
     devices = allocation.readings.take_outside(_DEADLINE_S).devices
     device = by_uuid(devices).get(known.uuid, replace(known, compute_processes=None))
     claims: Sequence[Claim] = ()
@@ -76,13 +79,13 @@ def _now(allocation: Allocation, known: Device, *, has_context: bool) -> tuple[D
         holders = lease.snapshot(lease.find_folder(allocation.environ)).holders
         processes = lease.processes_of(holders, compute_pids(devices) - {os.getpid()})
         claims = claims_by_gpu(jobs_of(holders, processes, devices, unix_s())).get(device.uuid, ())
-    # In a container the driver may list this process under another number, or not at all.
+    # In a container the driver may list this process under another pid, or not at all.
     is_certain = device.compute_processes is not None and (os.getpid() in bytes_by_pid(device) or not has_context)
     return device, _others(device, claims, is_certain=is_certain)
 
 
 def _others(device: Device, claims: Sequence[Claim], *, is_certain: bool) -> list[Neighbour] | None:
-    """Return who else has a part of the GPU, the largest first; ``None`` if that is unknown."""
+    """Return the other jobs and processes with memory on the GPU, the largest first; ``None`` if unknown."""
     used = bytes_by_pid(device)
     found = []
     for claim in claims:
@@ -97,7 +100,7 @@ def _others(device: Device, claims: Sequence[Claim], *, is_certain: bool) -> lis
 
 
 def _own_part(framework: Framework, usable_bytes: int) -> Cap:
-    """Return the cap of a framework that has the GPU to itself: its own part of the memory, or all of it."""
+    """Return the cap of a framework that is alone on the GPU: its default share of the memory, or all memory."""
     if usable_bytes and framework.default_share < 1:
         return Cap(usable_bytes, CapCause.DEFAULT, framework.NAME)
     return Cap(usable_bytes, CapCause.WHOLE)
@@ -106,7 +109,6 @@ def _own_part(framework: Framework, usable_bytes: int) -> Cap:
 def _cap(
     error: OutOfMemory, request: SelectionRequest, assignment: Assignment, ordinal: int, device: Device
 ) -> Cap | None:
-    """Return the most that the process might allocate on a GPU; ``None`` if nothing limits it."""
     demand = request.script_demand
     caps = assignment.caps
     parts = assignment.logical_gpus
@@ -115,8 +117,8 @@ def _cap(
         parts = 1
     cap = caps.get(ordinal)
     most = assignment.totals.get(ordinal, 0) if cap is None else cap.bytes * parts
-    # The error's number is the last limit that was set, by the script or by autogpu, rounded by the framework. Only one
-    # that is clearly lower is the script's.
+    # The number in the error is the limit that the script or autogpu set last, rounded by the framework. It is the
+    # script's only if it is clearly lower than autogpu's.
     allowed = error.allowed_bytes or (demand.on(device) - demand.context_bytes if demand else 0)
     if allowed and (not most or allowed < 0.98 * most):
         return Cap(allowed, CapCause.SCRIPT)
