@@ -1,4 +1,4 @@
-"""Decide and lease in one step that no other process of the host can interrupt, or wait until that is possible."""
+"""The step from a request to a lease: decide and claim without interruption by other processes, or wait first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OnWait = Callable[[QueueState, Decision], None]
 # How often a process that waits without a place in the queue looks for a GPU.
 _UNCLAIMED_LOOK_S = 2.0
 
-# GPUs that have failed for so long are gone; an error that passes is no reason to give the place in the queue up.
+# GPUs that fail for so long count as gone. A process keeps its place in the queue during a shorter failure.
 _GONE_S = 5.0
 
 # A driver under load may be silent for seconds. After a minute the last reading is too old to decide by.
@@ -45,12 +45,12 @@ _SILENT_S = 60.0
 
 
 class Holding(Value):
-    """What a process holds: the decision, and the lease by which others see it.
+    """The decision of a process, and its lease, which other processes see.
 
     Attributes:
-        lease: Covers the GPUs of all ranks of a rank's job; ``None`` if nothing is claimed.
-        problem: What stood in the way of claiming; ``None`` if nothing did.
-        is_parents: True if the claim is a part of the parent process's.
+        lease: ``None`` if nothing is claimed. The lease of a rank covers the GPUs of all ranks of its job.
+        problem: Why no lease was written, or why it was written without the mutex; ``None`` if there was no problem.
+        is_parents: True if the claim is a part of the parent process's claim.
         is_listed: True if ``CUDA_VISIBLE_DEVICES`` lists the claimed GPUs first, so that CUDA counts them first.
     """
 
@@ -78,7 +78,7 @@ def is_sufficient(holding: Holding, selection: SelectionRequest, *, is_assigned:
     claimed = frozenset(holding.lease.claims)
     if uuids and claimed.issuperset(uuids):
         return True
-    # At CUDA's start it was not known yet that the script names several GPUs.
+    # The claim may date from the start of CUDA, when it was not known yet that the script names several GPUs.
     if not is_assigned and (selection.wanted.named > len(claimed) or not holding.is_listed):
         return False
     decided = [device.uuid for device in holding.decision.devices]
@@ -96,14 +96,14 @@ def acquire(
     """Decide which GPUs the process takes and claim them.
 
     Args:
-        environ: Names the lease folder, and the parent's lease if there is one.
-        script: The running script's name, for the others to see.
-        read: Takes a fresh reading of the driver.
-        on_wait: Is called after each look without a result, with the queue and the decision not to take a GPU yet.
+        environ: Its variables give the lease folder, and the parent's lease if there is one.
+        script: Name of the running script, which other users can see.
+        read: Takes a new reading of the driver.
+        on_wait: Called after each look without a result, with the queue and the decision to wait.
         above: Yields (pid, start time) of this process and of its ancestors.
 
     Raises:
-        GaveUp: No GPU came free in the time that the policy gives.
+        GaveUp: No GPU became free in the time that the policy allows.
     """
     if why_none(request):
         return Holding(decide(request))
@@ -117,7 +117,7 @@ def acquire(
         if isinstance(error, GaveUp):
             raise
         problem = LeaseProblem(Fault.INTERNAL, error=f"{type(error).__name__} at {where_raised(error)}: {error}")
-    # Without leases the process still chooses, by the driver's readings and its policy.
+    # Without a lease the process still chooses GPUs, by the driver's readings and its policy.
     return attempt.go_unclaimed(problem)
 
 
@@ -130,8 +130,8 @@ class WaitReadings:
     def should_use(self, inventory: Inventory | None, decision: Decision) -> bool:
         """True if the process should decide by ``inventory``, the newest reading; ``None`` stands for a silent driver.
 
-        A reading with one of the awaited GPUs always counts. One without them counts after 5 s of such readings, and
-        silence after 60 s.
+        A reading with an awaited GPU always counts. A reading without one counts after 5 s of failures, and a silent
+        driver counts after 60 s of failures.
         """
         awaited = {device.uuid for device in decision.ranking.suitable}
         now_s = monotonic_s()
@@ -165,7 +165,7 @@ class _Acquisition:
         self._job = job_of_ranks(request)
 
     def acquire(self, environ: Mapping[str, str]) -> Holding:
-        """Share the claim of the job that started this process; else choose and claim, if necessary after a wait."""
+        """Share the claim of the job that started this process, or else choose and claim, after a wait if necessary."""
         folder = self._folder = lease.find_folder(environ)
         holders = lease.snapshot(folder).holders if lease.is_marked(environ) else ()
         parent = lease.ancestor_lease(environ, holders, self._above()) if holders else None
@@ -191,7 +191,7 @@ class _Acquisition:
         return Holding(decision, wanted if is_held else None, wanted.problem if is_held else None)
 
     def _share(self, folder: lease.Folder, family: Family, shared: Decision) -> Holding:
-        """Share the claim of the parent's job; without a lease of its own, the parent's claim still stands."""
+        """Share the claim of the parent's job. If no lease can be written, the parent's claim still counts."""
         own = Lease(folder, self._script, group=family.parent.group, engine_job=self._request.grant.job)
         try:
             held = lease.acquire_lease(own, lambda *_: shared.claims or None, shared.caps)
@@ -230,7 +230,6 @@ class _Acquisition:
         return self._request.wait_s if self._request.busy == "wait" else math.inf
 
     def _demand(self, decision: Decision) -> lease.Demand:
-        """Return what this process waits for, as its ticket shows it to the others."""
         request = request_of_all(self._request) if self._job else self._request
         usable = decision.ranking.suitable
         demand = demand_of(request)
@@ -247,7 +246,7 @@ class _Acquisition:
         )
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[Decision, Terms | None]:
-        """Decide beside these leases; return the decision, and what to hold by it."""
+        """Return the decision beside these leases, and the terms to hold; no terms if nothing is claimed."""
         request = replace(self._request, waited_s=self._waited_s)
         processes = self._processes.of(holders)
         decision, claims = decide_beside(
@@ -275,6 +274,6 @@ def _process_table(inventory: Inventory) -> lease.ProcessTable:
 
 
 def script_name(argv: Sequence[str]) -> str:
-    """The name of the script, which others see; never its folder or arguments."""
+    """Return the script's name, which others see, without folder and arguments; else the interpreter's name."""
     name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""
     return name if name not in ("", "-c", "-m") else (sys.executable or "python").rpartition("/")[2]

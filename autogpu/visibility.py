@@ -1,4 +1,4 @@
-"""Write the list of a process's GPUs: the only module that writes ``CUDA_VISIBLE_DEVICES``."""
+"""The list of a process's GPUs in its environment. Only this module writes ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def write_for_cuda(value: str | None) -> None:
 
 
 class GpuList:
-    """The list of this process's GPUs in its environment, which can change until CUDA has read it.
+    """The list of this process's GPUs in its environment. It can change until CUDA has read it.
 
     Attributes:
-        visible: What is written.
-        grant: What an engine granted so far; Ray does it for each of its tasks.
-        lists_chosen: The environment alone has to make the choice, so that only the idlest GPUs are listed.
-        initial: The variable when the process started.
+        visible: The list that was written last.
+        grant: The latest grant of an engine; Ray makes a grant for each of its tasks.
+        lists_chosen: True if the list alone makes the choice, so that it has only the idlest GPUs.
+        initial: ``CUDA_VISIBLE_DEVICES`` when the process started.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class GpuList:
 
     @property
     def hides_others(self) -> bool:
-        """True if GPUs that the process has not claimed are to be hidden from every library."""
+        """True if every library must see only the GPUs that the process has claimed."""
         return self._policy.visible == "chosen" and not self.lists_chosen and self.grant.rank is None
 
     def list_gpus(self, inventory: Inventory | None, *, is_choice: bool = False) -> None:
-        """List the pool, if there are readings and CUDA has not read the variable.
+        """List the pool, if there is a reading and CUDA has not read the variable.
 
         Args:
-            is_choice: True if the list has to make the choice, now and later, so that it has only the idlest GPUs.
+            is_choice: True to set :attr:`lists_chosen`, for this list and all later ones.
         """
         self.lists_chosen |= is_choice
         self.grant = settled(self.grant, inventory)
@@ -97,9 +97,9 @@ class GpuList:
             is_listed=True,
             pid=os.getpid(),
         )
-        # A process that wants no GPU keeps them listed: a script that asserts there is one, or names it, still runs.
+        # With a count of 0 the GPUs stay listed: a script that asserts that a GPU exists, or names one, still runs.
         if self._policy.count == 0 or inventory is None or self._cuda.visible_uuids() is not None:
-            # Without a reading this is tried again.
+            # Without a reading, ``is_listed`` stays False, so that a later call tries again.
             has_driver = inventory is None or not inventory.has_no_driver
             visible = replace(visible, is_listed=inventory is not None, may_have_gpus=has_driver)
             if found == self.initial.value:
@@ -121,7 +121,7 @@ class GpuList:
     def _write(self, visible: VisibleDevices) -> None:
         before = self.visible
         environ = self._environ
-        # The order first: the numbers are meant by it.
+        # Write CUDA_DEVICE_ORDER first, because the meaning of the numbers depends on it.
         for name, found in ((CUDA_DEVICE_ORDER, before.found_order), (CUDA_VISIBLE_DEVICES, before.found)):
             if name in visible.shown:
                 restore(environ, visible.shown[name], name)
@@ -129,17 +129,13 @@ class GpuList:
                 restore(environ, found, name)
         for name, value in visible.for_children.items():
             restore(environ, value, name)
-        # A child may run on another host, as with `sbatch`, where the list names no GPU.
+        # Record the host: a child may run on another one, as with `sbatch`, for which the list is meaningless.
         restore(environ, None if visible.written is None else os.uname().nodename, ORIGINAL_HOST)
         self._write_for_cuda(environ.get(CUDA_VISIBLE_DEVICES) if visible.written is None else visible.written)
         self.visible = visible
 
     def follow(self, inventory: Inventory | None, grant: Grant) -> bool:
-        """Follow what the script or its engine has written; return True if the GPUs are listed anew.
-
-        Args:
-            grant: What the engine grants now.
-        """
+        """List the GPUs again, and return True, if the script or engine has changed the variables or the grant."""
         grant = settled(grant, inventory)
         is_new = self._is_changed or grant != self.grant or not self.visible.is_listed
         self.grant = grant
@@ -148,7 +144,7 @@ class GpuList:
         if is_new:
             self.list_gpus(inventory)
         elif self.visible.written is not None:
-            # The script may have changed the variable and put it back.
+            # Write for CUDA again: the script may have changed the variable and restored it.
             self._write_for_cuda(self.visible.written)
         return is_new
 
@@ -159,16 +155,16 @@ class GpuList:
 
     @property
     def _is_changed(self) -> bool:
-        """True if somebody has changed one of both variables since the list was written."""
+        """True if somebody has changed one of the two variables since the list was written."""
         return self.visible.found_now(self._environ) != (self.visible.found, self.visible.found_order)
 
     def keep_order(self, inventory: Inventory | None) -> None:
-        """List the GPUs as the other workers of a program do, if the numbers that they use are not known."""
+        """List the GPUs in the same order as all workers of a program, because their GPU numbers are not known."""
         visible = self.visible
         is_alone = self.grant.rank is None and self._policy.visible == "pool" and not self.lists_chosen
         if not is_alone or visible.order is Order.WORKERS:
             return
-        # A fork counts what its parent had listed.
+        # A forked child keeps the list of its parent.
         if visible.pid == os.getpid():
             self._list(inventory, is_worker=True)
         else:
@@ -177,8 +173,8 @@ class GpuList:
     def list_claimed(
         self, inventory: Inventory, decision: Decision, indices: Sequence[int], *, is_parents: bool
     ) -> tuple[int, ...]:
-        """List what the process has claimed, as :func:`autogpu.selection.visible_devices.list_claimed` says."""
-        # Ray tells each worker of a trainer its GPUs as indices in the list that it has set for all of them.
+        """Write the list of :func:`autogpu.selection.visible_devices.list_claimed`, and return its indices."""
+        # Ray sets one list for all workers of a trainer, and passes to each worker indices in this list.
         if self.grant.engine == "Ray" and self.grant.dividing_rank is not None and not self.visible.candidates:
             return ()
         visible, at = list_claimed(
@@ -194,27 +190,25 @@ class GpuList:
         return at
 
     def show_claimed(self, inventory: Inventory | None) -> None:
-        """Let the script find the numbers of the process's GPUs, now that it has them, if the variable was not set."""
+        """Set the variable to the numbers of the claimed GPUs, for the script to read, if it was not set."""
         if inventory is not None and not self._is_changed:
             self._write(with_claim(self.visible, inventory))
 
     def list_for_children(self, uuids: Sequence[str]) -> None:
-        """Write the same GPUs in another order, for processes that start from now on."""
+        """List the same GPUs in the order of ``uuids``, for processes that start from now on."""
         visible = self.visible
         is_ours = visible.order in (Order.OURS, Order.PARENTS) and visible.written is not None
         if is_ours and set(uuids) == set(visible.pool) and not self._is_changed:
             self._write(replace(visible, written=",".join(uuids)))
 
     def hide_all(self) -> None:
-        """List no GPU, unless CUDA has counted them already."""
         if self._cuda.visible_uuids() is None:
             self._write(without_gpus(self.visible))
 
     def environ_without_autogpu(self) -> dict[str, str]:
         """Return the environment as it would be without autogpu.
 
-        Ranks and engines are recognized in it: by variables from the start, and by those that an engine or script set
-        later.
+        Ranks and engines are detected from it, also by variables that an engine or the script has set later.
         """
         environ = copy_of(self._environ)
         found, order = self.visible.found_now(self._environ)
@@ -223,14 +217,12 @@ class GpuList:
         return environ
 
     def environ_of_cuda(self) -> dict[str, str]:
-        """Return the environment of this process as CUDA reads it."""
         environ = copy_of(self._environ)
         if self.visible.written is not None:
             environ[CUDA_VISIBLE_DEVICES] = self.visible.written
         return environ
 
     def spec_with(self, grant: Grant) -> VisibleSpec:
-        """Return who says which GPUs may be used, with that grant."""
         found = self.visible.found_now(self._environ)[0]
         is_engines = is_engine_worker(self._environ)
         return visible_spec(found, self.initial, self._policy.script, grant, is_engine_worker=is_engines)
