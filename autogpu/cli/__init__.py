@@ -1,1 +1,4 @@
-"""The command line; ``main.VERBS`` says which file has a verb. Nothing but ``__main__`` imports it."""
+"""The command line. ``main.VERBS`` maps each verb to its module.
+
+Only ``__main__`` and the installed command import this package.
+"""

@@ -1,4 +1,4 @@
-"""``autogpu config``: each key of the policy with its value and origin. ``autogpu init``: a file to start from."""
+"""``autogpu config`` prints each policy key with its value and origin; ``autogpu init`` writes a template."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def init(is_user: bool) -> None:
     if file is None:
         raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
     file.parent.mkdir(parents=True, exist_ok=True)
-    # "x": never over a file that is there, not even one that appears meanwhile.
+    # Mode "x" fails if the file exists, even if another process has just created it.
     with file.open("x", encoding="utf-8") as opened:
         opened.write(template())
-    # The user's own file counts as well, and nothing but what AUTOGPU_POLICY names.
+    # Only a project file replaces other project files, and only if AUTOGPU_POLICY is not set.
     is_read = not is_user and POLICY_FILE not in os.environ
     where = "; here and below it counts in place of any other project file" if is_read else ""
     click.echo(f"wrote {printable(str(file))}, in which nothing is set yet{where}")

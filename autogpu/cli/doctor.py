@@ -1,4 +1,4 @@
-"""``autogpu doctor``: what is wrong, and what to do about it."""
+"""``autogpu doctor``: checks of an environment, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def doctor(as_json: bool, python: str | None) -> int:
         line = Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet))
         show_line(console, line, column)
         if finding.remedy:
-            # Folded by the terminal alone: what is copied from the screen must be what can be pasted.
+            # Leave line breaks to the terminal: a user may copy a command from the remedy and paste it into a shell.
             console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
     all_is_well = "No check failed." if State.WARNING in states else "No problem was found."
     click.echo(f"{counted(states.count(State.FAILED), 'check')} failed." if has_failed else all_is_well)

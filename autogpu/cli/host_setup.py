@@ -29,7 +29,7 @@ from autogpu.stderr import say
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
-# Absolute paths: this program runs as root, but its PATH may be a user's.
+# Full paths below the root, because host-setup runs as root, but its PATH may be a user's.
 _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 
 # The command to run at boot, for example by /etc/rc.local, if nothing reads tmpfiles.d.
@@ -73,14 +73,14 @@ class Host:
     """The host to set up. Tests pass a folder as ``root``, and their own uid.
 
     Raises:
-        InstallError: This is no Linux system.
+        InstallError: This is not a Linux system.
     """
 
     def __init__(self, root: Path = Path("/"), owner_uid: int = 0) -> None:
         self.root = root
         self.owner_uid = owner_uid
         programs = [path for path in map(root.joinpath, _PROGRAMS) if path.is_file()]
-        # None if this host was not booted with systemd. Source: sd_booted(3).
+        # None if systemd-tmpfiles is missing, or if this host was not booted with systemd. Source: sd_booted(3).
         self.program = programs[0] if programs and (root / "run/systemd/system").is_dir() else None
         paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
         self.tmpfiles, self.folder, self.policy = (root / path.relative_to(path.anchor) for path in paths)
@@ -117,7 +117,7 @@ class Host:
         return Part(self.folder, problem, "Jobs can't use this folder. As long as it exists, they use no other folder.")
 
     def _hook(self) -> list[Part]:
-        """Return the hook folder; no part if the administrator has never used --all-pythons."""
+        """Return one part for the hook folder, or no part if the administrator has never used --all-pythons."""
         link = self.root / hook_folder.LINK.relative_to("/")
         found = all_pythons.problem(self.root, self.owner_uid)
         if found is None:
@@ -146,7 +146,8 @@ def setup(host: Host) -> list[str]:
     """Make the missing files and the missing folder; return a line about each.
 
     Raises:
-        InstallError: This process is not root's, or the lease folder exists but is wrong. Nothing was changed.
+        InstallError: This process does not run as root, or the lease folder exists but has another owner or type, or
+            is not sticky. Nothing was changed.
     """
     _need_root(host)
     boot, folder, policy, *_ = host.parts()
@@ -180,9 +181,9 @@ def _write(path: Path, content: bytes) -> str:
 
 
 def _make_folder(host: Host) -> str:
-    """Let systemd-tmpfiles make the folder, with its SELinux label; otherwise make it here.
+    """Make the lease folder, by systemd-tmpfiles if possible, because that also sets the SELinux label.
 
-    Return the end of a sentence: a warning, or ``""``.
+    Return the end of a sentence: a warning if systemd-tmpfiles failed, else ``""``.
     """
     why = ""
     if host.program:
@@ -191,7 +192,7 @@ def _make_folder(host: Host) -> str:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
-    # This also makes a user's AUTOGPU_LEASE_DIR: the folder is complete before another process sees it.
+    # find_folder() makes a missing AUTOGPU_LEASE_DIR. Other processes never see it half made.
     try:
         find_folder({LEASE_DIR: str(host.folder)})
     except LeaseUnavailable as error:
@@ -325,7 +326,7 @@ def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
                 continue
             path.unlink()
             done.append(f"removed {path}")
-    with suppress(OSError):  # it does not exist, or has something else in it
+    with suppress(OSError):  # the folder does not exist or is not empty
         host.policy.parent.rmdir()
     if host.folder.exists():
         done.append(f"{host.folder} stays until the next boot: running jobs use it")

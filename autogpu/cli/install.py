@@ -1,4 +1,4 @@
-"""``autogpu install`` and ``uninstall``: write the start-up files and prove that they work, and remove them."""
+"""``autogpu install`` writes the start-up files and proves that they work; ``autogpu uninstall`` removes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOCKS = {
     ),
 }
 
-# uvx and pipx make such an environment for each tool.
+# Warning for an environment without a framework. uvx and pipx make such an environment for each tool.
 _NOT_MEANT = (
     "{} has none of {}; probably it is not the one that you mean; "
     "to serve another environment: autogpu install --python PATH"
@@ -86,7 +86,6 @@ def install(method: str, target: Path | None, python: str | None, this_python: b
 
 
 def _what_was_done(folder: Path, written: Sequence[Path]) -> Iterator[str]:
-    """Yield lines that list the start-up files in ``folder`` and say which scripts get their GPU from autogpu now."""
     yield from (f"wrote {path}" for path in written)
     if not written:
         yield f"Everything was in place in {folder}."
@@ -156,20 +155,19 @@ def _folder(target: Path | None, verb: str, *, this_python: bool) -> Path:
 
 
 def _absolute(folder: Path) -> Path:
-    # The fresh interpreter starts in another folder. Keep links, because Python keeps them in sys.path.
+    # The fresh interpreter starts in another folder, so it needs a full path. Keep links, as Python does in sys.path.
     return Path(os.path.abspath(str(folder)))  # noqa: PTH100  (resolve() follows links)
 
 
 def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.environ) -> str:
     """Return a warning if a lock file makes its tool remove the start-up files; ``""`` if none does."""
     beside = environment.parent
-    # uv's setting for an environment outside of the project's folder; a relative path starts at the project.
+    # UV_PROJECT_ENVIRONMENT may put the environment outside the project's folder. A relative path starts there.
     of_uv = here if here / (environ.get("UV_PROJECT_ENVIRONMENT") or "/") == environment else beside
     for lock in (of_uv / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
         written, command, remedy = _LOCKS[lock.name]
-        with suppress(
-            OSError
-        ):  # a network file system may be gone; the files are written, and the user has to read that
+        # A network file system may be gone. The start-up files are written by now, so install must still list them.
+        with suppress(OSError):
             text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else AUTOLOAD
             if written in text and AUTOLOAD not in text:
                 return (
@@ -179,10 +177,10 @@ def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.e
 
 
 def _run_by(python: str, verb: str, target: Path | None, this_python: bool, *options: str) -> int:
-    """Run the command with the Python of another environment, because only that Python knows its own folders."""
+    """Run the command in the Python of another environment, because only that Python can compute its own folders."""
     if this_python:
         raise click.UsageError("--python and --this-python exclude each other")
-    # The command runs in the Python's own folder, so that it can't import a folder called autogpu from the current one.
+    # Run the command in the Python's own folder: in the current one, it might import a folder called autogpu.
     executable = os.path.abspath(python)  # noqa: PTH100  (a virtual environment's Python is a link)
     answer = run_snippet(executable, "import autogpu.cli.main; print(1)", os.environ)
     if answer.error:

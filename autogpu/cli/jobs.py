@@ -35,7 +35,7 @@ def _names_with_users(jobs: Sequence[Job]) -> str:
 
 
 def _is_own(job: Job) -> bool:
-    """True if this command is part of the job, whose lease it may keep alive itself."""
+    """True if this command is a process of the job. It may itself keep the job's lease locked."""
     return os.getpid() in job.pids_here
 
 
@@ -62,20 +62,21 @@ def _pid_of(text: str) -> int | None:
 
 
 def _find_jobs(jobs: Sequence[Job], name: str) -> tuple[str, Sequence[Job]]:
-    """Return how a message describes the job (``pid 7``, ``called train.py``), and the jobs with that pid or script."""
+    """Return a description for messages (``pid 7``, ``called train.py``), and the jobs with that pid or script."""
     pid = _pid_of(name)
     if pid is None:
         script = name.rpartition("/")[2]
         return f"called {printable(name, 80)}", [job for job in jobs if job.script == script]
     here = [job for job in jobs if pid in job.pids_here]
-    # A job in a container has pids of its own, which `status` shows.
+    # A job in a container has pids of another namespace. The user sees them in the output of `status`.
     return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
 def _watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
-    """Return a function that finds which of ``jobs`` have not ended, even if one got its GPUs or lost a process since.
+    """Return a function that returns the jobs that have not ended.
 
-    It may miss a job once: a waiting job leaves the queue a moment before its lease can be seen.
+    It recognizes a job that has got its GPUs meanwhile, or has lost a process. One call may miss a job: a waiting job
+    replaces its ticket by a lease, and a reading at that moment may see neither.
     """
     keys = {key for job in jobs for key in _keys(job)}
 
@@ -95,7 +96,10 @@ def _keys(job: Job) -> Iterator[tuple[object, ...]]:
 
 
 def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
-    """Wait until the named jobs have ended, or all jobs of this user. A job has ended if its lease is unlocked."""
+    """Wait until the named jobs have ended; without names, until all other jobs of this user have ended.
+
+    A job has ended when its lease is unlocked.
+    """
     until_s = monotonic_s() + within_s
     jobs = left = _jobs_to_wait_for(names)
     # Without names, jobs that this user starts in the meantime count as well.

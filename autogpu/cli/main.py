@@ -1,4 +1,4 @@
-"""The frame of the command line: the verbs, and how errors become lines and exit statuses."""
+"""Entry point of the command line: the table of verbs, and messages and exit statuses for errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from autogpu import __doc__ as product
 from autogpu import __version__
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, WaitTimeout
 
-# One row per verb, in the order of the help. A verb's module is imported when it is run, so that
-# `autogpu --help` stays fast however much the verbs need.
+# One row per verb, in the order of the help. A verb's module is imported when the verb runs, so that `autogpu --help`
+# stays fast.
 VERBS = {
     "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
     "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
@@ -31,7 +31,8 @@ VERBS = {
     "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
 }
 
-# What `pick` prints without this is for `eval`, to which an empty text is a success.
+# Without these formats the output of `pick` is for `eval`, which succeeds if the output is empty. So a failure of
+# `pick` prints an `exit`.
 _NOT_FOR_EVAL = re.compile("--format[= ](?:uuid|index|docker)")
 
 EXIT_ERROR = 1
@@ -39,7 +40,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported by name, from :data:`VERBS`."""
+    """A click group that imports a verb's module, by its name in :data:`VERBS`, when the verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -54,7 +55,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or name the one that was probably meant."""
+        """Return the command; for an unknown name, fail with a suggestion."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             from autogpu.cli import suggestions
@@ -63,7 +64,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table, importing none of them."""
+        """List the verbs without importing their modules."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
 
@@ -88,35 +89,35 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit status, or by its signal; a verb may return one of its own."""
+    """Run the command line, and end with its exit status or by its signal."""
     status = run(arguments)
     if status < 0:
-        # A shell that runs a loop goes on after a status of 130, and stops where a command ends by SIGINT itself.
-        with suppress(OSError):  # the reader has left
+        # A shell's loop continues after a command with exit status 130. It stops after a command that SIGINT has ended.
+        with suppress(OSError):  # the pipe's reader has ended
             sys.stdout.flush()
-        with suppress(OSError):  # SIGKILL has no handler
+        with suppress(OSError):  # SIGKILL can't have a handler
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     sys.exit(status)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the one place where errors become messages and exit statuses.
+    """Run the command line, and turn errors into messages and exit statuses.
 
     Returns:
-        The exit status, or the negative number of the signal to end by, as :mod:`subprocess` has it.
+        The exit status; as in :mod:`subprocess`, a negative number stands for the signal by which to end.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # bars, and scripts of any name, in any language of the terminal
-    status = EXIT_ERROR  # of a bug
+        sys.stdout.reconfigure(errors="replace")  # the terminal may have no bars, or not the letters of a script's name
+    status = EXIT_ERROR  # for an unexpected exception
     try:
         status = _run(given)
         return status
     finally:
         shown = EXIT_INTERRUPTED if status == -signal.SIGINT else status
         if shown > 0 and given[:1] == ["pick"] and not _NOT_FOR_EVAL.search(" ".join(given)):
-            with suppress(OSError):  # the reader has left
+            with suppress(OSError):  # the pipe's reader has ended
                 click.echo(f"(exit {shown})")
 
 
@@ -124,7 +125,7 @@ def _run(given: list[str]) -> int:
     try:
         status = cli.main(given, "autogpu", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt) as error:
-        if error.__cause__ is None:  # at a prompt click does not end the terminal's ^C
+        if error.__cause__ is None:  # click ends the line with the terminal's ^C, but not at a prompt
             click.echo(err=True)
         _echo("interrupted")
         return -signal.SIGINT
@@ -136,7 +137,7 @@ def _run(given: list[str]) -> int:
     except click.UsageError as error:
         from autogpu.cli import suggestions
 
-        # click's parser leaves the context out if an option lacks its value.
+        # If an option lacks its value, click's error has no context.
         verb = VERBS.keys() & {*given[:1]}
         command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
         _echo(" ".join(suggestions.message(error).split()), f"see `{command} --help`")
@@ -144,7 +145,7 @@ def _run(given: list[str]) -> int:
     except click.ClickException as error:
         _echo(" ".join(error.format_message().split()))
         return error.exit_code
-    except OSError as error:  # a full disk, say, under what is printed
+    except OSError as error:  # for example, stdout is a file on a full disk
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
         return EXIT_ERROR
     return status if isinstance(status, int) else 0

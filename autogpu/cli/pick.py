@@ -1,4 +1,4 @@
-"""``autogpu pick``: the GPUs to use, for shell scripts and containers. Nothing is held."""
+"""``autogpu pick`` prints the GPUs to use, for shell scripts and containers. It claims nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
             "`autogpu run --hold --busy wait -- command` also holds them"
         )
     if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
-        # The exit status answers whether the need fits now, so a GPU with less memory left is not picked.
+        # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
         resolved = replace(resolved, policy=replace(resolved.policy, busy="wait"))
     if resolved.policy.count == 0:
         return _pick_none(choice.COUNT_IS_ZERO, form)
@@ -89,7 +89,11 @@ def _print_decision(decision: Decision, family: Family | None, form: str, reques
 
 
 def _pick_none(why: str, form: str) -> int:
-    """Print how a program is kept from every GPU, which the policy asks for."""
+    """Print a value of ``CUDA_VISIBLE_DEVICES`` that hides every GPU, because the policy asks for the CPU.
+
+    Raises:
+        AutoGpuError: The format is for docker, whose ``--gpus`` has no such value.
+    """
     if form == "docker":
         raise AutoGpuError(_without_gpu(why), remedy="start the container without --gpus")
     click.echo("export CUDA_VISIBLE_DEVICES=-1" if form == "export" else "-1")
@@ -106,6 +110,6 @@ def _formatted(taken: Sequence[Device], form: str) -> str:
     if form == "export":
         return f"export {CUDA_VISIBLE_DEVICES}={uuids}"
     if form == "docker":
-        # Docker reads the value as CSV: without quotes of its own the second GPU would be another option.
+        # Docker parses the value as CSV. Without the inner quotes, it would read the second GPU as another option.
         return f'"device={uuids}"'
     return uuids if form == "uuid" else ",".join(device.label for device in taken)

@@ -1,4 +1,4 @@
-"""Find out why the Python that `autogpu run` starts can't load autogpu."""
+"""Reasons why the Python that `autogpu run` starts can't load autogpu."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autogpu.snippet import run_snippet
 _OLDEST = (3, 7)
 _HAS_HOOK = "import json, sys; print(json.dumps('_autogpu_hook' in sys.modules))"
 
-# Python's options with a value. The value is the rest of the word, or the next word.
+# Python's options that take a value. The value is the rest of the word, or the next word.
 _WITH_VALUE = "cmWX"
 _WITHOUT_AUTOGPU = {
     "E": "-E makes Python ignore PYTHONPATH",
@@ -25,8 +25,8 @@ _WITHOUT_AUTOGPU = {
 def why_not_reached(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return the reason why a command's Python will not load autogpu.
 
-    Return ``""`` if it will load autogpu, or if the command is not a Python. Programs that the command starts in turn
-    are not examined.
+    Return ``""`` if it will load autogpu, or if the command is not a Python. Programs that the command starts are
+    not examined.
     """
     program, options = _python_of(command, environ.get("PATH"))
     if not program:

@@ -1,4 +1,4 @@
-"""Requests for GPUs on the command line: the policy's keys as options, and the decision for them."""
+"""Requests for GPUs on the command line: options for the policy's keys, and the decision on a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def duration(text: str) -> object:
     """Convert the value of an option, a duration such as ``30m`` or ``2h30m``, to seconds.
 
     Raises:
-        click.BadParameter: The text is no duration.
+        click.BadParameter: The text is not a duration.
     """
     try:
         return kinds.DURATION.read(text)
@@ -71,17 +71,16 @@ def _note(ctx: click.Context, param: click.Parameter, given: str | tuple[str, ..
 
 
 def _completing(words: Sequence[str]) -> Callable[..., list[str]]:
-    # Not click.Choice: a wrong value has the same message in a file, a variable and an option.
+    # Don't use click.Choice: a wrong value has to have the same message in a file, a variable and an option.
     return lambda ctx, param, incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 def resolve_here(flags: Mapping[str, str]) -> Resolved:
-    """Return the policy for a script in the working directory."""
     return policy.resolve(os.environ, script=None, working_directory=policy.working_directory(), flags=flags)
 
 
 def resolve_flags(flags: Mapping[str, str]) -> Resolved:
-    """Print the mistakes in the policy, and return it.
+    """Return the policy with these options, and print its mistakes.
 
     Raises:
         click.UsageError: A mistake is in an option.
@@ -138,22 +137,23 @@ def request_gpus(
 
 
 def in_words(decision: Decision) -> str:
-    """Return the reason for the decision. It names options in place of variables, and is safe for a terminal."""
+    """Return the reason for the decision, with options in place of variables. The text is safe for a terminal."""
     return printable(with_options(why(decision)), 2000)
 
 
 def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[Decision, Family | None]:
-    """Decide beside the present jobs; also return the job to which a process that is started here would belong.
+    """Return the decision beside the present jobs, and the job to which a process started here would belong.
 
     Args:
         doing: First words of the warning that is printed if the leases can't be read.
+        looks: How many times to read the leases before a decision to take a GPU counts.
     """
     read = read_leases(os.environ, request.inventory.devices)
     if read.problem:
         say(f"{doing} without regard to the claims of other jobs: {read.problem}")
     decision = preview(request, read.leases, read.processes, unix_s(), read.family)
-    # Read the leases twice. A waiting job that gets a GPU removes its ticket and writes a lease, and one reading may
-    # come between the two.
+    # Read the leases twice. A waiting job that gets a GPU replaces its ticket by a lease. One reading may see neither,
+    # if it has listed the folder before.
     if decision.verdict is Verdict.TAKE and looks > 1:
         return decide_now(request, doing, looks - 1)
     return decision, read.family

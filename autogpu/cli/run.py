@@ -1,4 +1,4 @@
-"""``autogpu run``: one command under autogpu, with nothing installed; or any program on GPUs that are held for it."""
+"""``autogpu run``: run a command with autogpu, without `autogpu install`, or any program on claimed GPUs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     resolved = resolve_flags(flags)
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
-    # In front of what is there; an empty element would mean the working directory.
+    # Put our folder first. Omit an empty PYTHONPATH, because an empty element stands for the working directory.
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(run_folder()), environ.get("PYTHONPATH", "")]))
     pynvml = find_spec("autogpu._vendor.pynvml")
     if pynvml is not None and pynvml.origin is not None:
@@ -76,8 +76,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
 
 
 def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
-    """Be the command from now on: its signals, streams and exit status need no process between."""
-    # Python ignores it, and what is ignored stays so.
+    """Replace this process by the command, so that its signals, streams and exit status pass no other process."""
+    # Python ignores SIGPIPE, and a new program inherits ignored signals.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.stdout.flush()
     try:
@@ -89,7 +89,7 @@ def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
 def _end_unstarted(name: str, error: OSError) -> NoReturn:
     remedy = f"; for a script: autogpu run -- python {printable(name)}" if name.endswith(".py") else ""
     say(f"{printable(name)} can't be started: {error.strerror}{remedy}")
-    raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126)  # as shells report it
+    raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126)  # the exit statuses of shells
 
 
 def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str, str]) -> int:
@@ -110,7 +110,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         if is_told:
             say(with_options(line))
 
-    # Inside a parent's job: its GPUs are this command's as well, and stay the parent's.
+    # Inside a parent's job, acquire() shares the parent's GPUs; the parent keeps its claim.
     report = waiting.WaitingReport(tell)
     try:
         acquired = acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
@@ -119,7 +119,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         raise WaitTimeout(what, remedy=remedy) from None
     if acquired.problem:
         tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
-    # The list is this command's now, and not that of an autogpu above it.
+    # Remove the list of an autogpu above this process: the command gets a list of its own.
     environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))
     if acquired.lease is not None:
@@ -129,7 +129,11 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
 
 
 def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Callable[[str], None]) -> dict[str, str]:
-    """Tell what the command gets; the variables that show it no other GPU."""
+    """Report which GPUs the command gets, and return the variables that hide all others from it.
+
+    Raises:
+        AutoGpuError: The command gets no GPU, and its policy does not allow the CPU.
+    """
     why = in_words(decision)
     if decision.verdict is Verdict.REFUSE or decision.misses_gpu:
         raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
@@ -142,13 +146,16 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
     for line in choice.held(decision, script, shared, is_explained=request.policy.level == "explain"):
         tell(line)
-    # The program may be one that reads numbers.
+    # Prefer numbers to UUIDs: some programs read only numbers.
     uuids = [device.uuid for device in decision.devices]
     return {**(numbered_list(uuids, request.inventory) or {CUDA_VISIBLE_DEVICES: ",".join(uuids)})}
 
 
 def command_name(command: Sequence[str]) -> str:
-    """The name of a command that others see; of a Python, what it runs: the first ``.py``, or what follows ``-m``."""
+    """Return the name of a command, which other users see.
+
+    For a Python it is the name of the script (the first ``.py``) or of the module (after ``-m``).
+    """
     own = script_name(command)
     words = command[1:] if re.fullmatch(r"python[0-9.]*", own) else ()
     for word, following in zip(words, [*words[1:], ""]):
@@ -160,18 +167,18 @@ def command_name(command: Sequence[str]) -> str:
 
 
 def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
-    """Start the command, keep what is held until its end, and end as it did."""
-    # What a supervisor sends to this process and means for the command. What a terminal sends (Ctrl-C, Ctrl-\\) reaches
-    # the command by itself, and would otherwise come twice.
+    """Run the command while this process keeps the lease; return its exit status, or a negative signal number."""
+    # A supervisor sends these signals to this process, but they are meant for the command. A terminal sends its signals
+    # (Ctrl-C, Ctrl-\) to the command as well, so forwarding would deliver them twice.
     forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
     of_the_terminal = (signal.SIGINT, signal.SIGQUIT)
-    # One that comes while the command is being started must neither be lost nor end this process alone.
+    # Block these signals while the command starts: a signal must not get lost, or end this process only.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    # What was ignored when this process was started stays so in the command, as after nohup.
+    # If this process was started with a signal ignored, as by nohup, the command has to ignore it as well.
     defaults = [number for number in of_the_terminal if signal.getsignal(number) is not signal.SIG_IGN]
     for number in of_the_terminal:
         signal.signal(number, signal.SIG_IGN)
-    # Where this is ignored the kernel keeps no exit status for us.
+    # If SIGCHLD is ignored, the kernel keeps no exit status of a child.
     of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def restore_signals() -> None:
@@ -181,7 +188,7 @@ def _wait_for(command: tuple[str, ...], environ: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        # Not close_fds: what the caller opened for the command stays open, as without autogpu.
+        # close_fds=False: files that the caller opened for the command stay open, as without autogpu.
         process = subprocess.Popen(command, env=environ, preexec_fn=restore_signals, close_fds=False)
     except OSError as error:
         _end_unstarted(command[0], error)

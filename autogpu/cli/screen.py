@@ -1,4 +1,4 @@
-"""How the verbs print for a person: folded and in colour on a terminal, plain and whole in a pipe."""
+"""Output of the verbs for people: folded and coloured on a terminal, plain and unfolded in a pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-# The colours must be readable on dark and on light: yellow on white and grey on black are not, whatever the theme.
+# These colours can be read on dark and on light backgrounds. Yellow on white and grey on black can't, in any theme.
 GOOD = "green"
 BAD = "red"
 STANDS_OUT = "bold reverse"
@@ -15,7 +15,11 @@ _ANY_CONSOLE = Console()
 
 
 def folded(line: Text, width: int, indent: int | None = None) -> list[Text]:
-    """``line`` in pieces that fit: those behind the first are indented, by two more than the line unless told."""
+    """Return ``line`` in pieces of at most ``width`` columns.
+
+    Args:
+        indent: Columns to indent all pieces but the first; by default two more than the line's own indent.
+    """
     if line.cell_len <= width:
         return [line]
     if indent is None:

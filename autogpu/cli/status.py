@@ -1,4 +1,4 @@
-"""``autogpu status``: every GPU, who is on it, who waits, and what you would get; here or on other hosts."""
+"""``autogpu status``: the GPUs of this host or of other hosts, with their jobs, the queue and a preview."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def status(
     if form:
         # Both formats are UTF-8, whatever the encoding of the terminal or of cron is.
         click.echo(_formatted(form, ask).encode("utf-8"), nl=False)
-        # The output reports each failure. A recipe such as `> new && mv new page` must publish it then above all.
+        # Return 0 even after a failure: the output reports it, and `> new && mv new page` must then publish it.
         return 0
     if watch:
         _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
-        with suppress(KeyboardInterrupt):  # its ordinary end
+        with suppress(KeyboardInterrupt):  # the user's way to leave
             _watch(ask, interval, view, console)
         return 0
     answers = ask()
@@ -122,12 +122,12 @@ def _use_alone(option: str, others: Mapping[str, bool]) -> None:
 
 
 def _asking(hosts: Sequence[str], remote_command: str) -> Callable[[], Sequence[Answer]]:
-    """Return a function that asks these hosts; this host, if there are none."""
+    """Return a function that asks these hosts for their status, or that reads this host if ``hosts`` is empty."""
     if not hosts:
         return _ask_here
     from autogpu.status import remote
 
-    # ssh refuses what is not a host: after its `--` it reads no options.
+    # Host names are not checked here: ssh refuses invalid names, and after its `--` it reads no options.
     each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
     if not each_once:
         raise click.BadParameter("names no host", param_hint="--on")
@@ -155,7 +155,7 @@ def _formatted(form: str, ask: Callable[[], Sequence[Answer]]) -> str:
 
 def _has_failed(answer: Answer) -> bool:
     status = answer.status
-    # Another host has answered also where its driver can't be read.
+    # A host of --on has answered even if its driver can't be read.
     return status is None or bool(not answer.host and status.failure and status.has_driver)
 
 
@@ -166,7 +166,6 @@ def _as_values(answers: Sequence[Answer], user: str | None) -> object:
 
 
 def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, console: Console) -> None:
-    """Draw the page again and again, until q is pressed."""
     from rich.live import Live
 
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -191,19 +190,19 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Keys as they are pressed: the next one within so many seconds, else ``""``."""
-    import termios  # not on Windows
+    """Yield a function that returns the next key; ``""`` if no key was pressed within so many seconds."""
+    import termios  # missing on Windows
     import tty
 
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
 
     def pressed(seconds: float) -> str:
-        # Again and again: a shell takes it back while this is stopped by Ctrl-Z. What was typed meanwhile stays.
+        # Set the mode for each key: after Ctrl-Z the shell resets it. TCSADRAIN keeps keys that were typed meanwhile.
         tty.setcbreak(keyboard, termios.TCSADRAIN)
         if not select.select([keyboard], [], [], seconds)[0]:
             return ""
-        return os.read(keyboard, 1).decode("latin-1").lower() or "q"  # at its end
+        return os.read(keyboard, 1).decode("latin-1").lower() or "q"  # at the end of the input
 
     try:
         yield pressed

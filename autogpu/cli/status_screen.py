@@ -1,6 +1,6 @@
-"""The screen of ``autogpu status``: a host at one moment as lines of text. Pure.
+"""Page of ``autogpu status``: a host at one moment as lines of text. This module does no I/O.
 
-One glance tells of each GPU what is used, what is claimed, whose it is, since when, and whether it works.
+For each GPU the page shows use, claims, users, ages of jobs, and faults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview
 from autogpu.text import printable
 from autogpu.users import host_setup_command, sudo
 
-# What a pipe's reader gets; nothing is cut there, so this is the width of the rows of GPUs alone.
+# Width of the rows of GPUs in a pipe. Other lines are never folded or cut there.
 PIPE_WIDTH = 120
 
 _HELP = """\
@@ -52,31 +52,33 @@ memory       used (full), and claimed beyond that (half full)
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
 
-# In fewer columns a row is folded.
+# Rows of GPUs have at least this width. A narrower terminal folds them.
 _LEAST_WIDTH = 52
 _LEAST_WIDTH_WITH_SENSORS = 80
 _WIDTH_OF_SENSORS = 14
 _INDENT = " " * 6
 
-# Of the GPUs; but for the first, those with most come first.
+# Orders of the GPUs. By memory or utilization, the GPU with the most comes first.
 ORDERS = ("number", "memory", "utilization")
 
-# Lines of a GPU before the rest becomes a number; on many GPUs one for processes: two hundred stay a screen or two.
+# Most lines of a GPU; another line counts the rest. On hosts with _MANY_GPUS or more, a GPU shows only one
+# process, so that 200 processes on 16 GPUs fit into one or two screens.
 _MOST_JOBS = 8
 _MOST_PROCESSES = 4
 _MANY_GPUS = 9
 
 
 class View(Value):
-    """The part of a host that is shown, and how.
+    """The part of a host to show, and the layout.
 
     Attributes:
-        width: In columns. The rows of GPUs fit into them; other lines may be longer, and are folded.
-        user: Only the GPUs and the places in the queue of this user, by name; then what a script would get is not
-            told, for it depends on the others.
-        is_explained: With the ranking of all GPUs, and where the claims are.
-        remote: The reader's name for the host, where it is another one than the reader's own.
-        is_brief: A GPU has only its row, which names who is on it.
+        width: Columns of the screen. The rows of GPUs fit into it; the caller folds longer lines.
+        user: Name of the only user to show; ``None`` shows all users. A page for one user has no preview, because the
+            preview depends on the other users.
+        is_explained: True to show the ranking of all GPUs, and the folder of the claims.
+        remote: Name by which the reader asked for another host; ``""`` for this host.
+        order: One of :data:`ORDERS`.
+        is_brief: True to show only one row per GPU, with the users in that row.
     """
 
     width: int
@@ -88,12 +90,12 @@ class View(Value):
 
     @property
     def shows_sensors(self) -> bool:
-        """A row has the temperature and the power as well: of another host, and where it is all of a GPU."""
+        """True if rows also have temperature and power: brief rows and those of another host, if the width allows."""
         return (self.is_brief or bool(self.remote)) and self.width >= _LEAST_WIDTH_WITH_SENSORS
 
     @property
     def bars(self) -> tuple[int, int]:
-        """The cells of the bars of memory and utilization; 0 where only the number fits."""
+        """Widths of the bars of memory and of utilization, in cells; 0 if only the number fits."""
         left = self.width - _WIDTH_OF_SENSORS * self.shows_sensors
         for width, bars in ((140, (24, 12)), (100, (16, 8)), (80, (10, 0))):
             if left >= width:
@@ -102,7 +104,7 @@ class View(Value):
 
 
 def lines(host: HostStatus, view: View) -> Iterator[Text]:
-    """The whole screen; every name in it is safe for a terminal."""
+    """Yield the page of one host. Every name in it is safe for a terminal."""
     theirs = host.of_user(view.user)
     yield from _head_lines(host, view)
     yield from _gpu_lines(host, theirs, view)
@@ -120,25 +122,25 @@ def lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
-    """The screens of several hosts, one below the other."""
+    """Yield the pages of all hosts that were asked, one below the other."""
     for number, answer in enumerate(answers):
         if number:
             yield Text()
         if answer.status is None:
             yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
         else:
-            # One user's part is short.
+            # A page for one user is short enough with all lines.
             is_brief = view.is_brief or bool(answer.host and not view.is_explained and view.user is None)
             yield from lines(answer.status, replace(view, remote=answer.host, is_brief=is_brief))
 
 
 def help_lines(width: int, height: int) -> list[Text]:
-    """The keys and the words of the page, as far as they fit."""
+    """Return the help on keys and terms, cut to ``height`` lines."""
     return [piece for line in _HELP.split("\n") for piece in folded(Text(line), width, indent=13)][:height]
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
-    """The page for a terminal that does not scroll: brief where it is too long, and cut where that is."""
+    """Return the page for a screen that can't scroll: brief if it is too long, and cut if still too long."""
     screen: list[Text] = []
     for is_brief in (False, True):
         part = replace(view, is_brief=is_brief)
@@ -179,7 +181,7 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     elif host.has_hosts_hook:
         start = f"By the host's autogpu a script started {'there' if view.remote else 'here'} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
-    # The first clause, of which no screen has too little.
+    # A brief page has room for the first clause only.
     brief = re.split("[;(]", preview.why)[0].strip()
     whole = f"{printable(preview.why, 2000)}; policy: {preview.policy}"
     yield line.append(printable(brief if view.is_brief else whole, 2400))
@@ -190,7 +192,7 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def no_hook(view: View) -> str:
-    """Say that the preview holds only under ``autogpu run``."""
+    """Return the warning for a Python that does not load the hook, with the command that installs it."""
     place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
@@ -214,7 +216,7 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
         yield Text(problem, style=BAD)
     folder = host.lease_folder
     if not host.lease_folder_problem and folder and folder.origin == "fallback" and host.gpus and not view.is_brief:
-        # One person alone has no others to trust, and on a desktop no container.
+        # A single user need not trust others, and usually has no containers: omit the hint.
         users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
         if view.is_explained or len(users) > 1:
             yield Text(
@@ -224,7 +226,10 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Text]:
-    """The heading, and for each GPU its row, which tells of all on it, and the one user's jobs and processes."""
+    """Yield the heading, and for each GPU its row and its jobs and processes.
+
+    The row is about all users; the jobs and processes are only those in ``theirs``.
+    """
     part_of = {gpu.uuid: gpu for gpu in theirs.gpus}
     shown = [gpu for gpu in ordered(host.gpus, view.order) if gpu.uuid in part_of]
     if not shown:
@@ -241,7 +246,7 @@ def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Tex
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
-    """The GPUs in one of :data:`ORDERS`, instances behind their card."""
+    """Return the GPUs in one of :data:`ORDERS`, with MIG instances after their card."""
     most: dict[str, int] = {}
     for gpu in gpus:
         values = {"memory": gpu.memory_used_bytes, "utilization": gpu.utilization_percent}
@@ -260,7 +265,7 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
         Column("claimed", no_wrap=True, justify="right"),
         Column("utilization" if is_wide else "use", no_wrap=True, min_width=len("100 %")),
         *(sensors if view.shows_sensors else ()),
-        # With the owners, where there is no room for lines below; a part of the width, or no name would be seen.
+        # On a brief page this cell also lists the users. Limit its width, so that the GPU's name stays visible.
         Column("state", no_wrap=True, max_width=view.width // 4 if view.is_brief else None),
         box=None,
         pad_edge=False,
@@ -277,7 +282,7 @@ def _rows(gpus: Sequence[GpuStatus], view: View) -> Iterator[Text]:
 
 
 def _cells(gpu: GpuStatus, view: View, *, is_below: bool) -> Iterator[Text]:
-    # An instance stands below its card, without the word; and the card's row says the rest.
+    # An instance's row is below its card's row. It omits the word "GPU", and the name if the card's row has it.
     yield Text(f"{'GPU' if gpu.instance is None else '   '} {gpu.label}", style="bold")
     name = short_name(gpu)
     yield Text("".join(name.rpartition("MIG ")[1:]) if is_below else name, no_wrap=True, overflow="ellipsis")
@@ -298,9 +303,9 @@ def _memory_cell(gpu: GpuStatus, bar_cells: int) -> Text:
 
 
 def _bar(cells: int, shares: Sequence[float] | None) -> str:
-    """Full, half full and empty cells for ``shares`` of the whole; ``None``: they are not known.
+    """Return full, half full and empty cells for ``shares`` of the whole; question marks if ``shares`` is ``None``.
 
-    Anything at all shows: an almost empty bar must not look like an empty one.
+    A share above 0.1 % gets at least one cell, so that it differs from 0.
     """
     if not cells:
         return ""

@@ -1,4 +1,4 @@
-"""Suggestions for a mistyped command or option, also for the names that other programs use."""
+"""Suggestions for a mistyped command or option, or for a name that another program uses."""
 
 from __future__ import annotations
 

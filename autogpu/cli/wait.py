@@ -1,4 +1,4 @@
-"""``autogpu wait``: return when a job could be served, or has ended. Nothing is held, and no place is taken."""
+"""``autogpu wait`` waits for free GPUs or for the end of jobs, without a claim or a place in the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from autogpu.selection.model import SelectionRequest
 from autogpu.stderr import is_terminal, say
 from autogpu.text import exact_span, listed
 
-# The driver, as often as a job in the queue reads it: processes without a claim change nothing in the folder.
+# Seconds between readings of the driver, as for a job in the queue. The lease folder is not enough: it does not
+# change when a process without a claim ends.
 _LOOK_EVERY_S = 2.0
 
 
@@ -73,7 +74,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         return wait_for_jobs(names, within_s)
     remedy = "waiting can't help; `autogpu doctor` says how a container gets its host's GPUs"
     request = request_gpus(resolve_flags(flags), os.environ, without_driver=remedy)
-    # Beside others a job could nearly always be placed; what is awaited here is what the queue awaits.
+    # Wait for what a queued job waits for. With busy = "share", a job could join others at nearly any time.
     request = replace(request, busy="wait")
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
@@ -89,7 +90,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
 
 
 def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision:
-    """The first decision that is not to wait, or the last one before the time is over."""
+    """Return the first decision other than to wait, or the last decision if the time runs out."""
     until_s = monotonic_s() + within_s
     decision, _ = decide_now(request, "waiting")
     if decision.verdict is Verdict.WAIT and within_s and is_terminal():
@@ -97,9 +98,9 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
     readings = WaitReadings()
     while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
         time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))
-        # In this process, where it takes a tenth of the time that a process for it would.
+        # Read the driver in this process: a process of its own would take ten times as long.
         inventory = probe.finish(probe.start_in_process(os.environ, request.inventory))
-        # A driver that fails is no reason to end after hours: the reading before stands. GPUs may be gone.
+        # If the driver fails, keep the last reading, so that a wait of hours does not end. A lost GPU may end the wait.
         if readings.should_use(inventory, decision) and not inventory.failure:
             request = replace(request, inventory=inventory)
         decision, _ = decide_now(request, "waiting")
