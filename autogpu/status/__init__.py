@@ -1,1 +1,1 @@
-"""Who has which GPU at one moment, who waits, and what a job started here would get."""
+"""Status of a host at one moment: its GPUs, jobs and queue, and a preview for a job started here."""

@@ -1,22 +1,24 @@
-"""A host at one moment, as ``autogpu status`` shows it and ``status --json`` prints it; no name is left to look up.
+"""Status of a host at one moment, as ``autogpu status`` shows it and ``status --json`` prints it.
 
-Sizes are bytes, spans are seconds, and what is not known is ``None``. ``docs/status.schema.json`` describes each field.
+Uids are resolved to user names, and unmanaged processes to their programs. Sizes are in bytes and spans in seconds. An
+unknown value is ``None``. ``docs/status.schema.json`` describes each field.
 """
 
 from __future__ import annotations
 
 from autogpu.frozen import Value, replace
 
-# Of what is printed as JSON. Grows when a field changes its meaning or goes, not when one is added.
+# Version of the JSON. It grows when a field is removed or changes its meaning, not when a field is added.
 VERSION = 1
 
-# The states of a GPU that a job can have. One that it can't is "split" into MIG instances, in MIG mode with
-# "no_instance", "prohibited", "excluded" by the policy for scripts started here, or "too_small" beside larger ones.
+# The states of a GPU that a job can get. A job can't get a GPU that is "split" (into MIG instances), "no_instance" (in
+# MIG mode without an instance), "prohibited" (by its compute mode), "excluded" (by the policy for scripts started here)
+# or "too_small" (beside larger GPUs).
 TAKEABLE = ("free", "awaited", "idle_lease", "busy")
 
 
 class JobStatus(Value):
-    """A job that holds a GPU by a lease, of one process or several."""
+    """A job that holds a GPU by a lease. It has one or more processes."""
 
     user: str
     uid: int
@@ -32,7 +34,7 @@ class JobStatus(Value):
 
 
 class UnmanagedProcess(Value):
-    """A process on a GPU that is of no job."""
+    """A process on a GPU that belongs to no job."""
 
     pid: int
     user: str | None
@@ -42,7 +44,7 @@ class UnmanagedProcess(Value):
 
 
 class GpuStatus(Value):
-    """One GPU or MIG instance with all that is on it."""
+    """One GPU or MIG instance, with its jobs and unmanaged processes."""
 
     uuid: str
     index: int
@@ -65,12 +67,12 @@ class GpuStatus(Value):
 
     @property
     def label(self) -> str:
-        """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
+        """The number of the GPU for people: ``0``, or ``0:1`` for instance 1 of GPU 0."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
 
     @property
     def claimed_bytes(self) -> int:
-        """Promised to jobs; of the memory that there is."""
+        """Bytes that the jobs claim, at most the memory of the GPU."""
         return min(sum(job.claim_bytes for job in self.jobs), self.memory_total_bytes or 0)
 
     def of_user(self, user: str) -> GpuStatus:
@@ -80,7 +82,7 @@ class GpuStatus(Value):
 
 
 class UnreadableGpu(Value):
-    """A GPU that the driver counts and can't describe."""
+    """A GPU that the driver counts but can't describe."""
 
     index: int
     reason: str
@@ -102,7 +104,7 @@ class WaiterStatus(Value):
 
 
 class Preview(Value):
-    """The GPUs, or else, that a job started here and now would get."""
+    """The decision for a job that would be started here now."""
 
     verdict: str
     why: str
@@ -112,7 +114,7 @@ class Preview(Value):
 
 
 class LeaseFolder(Value):
-    """Where this user's jobs coordinate."""
+    """The folder in which this user's jobs coordinate."""
 
     path: str
     origin: str
@@ -121,10 +123,10 @@ class LeaseFolder(Value):
 
 
 class UnreadableLease(Value):
-    """A file in the lease folder that can't be read: what its owner claims with it does not count.
+    """A file in the lease folder that can't be read. The claim in it does not count.
 
     Attributes:
-        user: Its owner; ``""`` if unknown.
+        user: Owner of the file; ``""`` if unknown.
     """
 
     name: str
@@ -133,7 +135,7 @@ class UnreadableLease(Value):
 
 
 class HostStatus(Value):
-    """The host at one moment."""
+    """The status of one host."""
 
     driver_version: str | None
     has_driver: bool
@@ -155,10 +157,10 @@ class HostStatus(Value):
     unreadable_leases: tuple[UnreadableLease, ...] = ()
 
     def of_user(self, user: str | None) -> HostStatus:
-        """The host with the GPUs that the user is on, by name, and the user's places in the queue; ``None``: all of it.
+        """Return the status with only the named user's GPUs, jobs, processes and places in the queue.
 
-        A GPU that can't be read is left out: it is unknown whose it was. So is why a script would get which GPU, which
-        tells of the others.
+        ``None`` stands for all users. For one user, unreadable GPUs are left out, because their users are unknown. The
+        reasons of the preview are left out, because they describe the other users.
         """
         if user is None:
             return self
@@ -188,7 +190,13 @@ def _plain(value: object) -> object:
 
 
 class Answer(Value):
-    """The status of a host, called as it was asked for; or why there is none, in words that are safe for a terminal."""
+    """The answer of one host.
+
+    Attributes:
+        host: Name by which the host was asked; ``""`` for this host.
+        status: ``None`` if the host gave none.
+        problem: Why there is no status. The text is safe for a terminal.
+    """
 
     host: str
     status: HostStatus | None

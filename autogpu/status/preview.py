@@ -1,4 +1,4 @@
-"""What a process would get that is started now: its request, and the decision beside the jobs and the queue of now."""
+"""Preview for a process that would be started now: its request, and the decision beside the present jobs and queue."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def request_for_new_process(
     own_uid: int,
     own_pid: int | None = None,
 ) -> SelectionRequest:
-    """Ask as a process would that is started with ``environ`` and sees the pool in ``CUDA_VISIBLE_DEVICES``' order.
+    """Return the request of a process that is started with ``environ``.
+
+    The process sees the GPUs of ``CUDA_VISIBLE_DEVICES`` in the order of that variable.
 
     Args:
-        environ: As it would be without autogpu.
+        environ: The environment as it would be without autogpu.
     """
     policy = resolved.policy
     grant = settled(grant, inventory)
@@ -54,10 +56,14 @@ def request_for_new_process(
 def preview(
     request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
-    """The decision on ``request``, of a process that ``family`` would start, beside the jobs and the queue of now."""
+    """Return the decision on ``request`` beside the present jobs and queue.
+
+    Args:
+        family: The job that would start the process; ``None`` if no job would.
+    """
     inventory = request.inventory
     spec = request.visible_spec
-    # The framework takes what CUDA still has of them, or fails.
+    # No GPU is readable. The framework takes the GPUs that CUDA still has, or fails.
     is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
     none = why_none(request)
     if none is None and request.uuids == () and not is_lost:

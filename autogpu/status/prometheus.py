@@ -1,4 +1,4 @@
-"""A :class:`autogpu.status.model.HostStatus` as metrics for Prometheus, in the text format 0.0.4. Pure.
+"""Prometheus metrics of a :class:`autogpu.status.model.HostStatus`, in the text format 0.0.4. This module does no I/O.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/ and https://prometheus.io/docs/practices/naming/
 """
@@ -12,13 +12,14 @@ from autogpu import __version__
 from autogpu.status.model import TAKEABLE, GpuStatus, HostStatus
 from autogpu.text import printable
 
-# Scripts name themselves: their label must not become the largest part of a database.
+# Users choose the names of scripts: long labels must not fill the database of the metrics.
 _LONGEST_LABEL = 64
 
-# The metric, its labels, and the number; what is not known is None: an empty label, and no sample.
+# Metric, labels and value. An unknown label is None, which is printed as an empty one. A sample whose value is None is
+# left out.
 Sample = Tuple[str, Mapping[str, Optional[str]], Optional[float]]
 
-# By name, the meaning of each; all are gauges.
+# Help texts, keyed by metric. All metrics are gauges.
 METRICS = {
     "info": "Versions of autogpu and of the NVIDIA driver; always 1.",
     "driver_read_success": "1 if the driver could be read, else 0; also 0 on a machine without one.",
@@ -41,8 +42,8 @@ METRICS = {
 
 
 def exposition(host: HostStatus) -> str:
-    """All metrics of the host, for node_exporter's textfile collector."""
-    # Samples with the same labels may come only once: their sum.
+    """Return all metrics of the host, for node_exporter's textfile collector."""
+    # Add samples with the same labels up: the format allows each set of labels only once.
     known: dict[str, dict[str, float]] = {name: defaultdict(int) for name in METRICS}
     for name, labels, number in _samples(host):
         if number is not None:

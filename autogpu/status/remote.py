@@ -1,4 +1,4 @@
-"""Ask other hosts for their status, all at once: ``autogpu status --json`` there, over plain ``ssh``."""
+"""Status of other hosts. ``autogpu status --json`` runs on all of them at once, over plain ``ssh``."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from autogpu.status import model
 from autogpu.status.model import VERSION, Answer, HostStatus
 from autogpu.text import printable, span
 
-# 64 GPUs with 2,000 processes on them are 0.5 MB. A host that prints without end must not fill this one's disk; the
-# shell's limit is in units of 512 bytes.
+# Most output of one host: a host that prints without end must not fill this host's disk. The status of 64 GPUs with
+# 2,000 processes is 0.5 MB. `ulimit -f` counts in units of 512 bytes.
 _MOST_MIB = 4
 _LIMITED = ["sh", "-c", f'ulimit -f {_MOST_MIB * 2048}; exec "$@"', "sh"]
 
-# For each host.
+# Seconds for each host to answer.
 TIMEOUT_S = 10.0
 
-# It must never ask for a password; the rest is said in ssh_config(5).
+# BatchMode: ssh must never ask for a password. Users set all other options in ssh_config(5).
 _SSH = ["ssh", "-T", "-o", "BatchMode=yes", "--"]
 
-# What ssh itself ends with. ssh(1), EXIT STATUS.
+# Exit status of ssh's own failures. Source: ssh(1), EXIT STATUS.
 _EXIT_SSH = 255
 
 _MODELS = {name: kind for name, kind in vars(model).items() if isinstance(kind, type) and issubclass(kind, Value)}
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 
-# Above every size, span and time; no calendar has a date for what is larger.
+# Greater than every size, span and time. `time.localtime` fails for much greater times.
 _TOO_LARGE = 1 << 53
 
 
 def ask_hosts(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
-    """The status of each host, in that order. A terminal's Ctrl-C ends each ``ssh`` as well.
+    """Return the answer of each host, in the order of ``hosts``. A terminal's Ctrl-C also ends each ``ssh``.
 
     Args:
-        command: What starts autogpu there, as the remote shell reads it.
+        command: The command that starts autogpu on the hosts, in the syntax of their shell.
 
     Raises:
-        AutoGpuError: There is no ``ssh`` here.
+        AutoGpuError: This host has no ``ssh``.
     """
     if not shutil.which("ssh"):
         raise AutoGpuError("there is no ssh on this machine", remedy="install OpenSSH's client")
@@ -55,7 +55,7 @@ def ask_hosts(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
 
 
 def _ask_host(host: str, command: str) -> Answer:
-    # Into files: a pipe may be kept open by what ssh leaves in the background.
+    # Write into files: a process that ssh leaves in the background may keep a pipe open.
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
         command_line = [*_LIMITED, *_SSH, host, f"{command} status --json"]
         nothing = subprocess.DEVNULL
@@ -77,31 +77,39 @@ def _read(file: IO[bytes]) -> str:
 
 
 def _status_in(ended: int, text: str, said: str) -> HostStatus:
-    """Read the status that a command at the host printed before it ended; a ValueError says why there is none."""
+    """Return the status in ``text``, the output of the command on the host.
+
+    Args:
+        ended: The exit status, or a negative signal number.
+        said: The last line on stderr.
+
+    Raises:
+        ValueError: There is no status. The message is the reason.
+    """
     if ended == -signal.SIGXFSZ:
         raise ValueError(f"its answer is longer than {_MOST_MIB} MiB")
     if ended == _EXIT_SSH:
         raise ValueError(said or "ssh failed and does not say why")
-    # With a driver that can't be read its status is 1, and says so.
+    # If the driver can't be read, `autogpu status` exits with 1, and its output has the reason.
     if ended not in (0, 1) or "{" not in text:
         why = f"what was started there ended with status {ended}{said and f': {said}'} and printed no status of autogpu"
         raise ValueError(f"{why}; --remote-command says how it is started there")
-    # Behind what a start-up file of the remote shell may have printed.
+    # Skip the lines that a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:
         values, _ = json.JSONDecoder().raw_decode(text, begin)
-    except (ValueError, RecursionError) as error:  # no JSON, numbers without end, too deep
+    except (ValueError, RecursionError) as error:  # not JSON, a number with too many digits, or too deep
         raise ValueError(f"this is not what `autogpu status --json` prints: {error}") from None
     return from_json(values)
 
 
 def from_json(values: Mapping[str, Any]) -> HostStatus:
-    """The status that ``to_json`` gave, here or on another host.
+    """Return the status from the result of :meth:`HostStatus.to_json`, which may come from another host.
 
-    Fields that this version does not know are ignored, and those that an older one lacks have their defaults.
+    Fields of a newer autogpu are ignored. Fields that an older autogpu lacks have their defaults.
 
     Raises:
-        ValueError: It is no status of a version that this one can read.
+        ValueError: ``values`` is not a status, or its format has another version.
     """
     if values.get("version") != VERSION:
         raise ValueError(f"this is not version {VERSION} of what `autogpu status --json` prints")
@@ -114,13 +122,17 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
 
 
 def _object(kind: type[Value], plain: Mapping[str, Any]) -> Any:
-    # A field that came later has a default, for the hosts whose autogpu does not have it yet.
+    # Fields that were added later have defaults, because the host may have an older autogpu.
     names = [name for name in kind._fields if name in plain or name not in kind._defaults]
     return kind(**{name: _value(kind._fields[name], plain[name], name) for name in names})
 
 
 def _value(kind: str, plain: Any, name: str) -> Any:
-    """``plain`` as the model's annotation ``kind`` says: another host may have sent anything."""
+    """Return ``plain`` as a value of the model's annotation ``kind``. Another host may have sent any type.
+
+    Raises:
+        TypeError: ``plain`` has another type, or a number is out of range.
+    """
     if kind.endswith(_OR_NONE):
         return None if plain is None else _value(kind[: -len(_OR_NONE)], plain, name)
     if kind.startswith("tuple["):
@@ -129,7 +141,7 @@ def _value(kind: str, plain: Any, name: str) -> Any:
         return tuple(_value(kind[len("tuple[") : -len(", ...]")], item, name) for item in plain)
     if kind in _MODELS:
         return _object(_MODELS[kind], plain)
-    # By its own type: a bool would pass as an int.
+    # Compare the exact types: for isinstance(), a bool is an int.
     if type(plain) not in _SCALARS[kind] or (kind in ("int", "float") and not 0 <= plain < _TOO_LARGE):
         raise TypeError(f"{name} is no {kind} in its range")
     return plain

@@ -1,4 +1,4 @@
-"""Read the host at one moment: the driver, the lease folder once, the names of users and programs."""
+"""Reading of a host at one moment: the driver, the lease folder, and the names of users and programs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ from autogpu.status.preview import preview, request_for_new_process
 from autogpu.text import printable
 from autogpu.users import user_name
 
-# The module of the start-up hook.
+# Name of the start-up hook's module.
 HOOK = "_autogpu_hook"
 
 
 class Names(Value):
-    """The name of the host, without its domain, and those of its users and processes; see :func:`user_and_program`."""
+    """Name of the host, without its domain, and functions that look up the names of users and processes.
+
+    Attributes:
+        process: Returns what :func:`user_and_program` returns.
+    """
 
     host: str
     user: Callable[[int], str]
@@ -46,7 +50,7 @@ class Names(Value):
 
 
 def user_and_program(pid: int) -> tuple[str | None, str | None]:
-    """Whose process that is and what it is called, where ``/proc`` shows it."""
+    """Return the user and the program of a process; ``None`` for both if ``/proc`` does not show it."""
     try:
         path = Path(f"/proc/{pid}")
         return user_name(path.stat().st_uid), printable((path / "comm").read_text().strip(), 32)
@@ -55,7 +59,7 @@ def user_and_program(pid: int) -> tuple[str | None, str | None]:
 
 
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostStatus:
-    """The host as it is now, for a script that would be started with ``environ`` under that policy."""
+    """Return the status of this host, with a preview for a script started with ``environ`` and this policy."""
     inventory = probe.finish(probe.start(environ))
     return host_status(
         inventory,
@@ -63,7 +67,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
         resolved,
         request_here(resolved, inventory, environ),
         now_s=time.time(),
-        # It stands there if this interpreter has loaded it.
+        # The hook has an entry in sys.meta_path if this interpreter has loaded it.
         hook=next(
             (vars(finder)["__file__"] for finder in sys.meta_path if getattr(finder, "__name__", "") == HOOK), None
         ),
@@ -74,21 +78,22 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
 def request_here(
     resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
-    """The request of this user's process that would be started here with ``environ``."""
+    """Return the request of a process that this user would start here with ``environ``."""
     grant = engines.granted_here(environ)
     environ = original_environ(environ)
     return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 
 
 class LeasesHere(Value):
-    """The leases that count for this user's jobs; ``folder`` is ``None`` if there is none yet, or for ``problem``.
+    """The leases that count for this user's jobs.
 
     Attributes:
-        processes: Those that hold the leases, and those of their jobs that the driver lists.
-        family: The job to which a process started here belongs, if there is one above it.
+        folder: ``None`` if no folder exists yet, or because of ``problem``.
+        processes: Processes that hold the leases, and processes of their jobs that the driver lists.
+        family: Job to which a process started here belongs; ``None`` if no ancestor holds a lease.
         problem: Why this user's jobs can't coordinate, and the remedy.
-        obstacle: Why they can't claim, though they see the claims of others.
-        printed: What autogpu printed about this user's jobs, keyed by the name of their leases.
+        obstacle: Why this user's jobs can't claim, although they see the claims of other jobs.
+        printed: Lines that autogpu printed about this user's jobs, keyed by the name of their leases.
     """
 
     folder: Folder | None = None
@@ -101,7 +106,7 @@ class LeasesHere(Value):
 
 
 def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> LeasesHere:
-    """Read the folder once."""
+    """Read the lease folder once. A missing folder is not made."""
     try:
         folder = lease.find_folder(environ, make=False)
         leases = lease.snapshot(folder)
@@ -128,9 +133,11 @@ def host_status(
     hook: str | None,
     names: Names,
 ) -> model.HostStatus:
-    """Put together what was read at ``now_s`` (Unix time), for the process that asks by ``request``.
+    """Return the status from readings that were taken at ``now_s`` (Unix time).
 
-    ``hook`` is the file of the start-up hook that the process would load; ``None`` if it would load none.
+    Args:
+        request: The request of the process that the preview is for.
+        hook: File of the start-up hook that this process would load; ``None`` if it would load none.
     """
     leases = read.leases
     folder = None
@@ -183,7 +190,7 @@ def _gpus(
         device_tier = tier(device, None, claims.get(device.uuid, ()))
         instances = [each for each in inventory.devices if each.parent == device.uuid]
         free = [Candidate(device, device_tier, spare_bytes=spare_bytes(device))] if device_tier is Tier.FREE else []
-        # The first that holds is told. But for the last two, no job can have the GPU.
+        # The state is the first one that holds. A job can get the GPU only in the last two.
         states = {
             "split": instances,
             "no_instance": device.mig_enabled,
@@ -193,7 +200,7 @@ def _gpus(
             "awaited": awaited(free, read.leases.queue, claims),
             device_tier.name.lower(): True,
         }
-        # Most is told as it was read.
+        # Most fields are as they were read.
         told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
         told.update(
             name=printable(device.name, 64),
@@ -228,7 +235,6 @@ def _job_status(
 
 
 def _used_bytes(job: Job, device: Device) -> int | None:
-    """Return the memory of the job's processes on the device; ``None`` if it is not known."""
     if not job.pids_here:
         return None
     used = [p.memory_used_bytes for p in device.compute_processes or () if p.pid in job.pids_here]
@@ -253,7 +259,7 @@ def _is_active(job: Job, device: Device) -> bool | None:
 
 
 def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
-    """Those that compute, and with a ``True`` those of a desktop."""
+    """Yield the processes on the device, each with ``True`` if it is a graphics process."""
     yield from ((each, False) for each in device.compute_processes or ())
     yield from ((each, True) for each in device.graphics_processes or ())
 
@@ -261,7 +267,7 @@ def _processes(device: Device) -> Iterator[tuple[Process, bool]]:
 def _unmanaged(
     device: Device, instances: Sequence[Device], jobs: Sequence[Job], names: Names
 ) -> Iterator[model.UnmanagedProcess]:
-    # What is on an instance is not listed again on its card.
+    # A card also lists the processes of its MIG instances. They are shown only on the instance.
     known = {process.pid for each in instances for process, _ in _processes(each)}
     known.update(pid for job in jobs for pid in job.pids_here)
     for each, is_graphics in _processes(device):

@@ -14,7 +14,7 @@ from autogpu.text import counted, printable
 
 RELOAD_S = 30
 
-# A reload does not show that nothing writes the file any more. So the script compares the reading with the clock.
+# The page also reloads if nothing updates its file any more. So the script compares the reading's time with the clock.
 _SCRIPT = """\
 const read = document.querySelector('time'), age = document.getElementById('age')
 function show() {
@@ -138,7 +138,7 @@ def _gpu(gpu: GpuStatus) -> str:
 
 
 def _bar(shares: Sequence[float]) -> str:
-    # Screen readers skip it, because the words before it say the same.
+    # Screen readers skip the bar, because the text before it has the same numbers.
     kinds = zip(("used", "claimed"), shares)
     parts = (f'<i class="{kind}" style="width: {min(share, 1):.1%}"></i>' for kind, share in kinds if share > 0.001)
     return f'<div class="bar" aria-hidden="true">{"".join(parts)}</div>'
