@@ -55,7 +55,6 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; for an unknown name, fail with a suggestion."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             from autogpu.cli import suggestions

@@ -122,7 +122,6 @@ def lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
-    """Yield the pages of all hosts that were asked, one below the other."""
     for number, answer in enumerate(answers):
         if number:
             yield Text()

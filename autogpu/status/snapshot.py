@@ -78,7 +78,6 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
 def request_here(
     resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
-    """Return the request of a process that this user would start here with ``environ``."""
     grant = engines.granted_here(environ)
     environ = original_environ(environ)
     return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
