@@ -1,4 +1,7 @@
-"""The frameworks that autogpu supports. Only this file, the doctor and the hook name them outside of their packages."""
+"""The frameworks that autogpu supports.
+
+Outside of the frameworks' own packages, only this module, the doctor and the import hook refer to a framework by name.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ FRAMEWORKS = {
 
 
 def to_install(version: tuple[int, int]) -> str:
-    """Return the package that doctor suggests to an environment without a framework, for its version of Python.
+    """Return the package that ``doctor`` suggests for this Python version if no framework is installed.
 
-    TensorFlow has wheels up to Python 3.14. Its extra exists since 2.14, which needs Python 3.9.
+    TensorFlow has wheels up to Python 3.14. Its extra ``and-cuda`` exists since 2.14, which needs Python 3.9.
     """
     if version > (3, 14):
         return "torch"

@@ -48,7 +48,6 @@ def hooked(original: Any, hook: Callable[..., Any], *state: object) -> Any:
 
 
 def is_hooked(function: Any) -> bool:
-    """True if ``function`` is a function that :func:`hooked` returned."""
     return _HOOKED in getattr(function, "__dict__", {})
 
 
@@ -59,7 +58,7 @@ def put_back(holder: Any, name: str, original: Any) -> None:
 
 
 def part_of(fraction: Any) -> float:
-    """Return the part of a GPU that a script has set, 0 to 1; 0 if it is not a number, which the framework reports."""
+    """Return the part of a GPU that a script has set, 0 to 1; 0 for an invalid value, which the framework reports."""
     try:
         return min(max(float(fraction), 0.0), 1.0)
     except (TypeError, ValueError) as error:
@@ -87,7 +86,11 @@ class HookedFramework(Framework):
     """
 
     def __init__(self, begin: Callable[[], Allocation], guard: Callable[[], ContextManager[None]]) -> None:
-        """Do nothing yet. ``begin`` returns the allocation of this process, which its first call makes."""
+        """Access no GPU yet.
+
+        Args:
+            begin: Returns the allocation of this process. The first call makes the allocation.
+        """
         self._begin = begin
         self._allocation: Allocation | None = None
         self._listing = process.OncePerProcess()
@@ -103,7 +106,7 @@ class HookedFramework(Framework):
 
     @property
     def allocation(self) -> Allocation:
-        """The allocation that all frameworks of the process share. Those in ``LATE`` join it at their first use."""
+        """The allocation that all frameworks of the process share. Frameworks in ``LATE`` join it at first use."""
         if not self._listing.is_done:
             with self.lock:
                 self._list(self._joined(), self.find_hooks())
@@ -129,7 +132,6 @@ class HookedFramework(Framework):
             self._list(self._joined(), hooks)
 
     def _list(self, allocation: Allocation, hooks: Hooks) -> None:
-        """Order the visible GPUs once, as far as the hooks need it."""
         self._listing.run(lambda: self._order_gpus(allocation, hooks))
 
     def _order_gpus(self, allocation: Allocation, hooks: Hooks) -> None:
@@ -145,7 +147,7 @@ class HookedFramework(Framework):
         else:
             allocation.list_choice(hooks.variables)
         if self.TAKES_FIRST_GPUS and allocation.policy.count == 0:
-            # Its C++ may start CUDA without calling a hook.
+            # The framework's C++ may start CUDA without calling a hook.
             allocation.hide_gpus_if_cpu_only()
         if hooks.missing and allocation.visible.may_have_gpus:
             allocation.say([framework_messages.hooks_missing(hooks, allocation.resolved, self.NAME)])
@@ -169,12 +171,12 @@ class HookedFramework(Framework):
 
     @property
     def gpu_count(self) -> int | None:
-        """The number of GPUs that CUDA counts, or will count by the environment; ``None`` if that is unknown."""
+        """The number of GPUs that CUDA counts, or will count with this environment; ``None`` if that is unknown."""
         uuids = self.allocation.uuids
         return None if uuids is None else len(uuids)
 
     def listing(self) -> Sequence[GpuListing] | None:
-        """Return the GPUs that the framework sees, by CUDA ordinal. Claim nothing and make no context.
+        """Return the GPUs that the framework sees, in CUDA's order. Claim nothing and make no context.
 
         Returns:
             ``()`` if the policy allows the process no GPU; ``None`` if the driver does not answer.
@@ -201,7 +203,7 @@ class HookedFramework(Framework):
         """Return the GPUs of the framework. The first call claims them, or shares another framework's claim."""
         allocation = self.allocation
         with allocation.lock:
-            # If the framework was assigned no GPU and the script then names some, the script wins.
+            # If the framework was assigned no GPU and the script then lists GPUs, the script wins.
             if self.assignment is None or (self.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
                 self._decision = self.decide(selection, request.places)
@@ -210,7 +212,7 @@ class HookedFramework(Framework):
             return self.assignment
 
     def decide(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
-        """Choose and claim; ``places`` are the GPU numbers that the script is about to use."""
+        """Choose GPUs and claim them; ``places`` are the GPU numbers that the script is about to use."""
         return self.allocation.decide_and_claim(selection, self.NAME)
 
     def _assignment_of(self, request: DeviceRequest, selection: SelectionRequest, decision: Decision) -> Assignment:
@@ -239,12 +241,13 @@ class HookedFramework(Framework):
             reserves = {ordinal: context_reserve_bytes(measured.get(ordinal)) for ordinal in ordinals}
         return caps(policy, decision, reserves, default_share=self.default_share, parts=parts)
 
-    # What the framework tells afterwards
+    # Events after the choice
 
     def on_usage(self, usage: Usage) -> None:
-        """Print which GPUs the process uses, and why, once the framework has settled that.
+        """Print which GPUs the process uses, and why. The framework calls this when its GPUs are settled.
 
-        The first framework that uses GPUs prints the line; until then the first one that uses none.
+        Only the first framework that uses GPUs prints its line. Before it, one framework that uses no GPU may print a
+        line, too.
         """
         allocation = self.allocation
         takes_some = bool(usage.ordinals)
@@ -260,7 +263,7 @@ class HookedFramework(Framework):
         allocation.say_of_job(self._lines(usage, inventory))
 
     def _watch(self, usage: Usage) -> None:
-        """Record the framework's peak at the end, and watch for an out-of-memory error until then."""
+        """Have the framework's peak recorded when the process ends, and watch for an out-of-memory error until then."""
         allocation = self.allocation
         caps_of_ours = self.assignment.caps if self.assignment else {}
         is_limited = self._is_limited_by_script or not caps_of_ours.keys().isdisjoint(usage.ordinals)
@@ -301,7 +304,7 @@ class HookedFramework(Framework):
         return framework_messages.sees_no_gpu(why, visible.spec.value, inventory or NO_READING, self.NAME)
 
     def _lines_about_late_list(self) -> list[str]:
-        """Return a line if the script has set ``CUDA_VISIBLE_DEVICES`` too late, after CUDA has read it; else none."""
+        """Return a line if the script has set ``CUDA_VISIBLE_DEVICES`` after CUDA had read it; else ``[]``."""
         allocation = self.allocation
         if allocation.gpu_list.has_changed and allocation.cuda.visible_uuids() is not None:
             now, _ = allocation.visible.found_now(allocation.environ)
@@ -326,7 +329,7 @@ class HookedFramework(Framework):
                     locked=allocation.policy.locked,
                 )
                 stderr.forget()
-                allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one piece: others print there as well
+                allocation.say_in_each_rank("\nautogpu: ".join(lines))  # in one write: other ranks print as well
 
     def on_unused(self) -> None:
         """Release the claim, because the framework does not use the GPUs that it was assigned."""
@@ -340,9 +343,9 @@ class HookedFramework(Framework):
         self._decision = None
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
-        """Print how to get more replicas, if the policy limits those of a ``strategy``.
+        """Print how to get more replicas, if the policy limits the replicas of a ``strategy``.
 
-        The script has not told the strategy which GPUs to use.
+        Call this only for a strategy to which the script has passed no devices.
         """
         allocation = self.allocation
         policy = allocation.policy
@@ -357,11 +360,11 @@ class HookedFramework(Framework):
             self.allocation.say(framework_messages.spreading(library, decision))
 
     def on_late_name(self, number: int, taken: int) -> None:
-        """Print a line for a script that names GPU ``number`` after the framework has started with ``taken`` GPUs."""
+        """Print that the script used the name of GPU ``number`` after the framework had started with ``taken`` GPUs."""
         self._say_unless_quiet(framework_messages.late_name(number, taken, self.NAME))
 
     def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
-        """Print that a ``strategy`` has too few replicas: the script named its devices after the claim."""
+        """Print that a ``strategy`` has too few replicas, because the script named its devices after the claim."""
         self._say_unless_quiet(framework_messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
 
     def _say_unless_quiet(self, line: str) -> None:

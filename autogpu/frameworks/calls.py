@@ -35,13 +35,13 @@ def calls(framework: str, *, with_globals: bool = False) -> Iterator[Call]:
 
 
 def variables_of(frame: FrameType) -> dict[str, object]:
-    """Return a copy of the variables of ``frame``."""
+    """Return a copy of the variables of ``frame``, without keeping them alive in the frame."""
     found = frame.f_locals
     variables = dict(found)
     # Up to Python 3.12, reading ``f_locals`` of a function makes a dictionary that the frame keeps until the function
-    # ends, and Python has no other way to read the variables. So clear the dictionary: otherwise data that the script
-    # deletes in its main() stays in memory. If the script got this dictionary from locals(), leave it as it is: it then
-    # has more than three references, which are those of the frame, of ``found`` and of the call of getrefcount.
+    # ends. Python has no other way to read the variables. So clear the dictionary: otherwise data that the script
+    # deletes in its main() stays in memory. Three references to the dictionary are those of the frame, of ``found`` and
+    # of the call of getrefcount. If there are more, the script got the dictionary from locals(): leave it unchanged.
     if type(found) is dict and frame.f_code.co_flags & _IS_FUNCTION and sys.getrefcount(found) <= 3:
         found.clear()
     return variables

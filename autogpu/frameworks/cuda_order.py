@@ -1,4 +1,4 @@
-"""A framework that uses the GPUs in the order in which CUDA counts them, and cannot be given others."""
+"""The base class of a framework that always uses the GPUs that CUDA counts first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CudaOrderFramework(HookedFramework):
     TAKES_FIRST_GPUS = True
 
     def decide(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
-        """Choose and claim; if CUDA has put the GPUs in another order, claim the one that the script is about to use.
+        """Choose GPUs and claim them. If CUDA has counted others first, claim the GPU that the script is about to use.
 
         Args:
             places: The script's GPU numbers.
@@ -44,7 +44,7 @@ class CudaOrderFramework(HookedFramework):
         return allocation.set_decision(decision)
 
     def _counts_claimed_first(self) -> bool:
-        """True if CUDA counts the claimed GPUs first, or can be made to: CUDA has not started, or has one GPU."""
+        """True if CUDA counts the claimed GPUs first, or still can, because it has not started or has only one GPU."""
         allocation = self.allocation
         holding = allocation.holding
         uuids = allocation.cuda.visible_uuids()
@@ -57,7 +57,8 @@ class CudaOrderFramework(HookedFramework):
         """Let ``count`` processes, which one call is about to start, choose a GPU each.
 
         Returns:
-            A name for this start, by which the workers choose together; ``""`` if they are to choose by themselves.
+            The name of the job that these workers form, so that autogpu chooses their GPUs together; ``""`` if each
+            worker is to choose alone.
         """
         allocation = self.allocation
         with allocation.lock:
@@ -77,12 +78,11 @@ class CudaOrderFramework(HookedFramework):
             return False
         if holding is None or holding.lease is None:
             return True
-        # A claim that the process does not use is released for them.
+        # Release a claim that this process does not use, so that the workers can use its GPUs.
         return not holding.is_parents and allocation.give_back(self)
 
 
 def _number_of(selection: SelectionRequest, places: Sequence[int]) -> int:
-    """Return the number of the GPU that the process is about to use."""
     rank = selection.grant.rank
     if rank is not None:
         return rank.rank % len(selection.uuids or ())
@@ -92,7 +92,7 @@ def _number_of(selection: SelectionRequest, places: Sequence[int]) -> int:
 def _request_for(selection: SelectionRequest, number: int) -> SelectionRequest:
     """Return the request for one GPU.
 
-    The framework uses it in any case, even if it is busy, or if the user holds as many as the cap allows.
+    The framework will use this GPU even if it is busy, or if the user already holds as many GPUs as the cap allows.
     """
     return replace(
         selection,

@@ -1,4 +1,4 @@
-"""What a framework's package provides, and what it and autogpu tell each other, as plain values."""
+"""The interface of a framework's package, and the plain values that the package and autogpu exchange."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _NEVER = "(?!)"
 
 
 class DeviceRequest(Value):
-    """A framework asks for GPUs: what it sees of them, and what the script has said itself.
+    """A framework's request for GPUs, with the settings of the script.
 
     Attributes:
         gpu_count: How many GPUs the framework sees.
-        visible: Ordinals that the script made visible, in its order; ``None`` if it named none.
-        named: On how many different GPUs its device names would be if it had all.
-        logical: How many logical GPUs there have to be for these names.
-        count: How many it asked for; 0 if it did not say.
-        limits: Bytes that it lets the framework take, for each GPU for which it set that.
-        fraction: The same as a part of each GPU's memory, 0 to 1; 0 if unset.
-        places: Ordinals that it is about to use, where CUDA counts the claimed GPUs first; ``()`` for a worker that was
-            told an ordinal of its own which is not known yet.
+        visible: Ordinals that the script made visible, in the script's order; ``None`` if it set none.
+        named: How many different GPUs the script's device names would mean without autogpu.
+        logical: How many logical GPUs must exist for these names.
+        count: How many GPUs the script asked for; 0 if it set no number.
+        limits: Bytes to which the script limits the framework, one entry for each GPU with such a limit.
+        fraction: Part of each GPU's memory to which the script limits the framework, 0 to 1; 0 if unset.
+        places: Ordinals that the script is about to use, if CUDA counts the claimed GPUs first; ``()`` for a worker
+            process whose own ordinal is not known yet.
     """
 
     gpu_count: int
@@ -45,11 +45,11 @@ NOTHING_SAID = DeviceRequest(0)
 
 
 class GpuListing(Value):
-    """A GPU as a listing shows it, from the driver's attributes alone.
+    """A GPU in a list of devices, described by the driver without a context on the GPU.
 
     Attributes:
-        memory_bytes: What the framework would take of it; 0 if that is unknown.
-        total_bytes: What it has; 0 if that is unknown.
+        memory_bytes: Memory that the framework would allocate; 0 if that is unknown.
+        total_bytes: All memory of the GPU; 0 if that is unknown.
     """
 
     attributes: CudaAttributes
@@ -58,17 +58,19 @@ class GpuListing(Value):
 
 
 class Assignment(Value):
-    """The GPUs that a process may use, by CUDA ordinal: the position in ``CUDA_VISIBLE_DEVICES``.
+    """The GPUs that a process may use, as CUDA ordinals: positions in ``CUDA_VISIBLE_DEVICES``.
+
+    The mappings are keyed by ordinal, except ``moved``.
 
     Attributes:
         ordinals: ``()`` means CPU only, ``None`` leaves the choice to the framework.
-        growth: Memory is allocated as needed; ``None`` leaves that to the framework.
-        caps: The most bytes that each logical GPU may allocate; no entry means no cap.
-        logical_gpus: Into how many each GPU that has a cap is split.
+        growth: True if memory is allocated as needed; ``None`` leaves that to the framework.
+        caps: The most bytes that each logical GPU may allocate; a GPU without an entry has no cap.
+        logical_gpus: The number of logical GPUs into which each GPU with a cap is split.
         moved: Ordinals keyed by the script's numbers for these GPUs; empty if its numbers are the ordinals.
-        ceilings: The most bytes that also what the script itself set may come to.
-        usable: The bytes that the framework would take where nothing limits it.
-        totals: The bytes of memory that the GPU has.
+        ceilings: The most bytes to which the script's own limits on a GPU may add up.
+        usable: Bytes that the framework would allocate without a limit.
+        totals: All memory of the GPU, in bytes.
     """
 
     ordinals: tuple[int, ...] | None = None
@@ -81,26 +83,31 @@ class Assignment(Value):
     totals: Mapping[int, int] = MappingProxyType({})
 
     def part(self, ordinal: int, *, by_script: bool) -> float | None:
-        """Of a GPU's memory, what a framework without logical GPUs may take, or a script's own limit may come to."""
+        """Return a cap as a part of the GPU's memory; ``None`` if there is no cap, or if the memory is unknown.
+
+        Args:
+            by_script: True for the ceiling of the script's own limit; False for the cap of a framework without logical
+                GPUs.
+        """
         cap = (self.ceilings if by_script else self.caps).get(ordinal)
         total = self.totals.get(ordinal)
         return cap.bytes / total if total and cap is not None else None
 
 
 class Usage(Value):
-    """On which GPUs, by CUDA ordinal, a framework is about to make a context, and in words how it allocates there."""
+    """The CUDA ordinals on which a framework is about to make contexts, and how it allocates memory, as a phrase."""
 
     ordinals: tuple[int, ...]
     memory: str
 
 
 class OutOfMemory(Value):
-    """The numbers in a framework's own error that a GPU has no memory left.
+    """The numbers in a framework's own out-of-memory error.
 
     Attributes:
-        asked_bytes: What could not be allocated; 0 if it does not say.
-        ordinal: Of the GPU, as the framework counts; 0 if it does not say.
-        allowed_bytes: The most that the framework was allowed there; 0 if it does not say.
+        asked_bytes: Bytes that could not be allocated; 0 if the error does not contain them.
+        ordinal: The GPU's number, as the framework counts; 0 if the error does not contain it.
+        allowed_bytes: The framework's limit on that GPU; 0 if the error does not contain it.
     """
 
     asked_bytes: int = 0
@@ -109,7 +116,7 @@ class OutOfMemory(Value):
 
     @classmethod
     def in_text(cls, text: str, asked: str, ordinal: str, allowed: str = _NEVER) -> OutOfMemory:
-        """Read the numbers in an error's text by a pattern for each, in which ``SIZE`` is one such as ``1.00GiB``."""
+        """Read the numbers in an error's text by one pattern each. ``SIZE`` matches a size such as ``1.00GiB``."""
         found = [re.search(pattern.replace("SIZE", _SIZE), text) for pattern in (asked, allowed)]
         sizes = [int(float(each.group(1)) * _UNITS[each.group(2)]) if each else 0 for each in found]
         number = re.search(ordinal, text)
@@ -117,16 +124,17 @@ class OutOfMemory(Value):
 
 
 class Hooks(Value):
-    """The entry points of a framework, found or missing; ``doctor`` shows them.
+    """The entry points of a framework, found or missing, as ``doctor`` shows them.
 
-    There are none where the framework takes no GPU in this process, as a build for CPUs or a launcher does.
+    None are found or missing if the framework uses no GPU in this process, such as a CPU build or a launcher.
 
     Attributes:
         found: Names, such as ``Context.config``.
-        missing: What this version lacks, with what is not in force without it. Where nothing is found, the environment
-            alone has to make the choice.
-        obstacle: Why autogpu does not touch this build at all, so that nothing is found or missing; ``""`` if it does.
-        variables: Where nothing is found, those that have memory allocated as needed.
+        missing: Phrases for the lost effects, keyed by the entry points that this version lacks. If no entry point is
+            found, autogpu can choose GPUs only through the environment.
+        obstacle: Why autogpu does not hook into this build at all; ``""`` if it does. No entry points are found or
+            missing then.
+        variables: Environment variables that make the framework allocate memory as needed, if no entry point is found.
     """
 
     version: str = "?"
@@ -140,12 +148,11 @@ class Framework(ABC):
     """A framework, as its package provides it.
 
     Attributes:
-        NAME: For messages.
-        default_share: Of a GPU's free memory, the part that it takes where nothing limits it; 0 to 1.
-        WANTS_ORDER: CUDA should count those GPUs first that the process has claimed. The claim then comes before
-            CUDA's start.
-        TAKES_FIRST_GPUS: It takes the GPUs that CUDA counts first, and can't be told others.
-        HAS_LOGICAL_GPUS: It can split a GPU.
+        NAME: The framework's name in messages.
+        default_share: The part of a GPU's free memory that the framework allocates without a limit, 0 to 1.
+        WANTS_ORDER: True if CUDA should count the claimed GPUs first. The claim then comes before CUDA's start.
+        TAKES_FIRST_GPUS: True if the framework always uses the GPUs that CUDA counts first.
+        HAS_LOGICAL_GPUS: True if the framework can split a GPU into logical GPUs.
     """
 
     NAME: str
@@ -157,38 +164,44 @@ class Framework(ABC):
     @staticmethod
     @abstractmethod
     def find_hooks() -> Hooks:
-        """Look for the entry points of the imported framework; changes nothing."""
+        """Return the entry points of the imported framework. Change nothing."""
 
     @abstractmethod
     def install_hooks(self, hooks: Hooks) -> None:
         """Replace the entry points that were found in the imported framework by hooks.
 
-        These call :class:`autogpu.frameworks.base.HookedFramework`. Twice is as good as once. Nothing is initialised
-        and no GPU is touched. Another framework of the same process may have been imported before, or be in the middle
-        of its import.
+        The hooks call :class:`autogpu.frameworks.base.HookedFramework`. A second call changes nothing. Initialise
+        nothing, and don't access a GPU. Another framework of the same process may be imported already, or be in the
+        middle of its import.
         """
 
     @staticmethod
     @abstractmethod
     def peak_bytes() -> int:
-        """The most that the framework counted as taken of one GPU; 0 where it did not count. Starts nothing."""
+        """Return the most bytes that the framework has counted on one GPU; 0 if it does not count. Start nothing."""
 
     @classmethod
     def current_bytes(cls) -> int:
-        """The most that the framework counts as taken of one GPU now; its peak if it counts nothing else."""
+        """Return the most bytes that the framework counts on one GPU now; its peak if it counts only that."""
         return cls.peak_bytes()
 
     @classmethod
     def requested_bytes(cls, failure: OutOfMemory) -> int:
-        """What the framework needed when it ran out of memory: what it had and requested then, or more before."""
+        """Return the bytes that the framework needed when it ran out of memory.
+
+        These are the bytes that it had, and those of the request that failed; or its peak, if that is higher.
+        """
         return max(cls.peak_bytes(), cls.current_bytes() + failure.asked_bytes)
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        """The same with what its allocator takes in advance with ``growth``; 0 if that can't be learned here."""
+        """Return the peak in bytes, with the surplus that the allocator takes with ``growth``.
+
+        Return 0 if this run does not show how much memory the framework needs.
+        """
         return cls.peak_bytes()
 
     @staticmethod
     @abstractmethod
     def out_of_memory(error: BaseException) -> OutOfMemory | None:
-        """Read an error of the framework's own that a GPU has no memory left; ``None`` for every other error."""
+        """Return the numbers in the framework's own out-of-memory error; ``None`` for every other error."""

@@ -14,11 +14,11 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 
-# Options whose plain number is a GPU's. Others that only contain such a word are not:
+# Options whose plain number is a GPU number. An option that only contains such a word does not count:
 # --per_device_train_batch_size 2.
 NAMES = ("gpu", "gpu_id", "gpuid", "gpu_idx", "gpu_index", "device", "device_id", "cuda_device", "cuda_id")
 
-# A larger dictionary contains data, and takes too long to search.
+# Larger dictionaries contain data, and take too long to search.
 _MOST_SETTINGS = 1000
 
 _NUMBER = re.compile("((?:cuda|gpu):)?([0-9]{1,4})")
@@ -76,8 +76,8 @@ def _of_settings(variables: Iterable[tuple[str, object]], number_of: NumberOf) -
     for _, value in variables:
         is_dict = issubclass(type(value), dict)
         inner: Any = value if is_dict else {} if type(value) is ModuleType else attributes_of(value)
-        # Copy the items, because another thread may change them, with dict's own methods, because a subclass may
-        # replace them by code of the script.
+        # Copy the items, because another thread may change them. Use dict's own methods, because a subclass of the
+        # script may replace them.
         found |= numbers_in(list(dict.items(inner)) if dict.__len__(inner) <= _MOST_SETTINGS else (), number_of)
     return found - {0} if len(found - {0}) == 1 else set()
 
@@ -96,7 +96,6 @@ def attributes_of(value: object) -> Mapping[str, object]:
 
 
 def numbers_in(items: Iterable[tuple[object, object]], number_of: NumberOf) -> set[int]:
-    """Return the GPU numbers in pairs of a name and a value."""
     return {number for number in (number_of(name, value) for name, value in items) if number is not None}
 
 
@@ -112,7 +111,7 @@ def number_of_value(name: object, value: object, names: Sequence[str] = NAMES) -
 
 def number_of_words(words: Sequence[object]) -> int | None:
     """Return the GPU number in the arguments of a program: ``cuda:2`` anywhere, a plain number after a GPU option."""
-    # Compare the exact type, as above.
+    # Compare the exact type, because isinstance may run the script's code.
     texts = [str(word) if type(word) in (str, int) else "" for word in words]
     found = set()
     for before, word in zip(["", *texts], texts):
