@@ -1,7 +1,7 @@
-"""TensorFlow, 1.15 and later: the entry points through which it takes GPUs, and what is filled in there.
+"""TensorFlow 1.15 and later: hooks in the entry points through which TensorFlow gets its GPUs.
 
-No tf.config setter is ever called: a setter makes the script's own, ordinary calls raise later. Every way to a GPU ends
-in a ConfigProto, and there the assignment is filled in where the script set nothing.
+autogpu never calls a setter of tf.config, because ordinary calls of the script would then raise later. Every way to a
+GPU ends in a ConfigProto. autogpu fills in the assignment there, except for settings that the script has set.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.frozen import replace
 
 _CONTEXT = "eager.context"
-# Functions that take a device by name, often many times. They are hooked as long as a name can have an effect: until
-# the first context, or the first name that comes too late.
+# Functions with a device name as their argument. Scripts call them often, so they are hooked only as long as a name can
+# have an effect: until TensorFlow has every GPU that a name can mean, or until autogpu has reported a late name.
 _NAMING: Mapping[str, Callable[..., Any]] = {
     "eager.context.device": entry_points.device,
     "framework.ops.Graph.device": entry_points.graph_device,
 }
 
-# Its own error for a GPU that has no memory left.
+# The name of the class of TensorFlow's out-of-memory error.
 _FULL = "ResourceExhaustedError"
 
 _BYTES = {"float": 4, "double": 8, "half": 2, "bool": 1}
 
 
 class TensorFlow(HookedFramework):
-    """It chooses its GPUs by a ConfigProto, whose hooks are in :mod:`~autogpu.frameworks.tensorflow.entry_points`."""
+    """TensorFlow in this process. The hooks are in :mod:`~autogpu.frameworks.tensorflow.entry_points`."""
 
     NAME = "TensorFlow"
-    default_share = 0.94  # 1.15 to 2.21 take 93 to 98 % where memory growth is off
+    default_share = 0.94  # 1.15 to 2.21 take 93 to 98 % without memory growth
     HAS_LOGICAL_GPUS = True
 
     @staticmethod
@@ -70,7 +70,7 @@ class TensorFlow(HookedFramework):
 
     @staticmethod
     def peak_bytes() -> int:
-        """Counted from 2.5 on, and not in sessions."""
+        """Return TensorFlow's peak; 0 before version 2.5 and for sessions, because TensorFlow has no count then."""
         return _counted("peak")
 
     @classmethod
@@ -79,13 +79,15 @@ class TensorFlow(HookedFramework):
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        """With ``growth``, half more than the peak: what its allocator needs then, which it counts nowhere.
+        """Return the peak; with ``growth``, 1.5 times the peak, for memory that the allocator takes but does not count.
 
-        What it adds is twice the last region, or the next power of two above the tensor, and less where the GPU has no
-        more; what is left at the ends of regions is of no use to larger tensors. Source: ``BFCAllocator::Extend``. By
-        its rules one of 2,700 random mixes of tensors of 16 MiB to 8 GiB needed more than 1.65 times its peak, which
-        this is with the tenth that is added to each. The next power of two, which costs as much, was too little for
-        126 of them.
+        The allocator adds a region of twice the size of the last region, or of the next power of two above the tensor,
+        or less if the GPU has no more memory. The rest of a region can't hold a larger tensor. Source:
+        ``BFCAllocator::Extend``.
+
+        autogpu adds a tenth to each need, which makes the factor 1.65. By the allocator's rules, one of 2,700 random
+        mixes of tensors of 16 MiB to 8 GiB needed more. The next power of two above the peak would reserve as much
+        memory, but was too small for 126 of these mixes.
         """
         peak = cls.peak_bytes()
         return peak * 3 // 2 if growth else peak
@@ -96,9 +98,9 @@ class TensorFlow(HookedFramework):
         text = str(error)
         if not type(error).__module__.startswith("tensorflow"):
             return None
-        # A copy to a GPU that is full fails in other words.
+        # A copy to a full GPU fails with another error.
         is_full = (name == "InternalError" and "Dst tensor is not initialized" in text) or name == _FULL
-        # Without a device it is a graph that XLA has compiled.
+        # Accept a text without a device: it is from a graph that XLA has compiled.
         if not is_full or "by allocator cpu" in text:
             return None
         found = OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU[_:](\d+)(?:_bfc| in order to run)")
@@ -107,14 +109,14 @@ class TensorFlow(HookedFramework):
 
 def _counted(name: str) -> int:
     context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
-    # Asked before it has started, it would start.
+    # Don't ask a context that has not started yet: the question would start it.
     if context is None or context._context_handle is None or not hasattr(context, "get_memory_info"):
         return 0
     return max([context.get_memory_info(gpu.name)[name] for gpu in context.list_logical_devices("GPU")], default=0)
 
 
 def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> tuple[Any, str, Any]:
-    """Hook into a function, where there is one; what :func:`_find` has found."""
+    """Hook the function if it exists. Return the result of :func:`_find`."""
     holder, name, original = _find(path)
     if original:
         setattr(holder, name, hooked(original, hook, resolver))
@@ -122,7 +124,7 @@ def _hook(path: str, hook: Callable[..., Any], resolver: PlacementResolver) -> t
 
 
 def _config_property() -> Any:
-    """``Context.config``, without which nothing else is of use; ``None`` where it is not as it should be."""
+    """Return ``Context.config``, which every other hook needs; ``None`` if it is not as autogpu expects it."""
     module: Any = module_of(_CONTEXT)
     own: Any = getattr(module, "Context", None)
     config: Any = getattr(own, "__dict__", {}).get("config")
@@ -135,7 +137,10 @@ def _short(path: str) -> str:
 
 
 def _find(path: str) -> tuple[Any, str, Any]:
-    """The module or class with a function, its name there, and itself: ``None`` where this TensorFlow has none such."""
+    """Return the module or class that holds a function, the function's name there, and the function.
+
+    The function is ``None`` if this TensorFlow does not have it.
+    """
     place, _, name = path.rpartition(".")
     module, _, owner = place.rpartition(".")
     holder = module_of(place) or getattr(module_of(module), owner, None)

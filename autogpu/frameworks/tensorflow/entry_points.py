@@ -1,9 +1,10 @@
-"""The entry points: functions that hooks call in the place of TensorFlow's, and that begin with its one placement.
+"""The hooks of TensorFlow's entry points. They apply the placement of the process before TensorFlow gets its GPUs.
 
-The eager context is made from the property ``Context.config``. For the one moment in which TensorFlow computes its
-ConfigProto there, the script's settings are completed, so that TensorFlow itself computes it, with its own rules and
-its own errors. It merges nothing into a ConfigProto that a script gives it, so that one is completed here, in a copy:
-the script's own object may be used again, and compared.
+TensorFlow makes the eager context from the property ``Context.config``. While TensorFlow computes the ConfigProto
+there, autogpu completes the script's settings. So TensorFlow's own rules and errors apply to the proto.
+
+TensorFlow merges nothing into a ConfigProto that a script passes, so autogpu completes that proto itself. It does so in
+a copy, because the script may use its own object again, or compare it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
     with framework.lock, ExitStack() as settings:
         with framework.guard():
             framework.prepare()
-        # As the original does first; the driver is read meanwhile.
+        # The original begins with this call, too. autogpu reads the driver in the meantime.
         context._initialize_physical_devices()
         placement = None
         with framework.guard():
@@ -55,7 +56,7 @@ def config(original: Any, resolver: PlacementResolver, context: Any) -> Any:
 def initialize_physical_devices(
     original: Any, resolver: PlacementResolver, context: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Begin before ``Context._initialize_physical_devices``, the first step of every listing, which starts CUDA."""
+    """Prepare before ``Context._initialize_physical_devices``. Every listing begins with it, and it starts CUDA."""
     if context._physical_devices is None:
         with resolver.framework.guard():
             resolver.framework.on_listing()
@@ -65,41 +66,41 @@ def initialize_physical_devices(
 def set_visible_devices(
     original: Any, resolver: PlacementResolver, context: Any, devices: Any, device_type: Any = None
 ) -> None:
-    """Remember that the script chose by ``Context.set_visible_devices``."""
+    """Record that the script chose its GPUs with ``Context.set_visible_devices``."""
     original(context, devices, device_type)
-    # TensorFlow calls it too, to import what enable_eager_execution(config) was given, whatever that says.
+    # TensorFlow itself calls this for every config that is passed to enable_eager_execution. That is not a choice.
     if device_type in (None, "GPU") and sys._getframe(2).f_code.co_name != "_import_config":
-        # Choosing all GPUs leaves no trace in TensorFlow's own state, and is an explicit choice all the same.
+        # An explicit choice of all GPUs leaves no trace in TensorFlow's own state.
         setattr(context, SCRIPT_CHOSE, True)
 
 
 def soft_device_placement(original: Any, resolver: PlacementResolver, context: Any, enable: Any) -> None:
-    """Set ``Context.soft_device_placement``.
+    """Set ``Context.soft_device_placement``, but leave it on if GPUs are missing that would exist without autogpu.
 
-    Turned off when TensorFlow has its GPUs, it would let a name raise of which there would be a GPU without autogpu.
-    Until then every such name is made to exist instead.
+    With soft placement off, the name of a missing GPU would raise. Before TensorFlow has its GPUs, no GPU is missing:
+    autogpu will make a logical GPU for every name.
     """
     original(context, enable or resolver.lacks(resolver.gpu_count - 1))
 
 
 def memory_reading(original: Any, resolver: PlacementResolver, context: Any, device: Any) -> Any:
-    """Read a GPU's memory by its name; the first one's for a GPU that this process does not have."""
-    context.ensure_initialized()  # as the original does first: only then is it known which GPUs there are
+    """Read a GPU's memory by the GPU's name; the first GPU's if this process does not have the named GPU."""
+    context.ensure_initialized()  # the original begins with this, too; before, the GPUs are unknown
     return original(context, resolver.existing(device))
 
 
 def _is_only_a_question(caller: Any, original: Any) -> bool:
-    # Getters such as tf.debugging.get_log_device_placement read Context.config as well, and a script that only asks
-    # takes no GPU. Inside TensorFlow's context module only ensure_initialized makes a context from it.
+    # Getters such as tf.debugging.get_log_device_placement read Context.config as well. A script that only calls these
+    # must not claim a GPU. In TensorFlow's context module, only ensure_initialized makes a context from the property.
     name: str = caller.f_code.co_name
     return caller.f_globals is original.__globals__ and name != "ensure_initialized"
 
 
 @contextmanager
 def _completed(context: Any, gpus: list[Any], placement: DevicePlacement) -> Iterator[None]:
-    """The context's settings with the placement filled in where the script set nothing; afterwards as they were.
+    """Fill the placement into settings of the context that the script left unset. Restore the settings afterwards.
 
-    Limits are none of them: growth and a limit at once can't be expressed in the settings, only in the ConfigProto.
+    Leave out limits: the settings can't hold growth and a limit at the same time. Only the ConfigProto can.
     """
     visible = context._visible_device_list
     growths = context._memory_growth_map
@@ -123,15 +124,15 @@ def session(
     config: Any = None,
     **kwargs: Any,
 ) -> None:
-    """``BaseSession.__init__``: ``tf.Session``, ``InteractiveSession``, Keras' and estimators'."""
-    # TensorFlow's __del__ looks for it, also in a session that the policy refuses.
+    """Complete the ConfigProto of a session: ``tf.Session``, ``InteractiveSession``, that of Keras or an estimator."""
+    # TensorFlow's __del__ reads this attribute, even if the policy refuses the session.
     self._session = None
     resolver.named.note_graph(graph)
     if target:
-        # Its devices are made where the target is; a target in this process has made them already.
+        # The target makes the session's devices. A target in this process has made them already.
         original(self, target, graph, resolver.softened(config), **kwargs)
         return
-    # Without a proto TensorFlow reads Context.config, which completes itself.
+    # Without a proto TensorFlow reads Context.config, whose hook completes it.
     config = config if config is None else resolver.completed(config)
     original(self, target, graph, config, **kwargs)
     resolver.on_context()
@@ -149,11 +150,11 @@ def server(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """``Server.__init__``: ``tf.distribute.Server``, ``tf.train.Server``."""
+    """Complete the ConfigProto of a ``tf.distribute.Server`` or ``tf.train.Server``."""
     given = server_or_cluster_def
     own = getattr(given, "default_session_config", None)
     if own is not None:
-        # The script's two protos, as TensorFlow merges them: what is completed must not be merged once more.
+        # Merge the script's two protos here, as TensorFlow would, so that TensorFlow merges nothing into the copy.
         given = deepcopy(given)
         merged = deepcopy(own)
         given.ClearField("default_session_config")
@@ -173,10 +174,10 @@ def mirrored(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """``MirroredExtended.__init__``: a strategy over all GPUs that TensorFlow has, or over those that it is told.
+    """Make a ``MirroredStrategy`` over all GPUs that TensorFlow has, or over the script's ``devices``.
 
-    By how many logical and physical GPUs there are, TensorFlow judges whether two replicas are on one card, where NCCL
-    fails: cards that the process does not use must not count.
+    TensorFlow compares the numbers of logical and physical GPUs to find out if two replicas are on one card, because
+    NCCL fails then. So cards that the process does not use must not count.
     """
     resolver.named.note_arguments(devices)
     with resolver.only_cards_in_use():
@@ -191,7 +192,6 @@ def mirrored(
 def one_device(
     original: Any, resolver: PlacementResolver, self: Any, container_strategy: Any, device: Any, *args: Any
 ) -> None:
-    """``OneDeviceExtended.__init__``."""
     resolver.named.note_arguments(device)
     resolver.report_late_names()
     original(self, container_strategy, resolver.existing(device), *args)
@@ -206,7 +206,7 @@ def central_storage(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """``CentralStorageStrategy.__init__``: replicas on devices, variables on one."""
+    """Make a ``CentralStorageStrategy``, with replicas on several devices and variables on one device."""
     resolver.named.note_arguments(compute_devices, parameter_device)
     found = resolver.existing_replicas(compute_devices)
     _report_late_replicas(resolver, self, found, compute_devices)
@@ -219,7 +219,10 @@ def _report_late_replicas(resolver: PlacementResolver, strategy: Any, found: Any
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """A function that is told devices by name, and makes the first context only then, or does not place softly."""
+    """Call a function of TensorFlow with names of devices that exist.
+
+    Such a function does not place softly, or makes the first context only after it got the names.
+    """
     resolver.named.note_arguments(*args, **kwargs)
     resolver.report_late_names()
     existing = resolver.existing
@@ -227,7 +230,7 @@ def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kw
 
 
 def device(original: Any, resolver: PlacementResolver, name: Any) -> Any:
-    """``context.device``, by which eager code names a device; TensorFlow places a late name softly."""
+    """Note the device name of eager code (``context.device``). TensorFlow places a late name softly."""
     if not resolver.named.is_known(name):
         resolver.named.note([name])
         resolver.report_late_names()
@@ -235,7 +238,7 @@ def device(original: Any, resolver: PlacementResolver, name: Any) -> Any:
 
 
 def graph_device(original: Any, resolver: PlacementResolver, self: Any, name: Any) -> Any:
-    """``Graph.device``, by which the code of a graph or of a ``tf.function`` names a device."""
+    """Note the device name of a graph's code or of a ``tf.function`` (``Graph.device``)."""
     if not resolver.named.is_known(name):
         resolver.named.note([name])
         resolver.report_late_names()
@@ -251,16 +254,20 @@ def device_iterator(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """``__init__`` of an iterator over shards of a dataset, each on a device: softly placed, they are the CPU's."""
+    """Make an iterator over the shards of a dataset, with each shard on a device that exists.
+
+    Soft placement would put the shard of a missing GPU on the CPU.
+    """
     is_list = isinstance(devices, (list, tuple))
     original(self, dataset, list(map(resolver.existing, devices)) if is_list else devices, *args, **kwargs)
-    self._devices = devices  # by these it is asked for the next elements
+    self._devices = devices  # the script later asks for elements by these names
 
 
 def list_devices(original: Any, resolver: PlacementResolver, self: Any) -> list[Any]:
-    """``BaseSession.list_devices``, which ``multi_gpu_model`` takes for the GPUs that may be named.
+    """List a session's devices. For ``multi_gpu_model``, add the GPUs that would exist without autogpu.
 
-    In a session that was made before, the towers are placed softly on the GPUs that it has.
+    ``multi_gpu_model`` refuses a GPU that is not in this list. In a session that exists already, soft placement puts
+    the towers of the added GPUs on the GPUs that the session has.
     """
     devices = list(original(self))
     gpus = [device for device in devices if device.device_type == "GPU"]
@@ -272,25 +279,30 @@ def list_devices(original: Any, resolver: PlacementResolver, self: Any) -> list[
     return devices
 
 
-# The memory that TensorFlow up to 2.3 lists for its XLA devices, on which it makes contexts to list them, and its CPU.
+# Memory that TensorFlow up to 2.3 lists for an XLA device, and for a CPU. TensorFlow itself makes a context on each XLA
+# device to list it.
 _XLA_BYTES = 16 << 30
 _CPU_BYTES = 256 << 20
 
 
 def list_local_devices(original: Any, resolver: PlacementResolver, session_config: Any = None) -> Any:
-    """``device_lib.list_local_devices``, and ``tf.test.gpu_device_name`` and ``is_gpu_available`` which call it.
+    """List the local devices without a context on any GPU.
 
-    TensorFlow makes a context on every GPU that it lists. Here the other devices are its own answer, and the GPUs that
-    there would be without autogpu are composed from what the driver tells without a context.
+    Also used by ``tf.test.gpu_device_name`` and ``is_gpu_available``. TensorFlow makes a context on every GPU that it
+    lists. So TensorFlow lists only the other devices here. autogpu adds the GPUs that would exist without autogpu, with
+    attributes that the driver reports without a context.
     """
-    devices = None  # also where that fails
+    devices = None  # remains None if the guarded code fails
     with resolver.framework.lock, resolver.framework.guard():
         devices = _composed(original, resolver, session_config)
     return original(session_config) if devices is None else devices
 
 
 def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:
-    """``None`` where TensorFlow's own answer has to do: it lists no GPU then, or autogpu knows nothing of them."""
+    """Return the list of devices; ``None`` if TensorFlow has to make the list itself.
+
+    That is so if TensorFlow will raise or list no GPU, or if the driver does not report the attributes of the GPUs.
+    """
     proto = resolver.copied(session_config)
     if proto is None:
         return None
@@ -337,7 +349,7 @@ def _entry(kind: Any, device_type: str, number: int, memory_limit: int, descript
         name=f"/device:{device_type}:{number}",
         device_type=device_type,
         memory_limit=memory_limit,
-        # Not from `random`, whose numbers the script may count on.
+        # Not from `random`, because the script may rely on the sequence of its numbers.
         incarnation=int.from_bytes(os.urandom(8), "little"),
         physical_device_desc=description,
     )
@@ -347,8 +359,8 @@ def _entry(kind: Any, device_type: str, number: int, memory_limit: int, descript
 
 _PLAIN = "take what they would without autogpu"
 
-# By function: its hook, which is given the original and the resolver first, and what is not in force where a version
-# lacks it; "" where nothing is, and it is not asked for.
+# Hook and lost effect, keyed by function. A hook's first arguments are the original function and the resolver. The lost
+# effect is a phrase for a version without the function; "" if nothing is lost, so that it is not reported.
 HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "eager.context.Context.set_visible_devices": (
         set_visible_devices,
@@ -368,16 +380,16 @@ HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
         f"distribute.central_storage_strategy.{name}.__init__": (central_storage, "")
         for name in ("CentralStorageStrategy", "CentralStorageStrategyV1")
     },
-    # The devices of DTensor, over which it lays tensors.
+    # The devices over which DTensor distributes tensors.
     "dtensor.python.layout.Mesh.__init__": (on_named_device, ""),
-    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") take a device's name and are not placed softly.
+    # Tensor.gpu(1) and prefetch_to_device("/gpu:1") are not placed softly.
     "framework.ops._EagerTensorBase._copy_nograd": (on_named_device, ""),
     "data.experimental.ops.prefetching_ops._CopyToDeviceDataset.__init__": (on_named_device, ""),
     **{
         f"data.ops.multi_device_iterator_ops.{name}.__init__": (device_iterator, "")
         for name in ("MultiDeviceIterator", "MultiDeviceIteratorV2", "OwnedMultiDeviceIterator")
     },
-    # Readings of memory by a GPU's name. Each version has some of them.
+    # Functions that read a GPU's memory by the GPU's name. Each version has some of them.
     **{
         f"eager.context.Context.{name}": (memory_reading, "")
         for name in ("get_memory_info", "get_memory_usage", "get_total_memory_usage", "reset_memory_stats")

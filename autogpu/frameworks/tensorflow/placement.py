@@ -1,4 +1,4 @@
-"""The one assignment of a process, shared by all entry points, and the GPUs that a script has named so far."""
+"""The placement of a process, which all entry points share, and the GPUs that the script has named so far."""
 
 from __future__ import annotations
 
@@ -30,35 +30,40 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.base import HookedFramework
 
-# TensorFlow 1.15 keeps its code in tensorflow_core; some of it is loaded under that name alone.
+# TensorFlow 1.15 keeps its code in tensorflow_core; some modules are loaded only under that name.
 _ROOTS = ("tensorflow", "tensorflow_core")
 
-# Set on a Context whose GPUs the script chose.
+# Attribute of a Context whose GPUs the script has chosen.
 SCRIPT_CHOSE = "_autogpu_script_chose"
 
 # "/gpu:1", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1"; but not "XLA_GPU:1".
 _NAME = re.compile(r"((?:^|[/:])gpu:)([0-9]{1,4})(?![0-9])", re.IGNORECASE)
 _JOB = re.compile(r"/job:(\w+)")
 
-# The classes by which TensorFlow describes a device. No attribute of another object is read: that may be made in C++,
-# and an object that is not complete yet, as a ``Mesh`` in its own ``__init__``, ends the process with a crash.
+# The classes with which TensorFlow describes a device. autogpu reads no attribute of other objects. If such an object
+# has a C++ class and is not complete yet, as a ``Mesh`` in its own ``__init__``, reading an attribute crashes the
+# process.
 _DESCRIPTIONS = {"DeviceSpecV2", "LogicalDevice"}
 
-# Operations that take no memory of a GPU: groups, such as an initializer, and what is fed.
+# Types of operations that use no memory of a GPU: groups, such as an initializer, and inputs.
 _WITHOUT_MEMORY = {"NoOp", "Placeholder"}
 
-# More than any machine has; a number comes from the script.
+# An upper bound for a number from the script. No machine has so many GPUs.
 _MOST_GPUS = 1024
 
 
 def module_of(path: str) -> Any:
-    """A module of TensorFlow's own package, in its folder ``python`` or beside that; ``None`` if it is not loaded."""
+    """Return a module of TensorFlow's package or of its folder ``python``; ``None`` if it is not loaded."""
     names = [f"{root}{folder}.{path}" for root in _ROOTS for folder in (".python", "")]
     return next(filter(None, map(sys.modules.get, names)), None)
 
 
 def named_gpu(name: Any) -> int | None:
-    """The number of the logical GPU of this process that a name, ``DeviceSpec`` or ``LogicalDevice`` means, if any."""
+    """Return the number of the logical GPU of this process that a name means; ``None`` if it means none.
+
+    Args:
+        name: A text, a ``DeviceSpec`` or a ``LogicalDevice``; any other object means no GPU.
+    """
     if not _DESCRIPTIONS.isdisjoint(kind.__name__ for kind in type(name).__mro__):
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
@@ -69,7 +74,12 @@ def named_gpu(name: Any) -> int | None:
 
 
 class NamedGpus:
-    """The logical GPUs that have been named so far, by number; and operations of a graph that have no device."""
+    """The logical GPUs that the script has named so far.
+
+    Attributes:
+        found: Their numbers.
+        leaves_unplaced: True if a graph has operations without a device that use memory.
+    """
 
     def __init__(self) -> None:
         self.found: frozenset[int] = frozenset()
@@ -78,28 +88,28 @@ class NamedGpus:
         self._looked_at: MutableMapping[Any, int] = WeakKeyDictionary()
 
     def note(self, names: Iterable[Any]) -> None:
-        """Note the GPUs that ``names`` mean; what can't be read is for TensorFlow to judge."""
+        """Note the GPUs that ``names`` mean. Ignore unreadable names, which TensorFlow will report."""
         with ignoring(Exception):
             numbers = {named_gpu(name) for name in names}
             self.found |= {number for number in numbers if number is not None}
 
     def is_known(self, name: Any) -> bool:
-        """True if this name was asked for before; scripts use some names at each step."""
+        """True if this name was passed in an earlier call. Scripts use some names at each step."""
         if not isinstance(name, str) or name in self._known:
             return isinstance(name, str)
         self._known.add(name)
         return False
 
     def note_arguments(self, *args: Any, **kwargs: Any) -> None:
-        """Note the GPUs that the arguments of a call mean, each a name or several."""
+        """Note the GPUs that the arguments of a call mean. Each argument is a name or a list of names."""
         for argument in (*args, *kwargs.values()):
             self.note(argument if isinstance(argument, (list, tuple)) else [argument])
 
     def note_graph(self, graph: Any) -> None:
-        # It may be a class of the script's own, or no graph at all. TensorFlow says what is wrong with it.
+        # The object may be of a class of the script, or no graph at all. TensorFlow will report that.
         with ignoring(Exception):
             operations = graph.get_operations()
-            # A graph only grows, and some scripts make a thousand sessions for one.
+            # Read only new operations: a graph only grows, and some scripts make a thousand sessions for one graph.
             new = operations[self._looked_at.get(graph, 0) :]
             self.note({operation.device for operation in new})
             unplaced = {operation.type for operation in new if not operation.device}
@@ -107,7 +117,7 @@ class NamedGpus:
             self._looked_at[graph] = len(operations)
 
     def note_callers(self) -> None:
-        """Note the GPUs that Keras' ``multi_gpu_model`` is about to name: it asks for the list of devices first."""
+        """Note the GPUs that Keras' ``multi_gpu_model`` is about to name, if it is asking for the devices now."""
         frame = caller_named("multi_gpu_model")
         if frame is not None:
             gpus = frame.f_locals.get("gpus")
@@ -116,20 +126,20 @@ class NamedGpus:
 
 
 class PlacementResolver:
-    """Resolves which GPUs TensorFlow gets, at whichever entry point it comes first.
+    """Resolves which GPUs TensorFlow gets, whichever entry point the script uses first.
 
     Attributes:
-        gpu_count: How many GPUs TensorFlow lists; 0 until it was asked.
-        while_names_count: Functions that are hooked until no further device name is of interest, each by its holder
-            and name, and with its original.
+        gpu_count: How many GPUs TensorFlow lists; 0 before the first placement.
+        while_names_count: Functions that are hooked as long as a device name can have an effect, as (holder, name,
+            original function).
     """
 
     def __init__(self, framework: HookedFramework, *, has_xla_devices: bool) -> None:
         """Resolve nothing yet.
 
         Args:
-            has_xla_devices: This TensorFlow lists XLA_GPU:0 and so on as well. They are counted once per process, so
-                that it can't add a GPU later to those that it has made.
+            has_xla_devices: True if this TensorFlow lists XLA_GPU:0 and so on as well. It counts these once per
+                process, so it can't add a GPU later.
         """
         self.framework = framework
         self.named = NamedGpus()
@@ -144,9 +154,9 @@ class PlacementResolver:
         self._first = NOTHING_MADE
 
     def completed(self, proto: Any) -> Any:
-        """A copy of an explicit ConfigProto that sets what the script left unset; ``None`` stands for an empty one.
+        """Return a copy of an explicit ConfigProto, completed by settings that the script left unset.
 
-        The proto itself where there is nothing to fill in.
+        ``None`` stands for an empty proto. Return the argument itself if there is nothing to fill in.
         """
         copy = self.copied(proto)
         if copy is None or asked_count(copy) == 0:
@@ -164,24 +174,27 @@ class PlacementResolver:
         return proto
 
     def copied(self, proto: Any) -> Any:
-        """A copy of a ConfigProto, an empty one for ``None``; ``None`` for all else, of which TensorFlow complains."""
+        """Return a copy of a ConfigProto; an empty one for ``None``.
+
+        Return ``None`` for any other object, which TensorFlow will reject.
+        """
         kind = self._context_module.config_pb2.ConfigProto
         if proto is None:
             return kind()
         return deepcopy(proto) if isinstance(proto, kind) else None
 
     def gpus_of(self, context: Any) -> list[Any]:
-        """The CUDA GPUs that TensorFlow lists, in CUDA's order."""
+        """Return the CUDA GPUs that TensorFlow lists, in CUDA's order."""
         gpus = [device for device in context._physical_devices if device.device_type == "GPU"]
         if any(gpu in getattr(context, "_pluggable_devices", ()) for gpu in gpus):
-            # A plug-in device may call itself GPU; neither CUDA's ordinals nor NVML know it.
+            # A plug-in device may have the type GPU, too. It has no CUDA ordinal, and NVML does not list it.
             self.framework.on_unsupported("the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver")
             self._allowed = ()
             return []
         return gpus
 
     def settings_of(self, context: Any, gpus: list[Any]) -> UserSettings:
-        """The script's settings through ``tf.config``, and by ``enable_eager_execution``."""
+        """Return the script's settings from ``tf.config`` and ``enable_eager_execution``."""
         limits = {}
         for ordinal, gpu in enumerate(gpus):
             each = tuple(logical.memory_limit for logical in context._virtual_device_map.get(gpu, ()))
@@ -202,12 +215,12 @@ class PlacementResolver:
     def _chosen(self, context: Any, gpus: list[Any]) -> tuple[int, ...] | None:
         visible = context._visible_device_list
         has_chosen = getattr(context, SCRIPT_CHOSE, False)
-        if not hasattr(context, "set_visible_devices"):  # what would have been seen there
+        if not hasattr(context, "set_visible_devices"):  # there is no function to hook, so compare
             has_chosen = any(gpu not in visible for gpu in gpus)
         return tuple(ordinal for ordinal, gpu in enumerate(gpus) if gpu in visible) if has_chosen else None
 
     def resolve_placement(self, settings: UserSettings) -> DevicePlacement | None:
-        """Decide for this entry point; ``None`` where TensorFlow has no GPU, or the script asks for none."""
+        """Return the placement for an entry point; ``None`` if TensorFlow has no GPU, or the script asks for none."""
         if settings.max_count == 0:
             return None
         self.gpu_count = settings.gpu_count
@@ -229,23 +242,23 @@ class PlacementResolver:
     def _as_assigned(self, settings: UserSettings, assignment: Assignment) -> UserSettings:
         is_eager = self._context_module.context().executing_eagerly()
         if is_eager and len(settings.named) == 1 and assignment.caps and not settings.has_size:
-            # Eager code runs softly where there is a GPU, so that one name and what has none need not divide a limit.
+            # Soft placement runs eager code on an existing GPU. A single name needs no logical GPU that splits a cap.
             settings = replace(settings, named=frozenset())
         if settings.visible and assignment.ordinals == ():
             settings = replace(settings, visible=())
         return settings.on_moved(assignment.moved)
 
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
-        """Write ``placement`` into a ConfigProto that TensorFlow is about to use; tell the framework."""
+        """Write ``placement`` into a ConfigProto that TensorFlow is about to use, and report the usage."""
         write_placement(proto, placement)
-        # Later names run on one of the GPUs that there are, where without autogpu there would be more.
+        # If more GPUs would exist without autogpu, soft placement runs their later names on existing GPUs.
         proto.allow_soft_placement |= len(placement.logical) < self.gpu_count
         if len(placement.logical) > len(self._first.logical):
             self._first = placement
         self.framework.on_usage(usage_of(placement, proto.gpu_options.allow_growth))
 
     def on_context(self) -> None:
-        """TensorFlow has made its devices, or is about to: names that come later have no effect on them."""
+        """Note that TensorFlow has made its devices, or is about to make them. Later names can't add GPUs."""
         self._has_devices = True
         if not self.lacks(self._plain_count - 1):
             self._ignore_names()
@@ -257,11 +270,12 @@ class PlacementResolver:
         self.while_names_count = []
 
     def report_late_names(self, strategy: str = "", replicas: int = 0, wanted: int = 0) -> None:
-        """Print one line for the first GPU that is named too late to exist.
+        """Print one line, the first time that the script names a GPU too late for it to exist.
 
         Args:
-            strategy: Its class, if the name is one of its devices, of which ``wanted`` were named.
-            replicas: How many of them it has.
+            strategy: The class of a strategy, if the script passed the name to one.
+            replicas: How many replicas this strategy has.
+            wanted: How many devices the script passed to it.
         """
         late = [number for number in self.named.found if number < self._plain_count and self.lacks(number)]
         if late and self._has_devices and not self._has_reported_late:
@@ -275,10 +289,13 @@ class PlacementResolver:
                     self.framework.on_late_name(max(late), taken)
 
     def softened(self, proto: Any) -> Any:
-        """A copy of a ConfigProto for a session on a server of this process; ``None`` stands for the context's."""
+        """Return a copy of a ConfigProto for a session on a server, with soft placement if GPUs are missing.
+
+        ``None`` stands for the proto of the context.
+        """
         if proto is None:
             context = self._context_module.context()
-            proto = type(context).config.fget.__wrapped__(context)  # without our hook: no context is made of it here
+            proto = type(context).config.fget.__wrapped__(context)  # without our hook, as no context is made here
         copy = self.copied(proto)
         if copy is None:
             return proto
@@ -286,17 +303,17 @@ class PlacementResolver:
         return copy
 
     def listed_gpus(self) -> list[Any]:
-        """TensorFlow's CUDA GPUs; makes no context."""
+        """Return the CUDA GPUs that TensorFlow lists. Make no context."""
         context = self._context_module.context()
         context._initialize_physical_devices()
         return self.gpus_of(context)
 
     def lacks(self, number: int) -> bool:
-        """There would be a logical GPU of that number without autogpu, and is none."""
+        """True if logical GPU ``number`` would exist without autogpu, but does not exist."""
         return (len(self._first.logical) or self.gpu_count) <= number < self.gpu_count
 
     def existing(self, name: Any, number: int = 0) -> Any:
-        """Return ``name``; if it means a GPU that exists only without autogpu, GPU ``number`` instead."""
+        """Return ``name``, or the name of GPU ``number`` if ``name`` means a GPU that exists only without autogpu."""
         return _NAME.sub(rf"\g<1>{number}", name, count=1) if self._is_missing(name) else name
 
     def _is_missing(self, name: Any) -> bool:
@@ -304,10 +321,10 @@ class PlacementResolver:
         return number is not None and self.lacks(number)
 
     def existing_replicas(self, names: Any) -> Any:
-        """Return the devices of a strategy's replicas: those that exist, each once.
+        """Return the existing devices for the replicas of a strategy, each device once.
 
-        Two replicas on one device would wait for each other forever. A name of a GPU that exists only without autogpu
-        stands for one that no other name means, as long as there is one.
+        Two replicas on one device would wait for each other forever. If a name means a GPU that exists only without
+        autogpu, return an existing GPU that no name means. If there is none left, leave the name out.
         """
         if not isinstance(names, (list, tuple)) or not any(map(self._is_missing, names)):
             return names
@@ -323,10 +340,10 @@ class PlacementResolver:
 
     @contextmanager
     def only_cards_in_use(self) -> Iterator[None]:
-        """While TensorFlow counts physical GPUs, it finds those on which this process has a context."""
+        """Have TensorFlow list only those physical GPUs on which this process has a context."""
         context = self._context_module.context()
         if context.executing_eagerly():
-            context.ensure_initialized()  # as what comes does first
+            context.ensure_initialized()  # the strategy's constructor begins with this, too
         if not self._first.ordinals:
             yield
             return
@@ -345,7 +362,10 @@ class PlacementResolver:
 
 
 def _default_graph() -> Any:
-    """TensorFlow's own function makes one where there is none, and eager execution can't be enabled after that."""
+    """Return the default graph; ``None`` if there is none.
+
+    TensorFlow's own function would make a graph then, and eager execution can't be enabled after that.
+    """
     graphs: Any = getattr(module_of("framework.ops"), "_default_graph_stack", None)
     entered = getattr(graphs, "stack", None)
     return entered[-1] if entered else getattr(graphs, "_global_default_graph", None)

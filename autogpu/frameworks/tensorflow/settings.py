@@ -1,7 +1,7 @@
-"""A script's own settings for its GPUs and the assignment, merged: what it set holds, what it left unset is filled.
+"""A script's own settings for its GPUs, completed by the assignment if the script left them unset.
 
-A script that names a GPU for which the process has none gets one more logical GPU on one that it has. The settings are
-read from a ConfigProto, and what TensorFlow gets is written into one.
+If a script names a GPU that the process does not have, it gets one more logical GPU on a GPU that the process has.
+autogpu reads the settings from a ConfigProto, and writes the result into a ConfigProto.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from autogpu.frozen import Value, replace
 from autogpu.reporting.memory import memory_in_words, not_enforced
 from autogpu.text import MIB, counted
 
-# By CUDA ordinal, MiB of each logical GPU there: what TensorFlow calls MB.
+# MiB of each logical GPU on a GPU, keyed by the CUDA ordinal of the GPU. TensorFlow calls this unit MB.
 Limits = Mapping[int, Tuple[float, ...]]
 NO_LIMITS: Limits = MappingProxyType({})
 
-# Read by TensorFlow's C++ when it makes the context; it beats the ConfigProto.
+# TensorFlow's C++ reads this variable when it makes the context. The variable overrides the ConfigProto.
 FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
-# This allocator uses CUDA's own pool, which takes a limit only as a hint of how much memory to keep.
+# This allocator uses CUDA's own pool. The pool treats a limit only as a hint of how much memory to keep.
 _ALLOCATOR = "TF_GPU_ALLOCATOR"
 _UNLIMITED = "cuda_malloc_async"
 
-# The least with which TensorFlow can start a logical GPU: less than 1 MiB is none to it.
+# The smallest limit with which TensorFlow can start a logical GPU. It treats a limit below 1 MiB as no memory.
 _SMALLEST_MIB = 1.0
 
-# More memory than any GPU has, for one whose memory is unknown: TensorFlow then takes what it can get.
+# For a GPU whose memory is unknown: more than any GPU has, so TensorFlow allocates as much as it can.
 _UNKNOWN_BYTES = MIB << 20
 
 
 class UserSettings(Value):
-    """The script's settings for its GPUs, by CUDA ordinal.
+    """The script's settings for its GPUs. GPUs are CUDA ordinals.
 
     Attributes:
-        gpu_count: How many GPUs TensorFlow lists; it would have a logical GPU for each.
-        visible: The GPUs that it named, in its order, of which several may have turned out to be one; ``None`` if it
-            named none.
-        max_count: How many it asked for, ``device_count["GPU"]``; ``None`` if it did not say.
-        named: The logical GPUs that its device names mean, such as 1 of ``/gpu:1``.
-        leaves_unplaced: Its graph has operations for which it names no device: TensorFlow puts them on the first GPU.
-        places_hard: It has turned soft placement off, so that a name without a GPU would raise.
-        growths: Memory growth, for each GPU for which it was set.
-        limits: MiB of each logical GPU, for each GPU for which it was set.
-        fraction: ``per_process_gpu_memory_fraction``; 0 if unset. TensorFlow takes that or limits.
-        limits_exclude_growth: Its limits came through ``tf.config``, where growth can't be set beside one: there a
-            limit means memory that is taken at once.
+        gpu_count: How many GPUs TensorFlow lists. By default it makes one logical GPU on each.
+        visible: The script's list of GPUs, in its order; ``None`` if the script set none. A GPU is listed twice if two
+            numbers of the script stand for it.
+        max_count: How many GPUs the script asked for, by ``device_count["GPU"]``; ``None`` if unset.
+        named: The logical GPUs that the script's device names mean, such as 1 for ``/gpu:1``.
+        leaves_unplaced: True if the graph has operations without a device. TensorFlow puts these on the first GPU.
+        places_hard: True if the script has turned soft placement off. The name of a missing GPU would then raise.
+        growths: Memory growth, keyed by the GPUs for which the script set it.
+        limits: MiB of each logical GPU, keyed by the GPUs for which the script set them.
+        fraction: ``per_process_gpu_memory_fraction``; 0 if unset. TensorFlow accepts a fraction or limits, not both.
+        limits_exclude_growth: True if the script set the limits through ``tf.config``, which does not allow growth on
+            a GPU with a limit: TensorFlow allocates the memory of that limit at once.
     """
 
     gpu_count: int = 0
@@ -68,7 +68,10 @@ class UserSettings(Value):
         return bool(self.limits or self.fraction)
 
     def over(self, other: UserSettings) -> UserSettings:
-        """These settings, and those of ``other`` where there are none; a fraction can't stand beside limits."""
+        """Return these settings, completed by those of ``other`` that are unset here.
+
+        The limits and the fraction come from one of the two, because TensorFlow does not accept both together.
+        """
         sized = self if self.has_size else other
         return replace(
             self,
@@ -85,7 +88,7 @@ class UserSettings(Value):
         if self.visible is None or not moved:
             return self
         visible = tuple(moved.get(number, number) for number in self.visible)
-        # If several numbers stand for one GPU, that has a logical GPU for each.
+        # If several numbers stand for one GPU, the GPU gets a logical GPU for each number.
         last = {len(visible) - 1} if len(set(visible)) < len(visible) else set()
         growths = {moved.get(number, number): growth for number, growth in self.growths.items()}
         limits = {moved.get(number, number): parts for number, parts in self.limits.items()}
@@ -93,33 +96,34 @@ class UserSettings(Value):
 
     @property
     def plain_logical(self) -> tuple[int, ...]:
-        """For each of the logical GPUs that there would be without autogpu, the CUDA ordinal."""
+        """The CUDA ordinal of each logical GPU that would exist without autogpu."""
         visible = range(self.gpu_count) if self.visible is None else self.visible
         return _logical(visible, self.limits)[: self.max_count]
 
     @property
     def named_gpus(self) -> int:
-        """On how many different GPUs the logical GPUs that the script names would be without autogpu."""
+        """The number of different GPUs that the script's device names would mean without autogpu."""
         plain = self.plain_logical
         return len({plain[position] for position in self.named if position < len(plain)})
 
     @property
     def named_logical(self) -> int:
-        """How many logical GPUs there have to be for the names of the script to exist."""
+        """The number of logical GPUs that must exist for the script's device names."""
         plain = len(self.plain_logical)
         return plain if self.places_hard else max((each + 1 for each in self.named if each < plain), default=0)
 
 
 class DevicePlacement(Value):
-    """GPUs as TensorFlow is to see them: what fills a ConfigProto.
+    """The GPUs that TensorFlow gets, as settings for a ConfigProto.
 
     Attributes:
         ordinals: CUDA ordinals in TensorFlow's order.
         limits: MiB of each logical GPU; a GPU without an entry is one logical GPU without a limit.
-        growth: ``None`` leaves it to TensorFlow.
+        growth: True for memory growth; ``None`` leaves that to TensorFlow.
         fraction: As in :class:`UserSettings`.
-        by_script: A limit or the fraction is the script's own.
-        is_split_only: The limits are there for their number: each is about what TensorFlow would take anyway.
+        by_script: True if a limit or the fraction is the script's own.
+        is_split_only: True if the limits only set the number of logical GPUs. Each limit is about as high as what
+            TensorFlow would allocate without it.
     """
 
     ordinals: tuple[int, ...] = ()
@@ -131,11 +135,11 @@ class DevicePlacement(Value):
 
     @property
     def logical(self) -> tuple[int, ...]:
-        """For each of TensorFlow's logical GPUs, the CUDA ordinal: fixed for a process once it has a context."""
+        """The CUDA ordinal of each of TensorFlow's logical GPUs. This is fixed once the process has a context."""
         return _logical(self.ordinals, self.limits)
 
 
-# Of a process in which TensorFlow has made no GPU yet.
+# The placement of a process in which TensorFlow has made no GPU yet.
 NOTHING_MADE = DevicePlacement()
 
 
@@ -153,10 +157,11 @@ def merge_settings(
     """Merge the settings of a script and the assignment for one context or session.
 
     Args:
-        allowed: The ordinals that the process may use where the script names none.
-        first: What TensorFlow has made already. It never maps a logical GPU of a process to two GPUs (``GPU:0 is being
-            mapped to multiple devices``) and gives a GPU one allocator, so the first placement stands on either.
-        topology_fixed: This TensorFlow can't add a GPU later to those that it has made.
+        allowed: The ordinals that the process may use if the script lists none.
+        first: The placement of the GPUs that TensorFlow has made already. TensorFlow never maps a logical GPU of a
+            process to two GPUs (``GPU:0 is being mapped to multiple devices``), and makes one allocator for each GPU.
+            So the logical GPUs and limits of the first placement remain.
+        topology_fixed: True if this TensorFlow can't add a GPU to those that it has made.
     """
     ordinals = _ordinals(settings, allowed, first.ordinals, topology_fixed)
     is_split = len(first.logical) != len(first.ordinals)
@@ -168,7 +173,7 @@ def merge_settings(
         limits = _limits(own, assignment, ordinals, first)
         growth = _growth(settings, assignment, ordinals, own)
         placement = DevicePlacement(ordinals, limits, growth, by_script=bool(own))
-    # Logical GPUs that exist have their memory already; in a later session, names that are missing are placed softly.
+    # Existing logical GPUs have their memory already. In a later session, soft placement handles missing names.
     if placement.ordinals and not first.ordinals:
         placement = _with_named(placement, settings, assignment)
     return _within_ceilings(placement, assignment)
@@ -178,8 +183,8 @@ def _ordinals(
     settings: UserSettings, allowed: Sequence[int], made: tuple[int, ...], topology_fixed: bool
 ) -> tuple[int, ...]:
     wanted = tuple(dict.fromkeys(allowed if settings.visible is None else settings.visible))
-    # Plain TensorFlow counts 0, 1, 2 from its first context on, so a script that names those, or none, worked. One that
-    # names others after that raises without us as well, and gets TensorFlow's own error.
+    # After the first context, TensorFlow without autogpu accepts the list 0, 1, 2 and so on, or no list. Scripts with
+    # these must work here, too. Any other list raises without autogpu as well, and gets TensorFlow's own error.
     is_plain_order = settings.visible is None or wanted == tuple(range(len(wanted)))
     if made and is_plain_order:
         can_add = set(made) <= set(wanted) and not topology_fixed
@@ -188,19 +193,19 @@ def _ordinals(
 
 
 def _script_limits(settings: UserSettings, ordinals: Sequence[int], made: Sequence[int]) -> Limits:
-    """By ordinal, what the script itself limits of the GPUs that it gets."""
+    """Return the script's own limits, keyed by the ordinals of the GPUs that it gets."""
     limits = {ordinal: settings.limits[ordinal] for ordinal in ordinals if ordinal in settings.limits}
     if limits or len(settings.limits) != 1 or settings.visible is not None:
         return limits
-    # A limit on one GPU, mostly gpus[0], is meant for the GPU that the script gets. Where the script chose its GPUs
-    # itself it may have meant one of them.
+    # A limit on one GPU, usually gpus[0], is meant for the GPU that the script gets. If the script chose its GPUs, the
+    # limit may be meant for that very GPU.
     (only,) = settings.limits.values()
     unmade = [ordinal for ordinal in ordinals if ordinal not in made]
     return dict.fromkeys(unmade[:1], only)
 
 
 def _limits(own: Limits, assignment: Assignment, ordinals: Sequence[int], first: DevicePlacement) -> Limits:
-    """By ordinal: the script's own limit, else what TensorFlow has there already, else the policy's."""
+    """Return the script's own limit of each GPU, else that of the first placement, else the policy's."""
     policys = {ordinal: (_whole_mib(cap.bytes),) * assignment.logical_gpus for ordinal, cap in assignment.caps.items()}
     made = {ordinal: first.limits.get(ordinal, ()) for ordinal in first.ordinals}
     found = {**policys, **made, **own}
@@ -215,19 +220,19 @@ def _growth(settings: UserSettings, assignment: Assignment, ordinals: Sequence[i
 
 
 def user_growth(growths: Mapping[int, bool], ordinals: Sequence[int]) -> bool | None:
-    """The script's growth for ``ordinals``; ``None`` where it is not set, or contradicts itself.
+    """Return the script's memory growth for ``ordinals``; ``None`` if it is unset, or not the same on all of them.
 
-    What is set for ``gpus[0]`` alone is meant for the GPU that the script gets, and for all of them: TensorFlow
-    refuses to run with two GPUs that differ.
+    Growth for ``gpus[0]`` alone is meant for the GPU that the script gets, and applies to all its GPUs: TensorFlow
+    refuses to run with two GPUs that differ in growth.
     """
     values = {growths[ordinal] for ordinal in ordinals if ordinal in growths} or set(growths.values())
     return values.pop() if len(values) == 1 else None
 
 
 def _with_named(placement: DevicePlacement, settings: UserSettings, assignment: Assignment) -> DevicePlacement:
-    """Add a logical GPU for each one that the script names and would have without autogpu.
+    """Add a logical GPU for each name of the script whose GPU would exist without autogpu.
 
-    Different names are on different GPUs, as far as there are. What lies between them exists as well.
+    Put different names on different GPUs, as far as possible. Logical GPUs with the numbers in between exist as well.
     """
     wanted = settings.named_logical
     if wanted <= len(placement.logical):
@@ -243,10 +248,10 @@ def _with_named(placement: DevicePlacement, settings: UserSettings, assignment: 
 
 
 def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> list[range]:
-    """For each GPU, the numbers of its logical GPUs, so that there are as many as wanted."""
+    """Return the numbers of each GPU's logical GPUs; together there are ``wanted`` logical GPUs."""
     gpus = len(placement.ordinals)
     if len(placement.logical) == gpus and len(named) >= gpus:
-        # The names in order, as evenly as it goes.
+        # Spread the names over the GPUs, in order, as evenly as possible.
         starts = [named[place * len(named) // gpus] for place in range(1, gpus)]
     else:
         starts = [placement.logical.index(ordinal) for ordinal in placement.ordinals[1:]]
@@ -254,18 +259,21 @@ def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> l
 
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
-    """MiB of each logical GPU on a GPU: those that are used divide a limit, and all of them what has none."""
+    """Return the MiB of each logical GPU on a GPU.
+
+    Only logical GPUs that are ``used`` divide the GPU's limit. Without a limit, all of them divide the memory.
+    """
     given = placement.limits.get(ordinal, ())
     count = len(used)
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
-        # The script's own limit for each logical GPU holds for the added ones, and is claimed as often.
+        # The script's own limit also holds for each added logical GPU, and the claim contains it as often.
         return (*given, *[given[-1]] * (count - len(given)))
     size = sum(given) or _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_BYTES))
     if placement.growth and not given:
-        return (size,) * count  # each may grow to all that there is
-    # The parts into which the policy itself splits a limit are alike.
+        return (size,) * count  # each may grow to all of the memory
+    # If the policy itself has split the limit, all parts are equal.
     dividing = used if any(used) and len(given) == 1 else [True] * count
     rest = size - _SMALLEST_MIB * dividing.count(False)
     part = max(float(rest // dividing.count(True)), _SMALLEST_MIB)
@@ -273,7 +281,7 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, use
 
 
 def _within_ceilings(placement: DevicePlacement, assignment: Assignment) -> DevicePlacement:
-    """Cut the limits, also where they are the script's, to what a GPU that is shared has for them."""
+    """Cut all limits, including the script's own, to the ceilings of the GPUs."""
     if assignment.ceilings.keys().isdisjoint(placement.ordinals):
         return placement
     limits = dict(placement.limits)
@@ -293,20 +301,20 @@ def _fraction_mib(placement: DevicePlacement, assignment: Assignment, ordinal: i
 
 
 def _whole_mib(size_bytes: float) -> float:
-    # A ConfigProto holds them with 24 bits, and a cap is not to be rounded up.
+    # A ConfigProto stores a limit with 24 bits, which are enough for whole MiB. A cap must not be rounded up.
     return float(max(int(size_bytes) // MIB, 1))
 
 
 def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
-    """The settings in an explicit ConfigProto. Growth that is false can't be told from growth that is unset."""
+    """Return the settings in an explicit ConfigProto. In a ConfigProto, false growth looks like unset growth."""
     options = proto.gpu_options
     entries = [tuple(entry.memory_limit_mb) for entry in options.experimental.virtual_devices]
     max_count = asked_count(proto)
     visible = listed_ordinals(proto, gpu_count)
     if visible is None and len(entries) > 1:
-        visible = tuple(range(len(entries)))  # an entry for each of several GPUs names them
+        visible = tuple(range(len(entries)))  # several entries stand for the first GPUs, one for each
     if visible is None and entries:
-        max_count = 1  # TensorFlow wants as many GPUs as entries
+        max_count = 1  # TensorFlow requires as many GPUs as entries
     return UserSettings(
         gpu_count=gpu_count,
         visible=visible,
@@ -318,16 +326,16 @@ def read_user_settings(proto: Any, gpu_count: int) -> UserSettings:
 
 
 def asked_count(proto: Any) -> int | None:
-    """How many GPUs a ConfigProto asks for; ``None`` where it does not, or by a number that TensorFlow disregards."""
+    """Return how many GPUs a ConfigProto asks for; ``None`` if the number is unset or TensorFlow ignores it."""
     count = int(proto.device_count.get("GPU", -1))
     return None if count < 0 else count
 
 
 def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:
-    """The GPUs of a ``visible_device_list``; ``None`` where there is none, or TensorFlow takes it for none."""
+    """Return the GPUs in a ``visible_device_list``; ``None`` if the list is empty or TensorFlow does not accept it."""
     text = proto.gpu_options.visible_device_list
     entries = [entry.strip() for entry in text.split(",")]
-    # int() also reads other scripts' digits and longer numbers, which TensorFlow refuses.
+    # int() also accepts digits of other alphabets and longer numbers, which TensorFlow refuses.
     if not all(re.fullmatch(r"[+]?[0-9]{1,9}", entry) for entry in entries):
         return None
     ordinals = tuple(map(int, entries))
@@ -335,12 +343,12 @@ def listed_ordinals(proto: Any, gpu_count: int) -> tuple[int, ...] | None:
 
 
 def has_invalid_list(proto: Any, gpu_count: int) -> bool:
-    """TensorFlow has an answer of its own to the ``visible_device_list``: an error, or no GPU."""
+    """True if TensorFlow responds to the ``visible_device_list`` with an error, or uses no GPU."""
     return bool(proto.gpu_options.visible_device_list) and listed_ordinals(proto, gpu_count) is None
 
 
 def write_placement(proto: Any, placement: DevicePlacement) -> None:
-    """Write ``placement`` into ``proto``; an entry that is as it should be keeps its other fields."""
+    """Write ``placement`` into ``proto``. An entry whose limits are right already keeps its other fields."""
     options = proto.gpu_options
     old = options.experimental.virtual_devices
     copies = [type(entry).FromString(entry.SerializeToString()) for entry in old]
@@ -365,7 +373,7 @@ def write_placement(proto: Any, placement: DevicePlacement) -> None:
 
 
 def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
-    """A finished ConfigProto asks the driver for this: the script's settings and the policy's, merged."""
+    """Return the usage of a finished ConfigProto, in which the settings of script and policy are merged."""
     limits_mib = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
     memory = memory_in_words(limits_mib, placement.fraction, grows=grows, by_script=placement.by_script)
