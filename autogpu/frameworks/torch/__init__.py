@@ -1,7 +1,7 @@
-"""PyTorch: the functions of its C++ that initialise CUDA, and what is set there.
+"""PyTorch: hooks in the C++ functions that initialise CUDA, and in Python functions that ask about GPUs.
 
-``cuda`` and ``cuda:0`` are a thread's current device, and C++ never tells Python which GPU it uses. So the GPUs are
-claimed before CUDA counts them, and CUDA finds the claimed one under the number that the program is about to use.
+``cuda`` means the thread's current device, and Python can't see which GPU the C++ code uses. So autogpu claims the GPUs
+before CUDA counts them, and lists the claimed GPU under the number that the program is about to use.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LAUNCHER_MODULES = (
     *("accelerate/commands/launch.py", "deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
 )
 
-# ``torch.cuda._lazy_init`` calls it once, under a lock, for the first that needs CUDA.
+# ``torch.cuda._lazy_init`` calls this function once, under a lock, when the script first needs CUDA.
 _INIT = "_cuda_init"
 
-# By name, what is not in force without it. ``torch.cuda.is_available`` counts.
+# Lost effects, keyed by the name of the missing function. ``torch.cuda.is_available`` calls the first function.
 _OTHERS = {
     "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
     "_cuda_setMemoryFraction": "memory.limit",
@@ -51,39 +51,40 @@ _OTHERS = {
 # Functions of ``torch.cuda`` that bitsandbytes, fastai and other libraries call while they are imported.
 _OF_CUDA = ("current_device", "get_device_properties", "set_device")
 
-# Reads the variable to count GPUs before CUDA starts, and to find a GPU in NVML.
+# This function reads CUDA_VISIBLE_DEVICES, to count GPUs before CUDA starts and to find a GPU in NVML.
 _PARSE = "_parse_visible_devices"
 
-# Called by ``torch.multiprocessing.spawn``, by Lightning and by notebook launchers; PyTorch names it in both modules.
+# ``torch.multiprocessing.spawn``, Lightning and notebook launchers call this function. Both modules contain it.
 _START = "start_processes"
 _START_MODULES = ("torch.multiprocessing.spawn", "torch.multiprocessing")
 
-# Asked there by what makes a group of processes, right before NCCL's C++ counts the GPUs; and elsewhere.
+# The code that makes a process group calls this right before NCCL's C++ counts the GPUs. Other code calls it, too.
 _GROUPS_MODULE = "torch.distributed.distributed_c10d"
 _NCCL = "is_nccl_available"
 
-# Both are read by PyTorch, of which the second is newer.
+# PyTorch reads both variables. The second is the newer one.
 _ALLOCATOR_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 # If this variable is set, PyTorch calls cudaMalloc for each tensor and ignores limits.
 _NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
-# Up to here a limit makes a context, and its GPU the thread's current device.
+# Up to this PyTorch version, a limit makes a context on its GPU, and makes that GPU the thread's current device.
 _LIMIT_MAKES_CONTEXTS = (2, 8)
 
-# The second is the driver's, for a context or a library of CUDA.
+# The second text is of an error of the driver, for a context or a library of CUDA.
 _TEXTS = ("CUDA out of memory", "CUDA error: out of memory")
 
-# How it begins where ``DataParallel`` raises it anew; a worker process of a ``DataLoader`` is no replica.
+# The beginning of an error that ``DataParallel`` raises again after a replica's thread has raised it. Errors of worker
+# processes of a ``DataLoader`` begin differently.
 _THREAD = re.compile(r"Caught \w+ in replica ")
 
 
 class PyTorch(CudaOrderFramework):
-    """CUDA in one process, as PyTorch starts it: methods named as a function of ``torch._C`` are its hook."""
+    """PyTorch in this process. A method with the name of a hooked function is the hook of that function."""
 
-    NAME = "PyTorch"  # its allocator grows until the driver refuses
+    NAME = "PyTorch"  # default_share stays 1: its allocator grows until the driver refuses
 
-    _has_started = False  # CUDA, by the function that is hooked for it
+    _has_started = False  # True if ``_cuda_init`` has started CUDA
     _limit_makes_contexts = False
     _set_fraction: Any = None
     _said = NOTHING_SAID
@@ -107,8 +108,8 @@ class PyTorch(CudaOrderFramework):
             return Hooks(version, obstacle="this PyTorch is built for ROCm, and autogpu supports NVIDIA GPUs only")
         if not getattr(built, "cuda", None):
             return Hooks(version)  # built without CUDA: there is nothing to do
-        if is_launcher(getattr(sys, "argv", []), getattr(sys, "orig_argv", [])):  # the second since 3.10
-            return Hooks(version)  # its ranks are processes of their own
+        if is_launcher(getattr(sys, "argv", []), getattr(sys, "orig_argv", [])):  # orig_argv since 3.10
+            return Hooks(version)  # the ranks are other processes
         core = torch._C
         if not callable(getattr(core, _INIT, None)):
             return Hooks(version, obstacle=f"this PyTorch ({version}) has no torch._C.{_INIT}")
@@ -124,12 +125,12 @@ class PyTorch(CudaOrderFramework):
             return
         numbers = _version_numbers(hooks.version)
         self._limit_makes_contexts = numbers is not None and numbers <= _LIMIT_MAKES_CONTEXTS
-        # Not by our hook, which has a script in mind.
+        # autogpu sets its limits with the original function: the hook is for limits of the script.
         self._set_fraction = getattr(core, "_cuda_setMemoryFraction", None)
         for name in hooks.found:
             setattr(core, name, hooked(getattr(core, name), getattr(self, name)))
         cuda: Any = sys.modules.get("torch.cuda")
-        # These stay: pickle and torch.compile know a function by the object that the module holds.
+        # Never remove these hooks: pickle and torch.compile identify a function by the object that the module holds.
         for name in filter(partial(hasattr, cuda), _OF_CUDA):
             setattr(cuda, name, hooked(getattr(cuda, name), getattr(self, name)))
         self._hook_device_count(cuda)
@@ -148,13 +149,13 @@ class PyTorch(CudaOrderFramework):
         original = getattr(cuda, "device_count", None)
         if callable(original):
             cuda.device_count = hooked(original, self.device_count)
-            # PyTorch 2.0 caches the answer, and scripts clear that cache.
+            # PyTorch 2.0 caches the count, and scripts clear that cache.
             if hasattr(original, "cache_clear"):
                 cuda.device_count.cache_clear = original.cache_clear
 
     @staticmethod
     def peak_bytes() -> int:
-        """With what it keeps for later tensors."""
+        """Return the peak of reserved memory, including memory that PyTorch keeps for later tensors."""
         return max((each.get("reserved_bytes.all.peak", 0) for each in _counted()), default=0)
 
     @classmethod
@@ -163,7 +164,7 @@ class PyTorch(CudaOrderFramework):
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        """0 where the program caught an out-of-memory error: its peak does not tell what it needs."""
+        """Return the peak; 0 if the program caught an out-of-memory error, because the peak then shows no need."""
         return 0 if any(each.get("num_ooms") for each in _counted()) else cls.peak_bytes()
 
     @staticmethod
@@ -171,7 +172,7 @@ class PyTorch(CudaOrderFramework):
         text = str(error)
         if _THREAD.match(text):
             text = text[max(map(text.find, _TEXTS)) :]
-        # A RuntimeError up to 1.12, and a class of its own under it since.
+        # PyTorch up to 1.12 raises a RuntimeError, later versions a subclass.
         if not isinstance(error, RuntimeError) or not text.startswith(_TEXTS):
             return None
         return OutOfMemory.in_text(text, "Tried to allocate SIZE", r"GPU (\d+)[ ;]", "SIZE allowed")
@@ -190,7 +191,7 @@ class PyTorch(CudaOrderFramework):
         with self.lock, self.guard():
             limits = self._limits(self.assignment)
             if self._limit_makes_contexts and limits:
-                # Each would make its GPU the thread's current one.
+                # Use another thread: each limit makes its GPU the current device of the thread.
                 thread = threading.Thread(target=self._limit, args=(limits,))
                 thread.start()
                 thread.join()
@@ -212,12 +213,12 @@ class PyTorch(CudaOrderFramework):
             self._on_failure()
         elif not self._assign():
             return 0
-        # Scripts ask again and again; CUDA's answer is the same from now on.
+        # Remove the hook: scripts ask again and again, and CUDA's count stays the same from now on.
         put_back(sys.modules["torch"]._C, "_cuda_getDeviceCount", original)
         return count
 
     def _cuda_setMemoryFraction(self, original: Any, fraction: float, device: int) -> None:
-        """Cut a script's own limit to the most that it may come to."""
+        """Set the script's own limit, cut to the ceiling of the GPU."""
         part = None
         with self.guard():
             assignment = self.assignment
@@ -235,7 +236,7 @@ class PyTorch(CudaOrderFramework):
             sys.modules["torch"].cuda._lazy_call(partial(original, device))
 
     def device_count(self, original: Any) -> int:
-        """Return the number of GPUs; ``select.count`` to a library that would use all of them."""
+        """Return the number of GPUs; ``select.count`` if a library asks that would use all of them."""
         caller = sys._getframe(1).f_back  # None if C++ or the end of the interpreter calls
         self._claim_for_question()
         if libraries.is_lightning(caller):
@@ -248,7 +249,7 @@ class PyTorch(CudaOrderFramework):
         return int(original())
 
     def _claim_for_question(self) -> None:
-        """Claim if the process is to see the claimed GPUs alone: PyTorch answers by the list in the environment."""
+        """Claim if the process is to see only claimed GPUs, because PyTorch counts those in the environment's list."""
         is_first_question = False
         with self.lock, self.guard():
             allocation = self.allocation
@@ -270,7 +271,7 @@ class PyTorch(CudaOrderFramework):
         allocation = self.allocation
         rank = allocation.granted_by_now().rank
         if rank is not None:
-            # Lightning starts its ranks itself, and each of them asks again. Every other launcher sets their number.
+            # Lightning starts its ranks itself, and each rank asks again. Other launchers set the number of ranks.
             return min(visible, library_count(rank, os.environ) or visible)
         is_listed = allocation.gpu_list.spec_with(allocation.grant).value is not None
         is_set = is_listed or number_of_words(getattr(sys, "argv", [])[1:]) is not None
@@ -289,7 +290,7 @@ class PyTorch(CudaOrderFramework):
         """Return the list that CUDA reads, so that PyTorch's count and its monitors agree with CUDA."""
         indices: list[int] = []
         with self.guard():
-            # No UUIDs: PyTorch would ask every card for its own, also one that hangs.
+            # Return indices and not UUIDs: to find a UUID, PyTorch would query every card, even one that hangs.
             indices = self._counter.nvml_indices()
         return indices or original()
 
@@ -298,7 +299,7 @@ class PyTorch(CudaOrderFramework):
             is_rank = False
             with self.guard():
                 is_rank = self.allocation.is_rank
-            # A program of any other kind has yet to say which GPU it uses.
+            # A program that is not a rank has not selected its GPU yet.
             if is_rank:
                 self._before()
         return bool(original())
@@ -310,7 +311,7 @@ class PyTorch(CudaOrderFramework):
         return self._gpu_counter
 
     def _certain_count(self) -> int | None:
-        """How many GPUs CUDA will count, where that is certain before it is started; else ``None``."""
+        """Return how many GPUs CUDA will count, if that is certain before CUDA starts; else ``None``."""
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
             if built_for is not None:
@@ -342,24 +343,24 @@ class PyTorch(CudaOrderFramework):
             setattr(holder, name, hooked(original, getattr(self, name)))
 
     def torch_seed_generator(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        """Claim a GPU first if Keras makes a CUDA generator: that starts CUDA in C++, which calls none of our hooks."""
+        """Claim a GPU before Keras makes a CUDA generator, because that starts CUDA in C++, which calls no hook."""
         core: Any = sys.modules.get("keras.src.backend.torch.core")
         if str(getattr(core, "get_device", str)()).startswith("cuda"):
             self._before()
         return original(*arguments, **options)
 
     def _before(self, *, is_question: bool = False) -> None:
-        """CUDA is about to be initialised, if it is not already, or the script asks a question about the GPUs."""
+        """Prepare for CUDA's start. With ``is_question``, the script only asks about the GPUs so far."""
         with self.lock, self.guard():
             leading = list(calls("torch"))
             arguments = getattr(sys, "argv", [])[1:]
             number = number_of_process(leading, arguments, _index_of)
             named = gpus_named(leading, _index_of)
             if is_question and self.allocation.gpu_list.hides_others:
-                # The code that asks does not use a GPU yet, and its "cuda" says nothing about the number.
+                # The code that asks does not use a GPU yet, so a "cuda" in it does not mean GPU 0.
                 told = number_of_words(arguments)
                 number = number if told is None else told
-            # All of them are named for a script that names none.
+            # DataParallel without device_ids names all GPUs, which is not a choice of the script.
             named = named if len(named) < (self.gpu_count or 0) else ()
             fraction = _fraction_of_settings(os.environ) or _fraction_of_caller()
             places = () if number is None and process.is_worker() else named or (number or 0,)
@@ -368,20 +369,20 @@ class PyTorch(CudaOrderFramework):
             self.allocation.hide_gpus_if_cpu_only()
 
     def _on_failure(self) -> None:
-        """There is no CUDA, or no GPU: of the policy's doing, or of the machine's."""
+        """Release the claim and report that PyTorch has no GPU, because of the policy or a fault of the machine."""
         with self.lock, self.guard():
             self.on_unused()
             self.on_usage(Usage((), ""))
 
     def _assign(self) -> bool:
-        """Assign the GPUs that CUDA has counted; false if the process is to have none."""
+        """Assign the GPUs that CUDA has counted. Return False if the process gets none."""
         with self.lock, self.guard():
             count = self.gpu_count or 0
             places = self._said.places
             assignment = self.assign(replace(self._said, gpu_count=count))
             ordinals = assignment.ordinals
             if ordinals is None:
-                # A worker whose number is not known uses one of all.
+                # Without places, this is a worker whose GPU number is unknown. It uses any one of the GPUs.
                 ordinals = (places[0] if places[0] < count else 0,) if places else tuple(range(count))
             limits = [
                 (assignment.caps[ordinal].bytes / MIB,) if ordinal in assignment.caps else () for ordinal in ordinals
@@ -419,19 +420,19 @@ class PyTorch(CudaOrderFramework):
         with self.guard():
             job = self.let_workers_choose(nprocs) if isinstance(nprocs, int) and _runs_this_python() else ""
             if job:
-                fn = partial(_as_worker, fn, nprocs, job)  # pickled like the function
+                fn = partial(_as_worker, fn, nprocs, job)  # can be pickled like the function
         return original(fn, args, nprocs, *more, **options)
 
 
 def _start_function() -> Any:
-    """``None`` where this PyTorch has none such."""
+    """Return ``start_processes``; ``None`` if this PyTorch does not have it."""
     return getattr(sys.modules.get(_START_MODULES[0]), _START, None)
 
 
 def is_launcher(argv: Sequence[str], command: Sequence[str] = ()) -> bool:
-    """The program starts the ranks of a job, and asks for GPUs only on their behalf.
+    """True if the program starts the ranks of a job, and asks for GPUs only on their behalf.
 
-    While ``-m`` imports a module's package, only the whole ``command`` of the process names the module.
+    While ``-m`` imports a module's package, only ``command``, the whole command line, contains the module's name.
     """
     path = str(argv[0]) if argv else ""
     if path == "-m" and path in command:
@@ -457,21 +458,20 @@ def _index_of(value: Any) -> int | None:
 
 
 def _fraction_of_settings(environ: Mapping[str, str]) -> float:
-    """The part of each GPU to which the script's or the shell's settings limit the allocator; 0 where they don't."""
+    """Return the part of each GPU to which the environment limits the allocator; 0 if there is no such limit."""
     texts = (environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
     found = (re.search(r"\bper_process_memory_fraction\s*:\s*([0-9.eE+-]+)", text) for text in texts)
     return next((part_of(each.group(1)) for each in found if each), 0.0)
 
 
 def _fraction_of_caller() -> float:
-    """The part to which a script is just limiting the allocator, where that is what starts CUDA; 0 where it is not."""
+    """Return the part that a running ``set_per_process_memory_fraction`` sets; 0 if the stack has no such call."""
     frame = caller_named("set_per_process_memory_fraction")
     fraction = frame.f_locals.get("fraction") if frame is not None else None
     return part_of(fraction) if isinstance(fraction, (int, float)) else 0.0
 
 
 def _memory(limits_mib: Sequence[tuple[float, ...]], fraction: float) -> str:
-    """Describe how PyTorch allocates memory."""
     memory = memory_in_words(limits_mib, fraction, grows=True)
     is_ignored = os.environ.get(_NO_CACHING, "") not in ("", "0")
     is_limited = bool(fraction) or any(limits_mib)
@@ -479,12 +479,12 @@ def _memory(limits_mib: Sequence[tuple[float, ...]], fraction: float) -> str:
 
 
 def _as_worker(function: Any, count: int, job: str, number: int, *args: Any) -> Any:
-    """Tell this process which of the workers it is: ``job`` names their start, and no other of the host."""
+    """Set the marker of this worker, then run ``function``. No other start on this host has the same ``job``."""
     os.environ[WORKER] = worker_marker(number, count, job)
     return function(number, *args)
 
 
 def _runs_this_python() -> bool:
-    """Workers run in this environment; a program may have named another Python, which may have no autogpu."""
+    """True if workers run this Python. A program may have set another Python, which may not have autogpu."""
     spawn = sys.modules.get("multiprocessing.spawn")
     return spawn is None or os.fsdecode(spawn.get_executable() or "") == sys.executable

@@ -25,7 +25,7 @@ _KERAS_FUNCTION = "torch_seed_generator"
 
 
 def importing_module() -> str:
-    """Return the name of the installed module that is being imported, ``""`` if there is none.
+    """Return the name of the installed module that is being imported; ``""`` if there is none.
 
     If several imports are nested, the innermost decides. PyTorch's own modules do not count. If the innermost module
     belongs to the script, or runs as a program (``python -m``), the result is ``""``.

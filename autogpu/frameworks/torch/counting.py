@@ -1,4 +1,4 @@
-"""Answers about the GPUs of this process that need no CUDA in it: how many there are, and which NVML index each has.
+"""The number of GPUs of this process and their NVML indices, found without a start of CUDA in this process.
 
 Nothing here claims a GPU or waits for one.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class GpuCounter:
-    """Predicts what CUDA will count in the process of an allocation."""
+    """Predicts which GPUs CUDA will count in the process of an allocation."""
 
     def __init__(self, allocation: Allocation) -> None:
         self._allocation = allocation
@@ -24,7 +24,7 @@ class GpuCounter:
         self._found_elsewhere: dict[tuple[str, ...], tuple[CudaProperties, ...] | None] = {}
 
     def certain_count(self, built_for: tuple[int, int]) -> int | None:
-        """Return how many GPUs CUDA will count; ``None`` if only CUDA can tell, or if the policy may give no GPU.
+        """Return how many GPUs CUDA will count; ``None`` if that is uncertain, or if the policy may give no GPU.
 
         ``built_for`` is the version of CUDA, as (major, minor), that PyTorch was built for.
         """
@@ -42,7 +42,7 @@ class GpuCounter:
             return count if count == len(visible.pool) > 0 else None
 
     def gpus(self, built_for: tuple[int, int]) -> Sequence[CudaProperties | None]:
-        """Return the GPUs that CUDA will count; an entry is ``None`` if only NVML could be asked for it."""
+        """Return the GPUs that CUDA will count. Entries are ``None`` if no other process could ask CUDA."""
         with self._allocation.lock:
             self._allocation.follow_environment()
             found = self._elsewhere(built_for)
@@ -58,9 +58,9 @@ class GpuCounter:
         return self._found_elsewhere[pool]
 
     def nvml_indices(self) -> list[int]:
-        """Return the NVML index of each GPU, of an instance that of its card, in CUDA's order.
+        """Return the NVML index of each GPU, in CUDA's order. For a MIG instance it is the index of the card.
 
-        Empty if autogpu has written no list for CUDA, or if the script has changed the variable since.
+        Return ``[]`` if autogpu has written no list for CUDA, or if the script has changed the variable since.
         """
         allocation = self._allocation
         inventory = allocation.readings.newest

@@ -1,7 +1,7 @@
-"""Libraries that decide by themselves to use all GPUs: where they do so, and how many they get.
+"""Libraries that use all GPUs by default: the functions in which they count GPUs, and the number that they get.
 
-A library that sizes its batch, or the number of its processes, by the number of GPUs gets ``select.count`` of them. A
-later version that asks in another function than those named here gets the true number.
+A library that sizes its batch, or the number of its processes, by the number of GPUs gets ``select.count`` of them. If
+a later version counts in a function that is not listed here, it gets the true number.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Callable
 
 from autogpu.frameworks.base import hooked, is_hooked
 
-# Trainer asks torch.cuda.device_count in this function, and makes a DataParallel in the module after it.
+# Trainer calls torch.cuda.device_count in this function, and makes a DataParallel in the second module.
 _TRAINER = ("transformers.training_args", "_setup_devices")
 _TRAINER_MODULE = "transformers.trainer"
 
-# Lightning has had three names. It calls the function for devices="auto" only: -1, a number and a list are the user's.
-# Up to 2.3 it caches the number of GPUs, so that the function itself has to be hooked.
+# Lightning has had three names. It calls the function only for devices="auto": -1, a number or a list is the user's
+# choice. Up to 2.3 Lightning caches the number of GPUs, so autogpu has to hook the function itself.
 _LIGHTNING_PACKAGES = ("lightning", "lightning_fabric", "pytorch_lightning")
 _LIGHTNING_MODULES = (
     *("lightning.fabric.accelerators.cuda", "lightning.pytorch.accelerators.cuda"),
@@ -51,7 +51,7 @@ def is_trainer(caller: FrameType | None) -> bool:
 
 
 def spreading(caller: FrameType | None) -> str:
-    """Return the name of the code that spreads over all GPUs and for which ``caller`` asks; ``""`` if there is none."""
+    """Return a name for the code that spreads over all GPUs, if ``caller`` is part of such code; else ``""``."""
     return _SPREADING.get(place_of(caller), "")
 
 
@@ -61,7 +61,7 @@ def is_lightning(caller: FrameType | None) -> bool:
 
 
 def hook_lightning(hook: Callable[[Any], int]) -> None:
-    """Replace the functions by which Lightning counts the GPUs for ``devices="auto"``, in what is imported of it."""
+    """Hook Lightning's functions that count the GPUs for ``devices="auto"``, in the modules that are imported."""
     for module in filter(None, map(sys.modules.get, _LIGHTNING_MODULES)):
         accelerator = getattr(module, _LIGHTNING_CLASS, None)
         original = getattr(accelerator, "__dict__", {}).get(_LIGHTNING_FUNCTION)
@@ -84,5 +84,5 @@ def count_for_library(
         return visible
     if claimed is None:
         return max(1, min(visible, int(wanted)))
-    # The library uses GPUs from number 0 on. A claim of other numbers was made for code that chose them, not for it.
+    # The library uses GPUs from number 0 on. A claim of other numbers was made for other code, which chose them.
     return len(claimed) if claimed and claimed == tuple(range(len(claimed))) else visible

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Sequence
 from autogpu.frameworks import number
 from autogpu.frameworks.number import Call, attributes_of, numbers_in, numbers_of_script
 
-# To ask about a GPU is not to use it.
+# Functions that ask about a GPU, but do not use it.
 _ASKING = ("get_device_name", "get_device_properties", "get_device_capability")
 
 _CUDA = re.compile("cuda(?::([0-9]{1,4}))?")
@@ -28,7 +28,7 @@ def number_of_process(
 
 
 def gpus_named(calls: Iterable[Call], index_of: Callable[[object], int | None]) -> tuple[int, ...]:
-    """Return the GPUs in the ``device_ids`` of the innermost call of the framework that has some, as DataParallel."""
+    """Return the GPUs in ``device_ids`` of the innermost PyTorch call with such an argument, such as DataParallel."""
     for call in calls:
         named: Any = call.variables.get("device_ids") if call.is_frameworks else None
         if type(named) in (list, tuple):
@@ -37,7 +37,7 @@ def gpus_named(calls: Iterable[Call], index_of: Callable[[object], int | None]) 
 
 
 def _distinct(named: Iterable[object], index_of: Callable[[object], int | None]) -> tuple[int, ...]:
-    """Return the index of each named GPU once; ``()`` if something else is named, too."""
+    """Return the index of each named GPU once; ``()`` if an entry is not a GPU."""
     indices: dict[int, None] = {}
     for each in named:
         index = each if type(each) is int else _index(each, index_of)
@@ -62,14 +62,17 @@ def _numbers(call: Call, index_of: Callable[[object], int | None]) -> set[int]:
 
 
 def _plain_numbers(call: Call, idx: object) -> set[int]:
-    """Numbers that a framework's own call is given; a block that makes a GPU the current one keeps its as ``idx``."""
+    """Return plain GPU numbers in a call of PyTorch.
+
+    A context manager that makes a GPU the current device keeps the GPU's number as ``idx``.
+    """
     device = call.variables.get("device", "")
     is_default = device is None and call.function == "cuda"
     return {each for each in (idx, 0 if is_default else device) if type(each) is int and each >= 0}
 
 
 def _index(value: object, index_of: Callable[[object], int | None]) -> int | None:
-    # By its exact type: to ask an object of the script's for its class may run code of the script's.
+    # Compare the exact type, because isinstance may run the script's code.
     if type(value) is not str:
         return index_of(value)
     found = _CUDA.fullmatch(value)
