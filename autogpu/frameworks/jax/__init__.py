@@ -3,8 +3,8 @@
 JAX makes a context on each GPU that its client sees, and by default takes 75 % of each at the first allocation. All
 settings end in that client's options. autogpu adds the assignment there, except for options that the script has set.
 
-A script with GPU number 2, as in ``jax.devices()[args.gpu]``, needs three devices: JAX also sees the GPUs before that
-number, and the claimed GPU has the number.
+A script with GPU number 2, as in ``jax.devices()[args.gpu]``, needs three devices. So JAX also sees the GPUs before
+that number, and the claimed GPU gets the number.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NEEDED_AT_FIRST_USE = (
 
 
 class JAX(HookedFramework):
-    """The backends of one process, as JAX starts them."""
+    """JAX in this process: the start of its backends, and the client that has the GPUs."""
 
     NAME = "JAX"
     default_share = memory.DEFAULT_SHARE
@@ -70,7 +70,7 @@ class JAX(HookedFramework):
         client: Any = sys.modules.get(_CLIENT)
         if not callable(getattr(client, _MAKE_CLIENT, None)):
             return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
-        # Not there yet with `-X lazy_imports=all`. If it were imported here, JAX would fail at its first operation.
+        # Not loaded yet with `-X lazy_imports=all`. If autogpu imported it, JAX would fail at its first operation.
         bridge: Any = sys.modules.get(_BRIDGE)
         if all(hasattr(bridge, name) for name in _BACKENDS):
             return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
@@ -115,7 +115,7 @@ class JAX(HookedFramework):
 
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
-        # Without growth the pool is all that there is.
+        # Without growth, the pool is always as large as JAX's share, which shows no need.
         return (growth and _counted("peak_pool_bytes")) or cls.peak_bytes()
 
     @staticmethod
@@ -126,7 +126,7 @@ class JAX(HookedFramework):
         return OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU_(\d+)_bfc")
 
     def backends(self, original: Any) -> Any:
-        """Decide, before JAX starts its backends, whether it gets a GPU; give the GPUs back if it uses none."""
+        """Decide before JAX starts its backends if it gets a GPU. Release the claim if JAX uses no GPU."""
         with self.lock, self.guard():
             self._hook_client()  # the script may have reloaded xla_client
             self._prepare()
@@ -165,9 +165,9 @@ class JAX(HookedFramework):
 
     def _find_number(self) -> int:
         is_rank = self.allocation.is_rank
-        # All ranks of a job have the same command line, so it tells none of them its number.
+        # All ranks of a job have the same command line, so it can't contain the number of a rank.
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
-        # JAX never receives the index, so search its callers, globals included: a module's body may have ended.
+        # JAX never receives the number, so search its callers. Add their globals: a module's body may have ended.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
     def default_device(self, original: Any) -> Any:
@@ -200,7 +200,7 @@ class JAX(HookedFramework):
             self.on_usage(Usage((), ""))
 
     def _completed(self, options: Any) -> Any:
-        """Return the client's options, completed by the assignment if the script has left them unset."""
+        """Return the client's options, completed by the assignment. Options that the script has set stay."""
         with self.lock, self.guard():
             self._prepare_for_number()
             count = self.gpu_count
@@ -260,7 +260,7 @@ class JAX(HookedFramework):
     def _request(
         self, visible: Iterable[int], gpu_count: int, options: Mapping[str, Any] | None = None
     ) -> DeviceRequest:
-        """Return the settings of the script, and keep those about memory.
+        """Return the script's settings as a request. Store the settings about memory in ``_memory``.
 
         Args:
             options: The client's options; ``None`` if JAX has not made them yet.
@@ -273,13 +273,13 @@ class JAX(HookedFramework):
         return DeviceRequest(gpu_count, tuple(visible) or None, fraction=self._memory.by_script)
 
     def _default_options(self) -> Mapping[str, Any]:
-        """Return the options with which JAX will make the client, before a script's own."""
-        with ignoring(TypeError, ValueError):  # JAX itself reports a variable that it refuses
+        """Return JAX's default options for the client, without those of the script."""
+        with ignoring(TypeError, ValueError):  # JAX itself reports an invalid variable
             return dict(self._client().generate_pjrt_gpu_plugin_options())
         return {}
 
     def on_uncaught(self, error: BaseException) -> None:
-        """Report an out-of-memory error, or an index that is larger than the number of devices that JAX has."""
+        """Report an out-of-memory error, or an index that is too large for JAX's list of devices."""
         super().on_uncaught(error)
         from autogpu.frameworks.jax.index_error import devices_needed
 
@@ -293,7 +293,7 @@ class JAX(HookedFramework):
             allocation.say_in_each_rank(line)
 
     def _may_use_gpus(self) -> bool:
-        """True if JAX will look for NVIDIA GPUs, by its settings and the installed plug-ins."""
+        """True if JAX will look for NVIDIA GPUs, judging by its settings and the installed plug-ins."""
         if self._bridge.config.jax_platforms.value and not self._names_gpus:
             return False
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)
@@ -326,7 +326,7 @@ class JAX(HookedFramework):
         flag = getattr(getattr(self._bridge, "CUDA_VISIBLE_DEVICES", None), "value", "all")
         try:
             return () if flag == "all" else tuple(int(each) for each in flag.split(","))
-        except ValueError as error:  # JAX reports it
+        except ValueError as error:  # JAX reports the invalid flag
             raise_if_from_script(error)
             return ()
 
@@ -339,7 +339,7 @@ def _counted(name: str) -> int:
 
 
 def _memory_in_words(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]], by_script: float) -> str:
-    """Describe how JAX allocates memory, and name the setting with which it ignores a limit."""
+    """Return a phrase for how JAX allocates memory, with the setting that makes JAX ignore a limit, if there is one."""
     part = min(by_script, memory.most(options.get(memory.FRACTION, by_script)))
     words = memory_in_words(limits_mib, 0.0 if limits_mib else part, grows=not options.get("preallocate", True))
     is_limited = bool(limits_mib or part)

@@ -55,7 +55,7 @@ def _failed(tree: ast.AST, trace: TracebackType) -> list[ast.Subscript]:
 
 def _needed(index: object, shown: int) -> int:
     if type(index) is not int:
-        return shown + 1  # the value is unknown, but it was too large
+        return shown + 1  # the value is unknown, but it was too large for the list
     return index + 1 if index >= 0 else -index
 
 

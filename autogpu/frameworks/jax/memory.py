@@ -92,19 +92,19 @@ def most(policy: Any) -> float:
     start, plus, rest = text.partition("+")
     if plus:
         return 1.0 if part_of(start) and not rest else 0.0
-    # A number may have a minus as well: 1e-05.
+    # A plain number may contain a minus as well: 1e-05.
     return part_of(text) or part_of(text.partition("-")[2])
 
 
 def limit(options: MutableMapping[str, Any], part: float) -> None:
-    """Write into the client's options that its pool never grows above this part of a GPU."""
+    """Limit the pool to this part of a GPU, in the client's options."""
     options[FRACTION] = part
     if _POLICY in options or _plugin_knows_policy():
         options[_POLICY] = f"{part:.6f}-{part:.6f}"
 
 
 def _plugin_knows_policy() -> bool:
-    """True if the installed plug-in's file contains the option's name. An unknown option keeps JAX from starting."""
+    """True if the installed plug-in's file contains the option's name. JAX does not start with an unknown option."""
     if getattr(sys.modules.get("jax"), "__version_info__", ()) < _FIRST_WITH_POLICY:
         return False
     plugins = [module for name, module in list(sys.modules.items()) if _PLUGIN.fullmatch(name)]

@@ -33,5 +33,5 @@ def places_of(number: int, count: int | str, gpu_count: int) -> tuple[int, ...]:
 
 
 def shown_ordinals(claimed: Sequence[int], number: int) -> tuple[int, ...]:
-    """Return the ordinals that JAX must see: those of the claimed GPUs, or 0 to the last if ``number`` is claimed."""
+    """Return the ordinals that JAX must see: the claimed GPUs, or all up to the last if ``number`` is claimed."""
     return tuple(range(max(claimed) + 1)) if number and number in claimed else tuple(claimed)
