@@ -338,7 +338,6 @@ class HookedFramework(Framework):
             self._is_given_back = True
 
     def forget_assignment(self) -> None:
-        """Forget the assignment, so that the framework gets a new one at its next use."""
         self.assignment = None
         self._decision = None
 
@@ -360,11 +359,9 @@ class HookedFramework(Framework):
             self.allocation.say(framework_messages.spreading(library, decision))
 
     def on_late_name(self, number: int, taken: int) -> None:
-        """Print that the script used the name of GPU ``number`` after the framework had started with ``taken`` GPUs."""
         self._say_unless_quiet(framework_messages.late_name(number, taken, self.NAME))
 
     def on_late_replicas(self, strategy: str, replicas: int, wanted: int, taken: int) -> None:
-        """Print that a ``strategy`` has too few replicas, because the script named its devices after the claim."""
         self._say_unless_quiet(framework_messages.late_replicas(strategy, replicas, wanted, taken, self.NAME))
 
     def _say_unless_quiet(self, line: str) -> None:

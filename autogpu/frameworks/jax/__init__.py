@@ -339,7 +339,6 @@ def _counted(name: str) -> int:
 
 
 def _memory_in_words(options: Mapping[str, Any], limits_mib: Sequence[tuple[float, ...]], by_script: float) -> str:
-    """Return a phrase for how JAX allocates memory, with the setting that makes JAX ignore a limit, if there is one."""
     part = min(by_script, memory.most(options.get(memory.FRACTION, by_script)))
     words = memory_in_words(limits_mib, 0.0 if limits_mib else part, grows=not options.get("preallocate", True))
     is_limited = bool(limits_mib or part)

@@ -137,10 +137,7 @@ def _short(path: str) -> str:
 
 
 def _find(path: str) -> tuple[Any, str, Any]:
-    """Return the module or class that holds a function, the function's name there, and the function.
-
-    The function is ``None`` if this TensorFlow does not have it.
-    """
+    """Return a function's module or class, the function's name there, and the function; ``None`` if it is missing."""
     place, _, name = path.rpartition(".")
     module, _, owner = place.rpartition(".")
     holder = module_of(place) or getattr(module_of(module), owner, None)

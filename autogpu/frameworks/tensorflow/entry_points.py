@@ -150,7 +150,6 @@ def server(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Complete the ConfigProto of a ``tf.distribute.Server`` or ``tf.train.Server``."""
     given = server_or_cluster_def
     own = getattr(given, "default_session_config", None)
     if own is not None:
@@ -206,7 +205,6 @@ def central_storage(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Make a ``CentralStorageStrategy``, with replicas on several devices and variables on one device."""
     resolver.named.note_arguments(compute_devices, parameter_device)
     found = resolver.existing_replicas(compute_devices)
     _report_late_replicas(resolver, self, found, compute_devices)
@@ -219,10 +217,7 @@ def _report_late_replicas(resolver: PlacementResolver, strategy: Any, found: Any
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of TensorFlow with names of devices that exist.
-
-    Such a function does not place softly, or makes the first context only after it got the names.
-    """
+    """Call a function that does not place softly, or makes the first context itself, with names that exist."""
     resolver.named.note_arguments(*args, **kwargs)
     resolver.report_late_names()
     existing = resolver.existing
@@ -238,7 +233,6 @@ def device(original: Any, resolver: PlacementResolver, name: Any) -> Any:
 
 
 def graph_device(original: Any, resolver: PlacementResolver, self: Any, name: Any) -> Any:
-    """Note the device name of a graph's code or of a ``tf.function`` (``Graph.device``)."""
     if not resolver.named.is_known(name):
         resolver.named.note([name])
         resolver.report_late_names()
@@ -299,10 +293,7 @@ def list_local_devices(original: Any, resolver: PlacementResolver, session_confi
 
 
 def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:
-    """Return the list of devices; ``None`` if TensorFlow has to make the list itself.
-
-    That is so if TensorFlow will raise or list no GPU, or if the driver does not report the attributes of the GPUs.
-    """
+    """Return the list; ``None`` if TensorFlow will raise or list no GPU, or the driver reports no attributes."""
     proto = resolver.copied(session_config)
     if proto is None:
         return None

@@ -59,11 +59,7 @@ def module_of(path: str) -> Any:
 
 
 def named_gpu(name: Any) -> int | None:
-    """Return the number of the logical GPU of this process that a name means; ``None`` if it means none.
-
-    Args:
-        name: A text, a ``DeviceSpec`` or a ``LogicalDevice``; any other object means no GPU.
-    """
+    """Return the logical GPU that a text, ``DeviceSpec`` or ``LogicalDevice`` means; ``None`` if it means none."""
     if not _DESCRIPTIONS.isdisjoint(kind.__name__ for kind in type(name).__mro__):
         to_string = getattr(name, "to_string", None)
         name = to_string() if callable(to_string) else getattr(name, "name", None)
@@ -101,7 +97,6 @@ class NamedGpus:
         return False
 
     def note_arguments(self, *args: Any, **kwargs: Any) -> None:
-        """Note the GPUs that the arguments of a call mean. Each argument is a name or a list of names."""
         for argument in (*args, *kwargs.values()):
             self.note(argument if isinstance(argument, (list, tuple)) else [argument])
 
@@ -154,7 +149,7 @@ class PlacementResolver:
         self._first = NOTHING_MADE
 
     def completed(self, proto: Any) -> Any:
-        """Return a copy of an explicit ConfigProto, completed by settings that the script left unset.
+        """Return a copy of an explicit ConfigProto, with the settings filled in that the script left unset.
 
         ``None`` stands for an empty proto. Return the argument itself if there is nothing to fill in.
         """
@@ -174,10 +169,7 @@ class PlacementResolver:
         return proto
 
     def copied(self, proto: Any) -> Any:
-        """Return a copy of a ConfigProto; an empty one for ``None``.
-
-        Return ``None`` for any other object, which TensorFlow will reject.
-        """
+        """Return a copy of a ConfigProto, an empty one for ``None``; ``None`` for an object that TensorFlow rejects."""
         kind = self._context_module.config_pb2.ConfigProto
         if proto is None:
             return kind()
@@ -264,7 +256,6 @@ class PlacementResolver:
             self._ignore_names()
 
     def _ignore_names(self) -> None:
-        """Restore the functions that are only hooked for the device names that they are called with."""
         for holder, name, original in self.while_names_count:
             put_back(holder, name, original)
         self.while_names_count = []
@@ -289,10 +280,7 @@ class PlacementResolver:
                     self.framework.on_late_name(max(late), taken)
 
     def softened(self, proto: Any) -> Any:
-        """Return a copy of a ConfigProto for a session on a server, with soft placement if GPUs are missing.
-
-        ``None`` stands for the proto of the context.
-        """
+        """Return a copy of a ConfigProto (``None``: the context's), with soft placement if GPUs are missing."""
         if proto is None:
             context = self._context_module.context()
             proto = type(context).config.fget.__wrapped__(context)  # without our hook, as no context is made here

@@ -193,7 +193,6 @@ def _ordinals(
 
 
 def _script_limits(settings: UserSettings, ordinals: Sequence[int], made: Sequence[int]) -> Limits:
-    """Return the script's own limits, keyed by the ordinals of the GPUs that it gets."""
     limits = {ordinal: settings.limits[ordinal] for ordinal in ordinals if ordinal in settings.limits}
     if limits or len(settings.limits) != 1 or settings.visible is not None:
         return limits
@@ -259,10 +258,7 @@ def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> l
 
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
-    """Return the MiB of each logical GPU on a GPU.
-
-    Only logical GPUs that are ``used`` divide the GPU's limit. Without a limit, all of them divide the memory.
-    """
+    """Return the MiB of each logical GPU. Only the used GPUs divide a limit. Without a limit, all divide the memory."""
     given = placement.limits.get(ordinal, ())
     count = len(used)
     if placement.fraction:
@@ -373,7 +369,6 @@ def write_placement(proto: Any, placement: DevicePlacement) -> None:
 
 
 def usage_of(placement: DevicePlacement, allow_growth: bool) -> Usage:
-    """Return the usage of a finished ConfigProto, in which the settings of script and policy are merged."""
     limits_mib = [placement.limits.get(ordinal, ()) for ordinal in placement.ordinals]
     grows = {"true": True, "false": False}.get(os.environ.get(FORCE_GROWTH, ""), allow_growth)
     memory = memory_in_words(limits_mib, placement.fraction, grows=grows, by_script=placement.by_script)

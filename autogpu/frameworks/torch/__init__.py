@@ -1,7 +1,8 @@
 """PyTorch: hooks in the C++ functions that initialise CUDA, and in Python functions that ask about GPUs.
 
-``cuda`` means the thread's current device, and Python can't see which GPU the C++ code uses. So autogpu claims the GPUs
-before CUDA counts them, and lists the claimed GPU under the number that the program is about to use.
+``cuda`` means the thread's current device, by default ``cuda:0``, and Python can't see which GPU the C++ code uses. So
+autogpu claims the GPUs before CUDA counts them. CUDA then finds the claimed GPU under the number that the program is
+about to use.
 """
 
 from __future__ import annotations
@@ -260,7 +261,6 @@ class PyTorch(CudaOrderFramework):
             self._before(is_question=True)
 
     def count_for_library(self, original: Any) -> int:
-        """Return the number of GPUs for a library that would use all that ``original`` counts."""
         visible = int(original())
         count = None
         with self.lock, self.guard():
@@ -311,7 +311,6 @@ class PyTorch(CudaOrderFramework):
         return self._gpu_counter
 
     def _certain_count(self) -> int | None:
-        """Return how many GPUs CUDA will count, if that is certain before CUDA starts; else ``None``."""
         with self.lock, self.guard():
             built_for = _version_numbers(str(sys.modules["torch"].version.cuda))
             if built_for is not None:

@@ -56,7 +56,6 @@ def spreading(caller: FrameType | None) -> str:
 
 
 def is_lightning(caller: FrameType | None) -> bool:
-    """True if ``caller`` asks for the number of GPUs on behalf of Lightning."""
     return place_of(caller)[0].partition(".")[0] in _LIGHTNING_PACKAGES
 
 
