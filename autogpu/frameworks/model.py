@@ -130,7 +130,7 @@ class Hooks(Value):
 
     Attributes:
         found: Names, such as ``Context.config``.
-        missing: Phrases for the lost effects, keyed by the entry points that this version lacks. If no entry point is
+        missing: Phrases for the consequences, keyed by the entry points that this version lacks. If no entry point is
             found, autogpu can choose GPUs only through the environment.
         obstacle: Why autogpu does not hook into this build at all; ``""`` if it does. No entry points are found or
             missing then.

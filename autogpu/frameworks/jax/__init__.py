@@ -245,7 +245,7 @@ class JAX(HookedFramework):
     ) -> Sequence[tuple[float, ...]]:
         """Write the memory limit into the client's options, as a fraction; return it in MiB for each GPU.
 
-        Return nothing if there is no limit, or if the script has set a fraction itself.
+        Return an empty list if there is no limit, or if the script has set a fraction itself.
         """
         by_script = self._memory.by_script
         parts = [assignment.part(ordinal, by_script=bool(by_script)) for ordinal in ordinals]

@@ -137,7 +137,7 @@ def _short(path: str) -> str:
 
 
 def _find(path: str) -> tuple[Any, str, Any]:
-    """Return a function's module or class, the function's name there, and the function; ``None`` if it is missing."""
+    """Return a function's module or class, its name there, and the function itself, or ``None`` if that is missing."""
     place, _, name = path.rpartition(".")
     module, _, owner = place.rpartition(".")
     holder = module_of(place) or getattr(module_of(module), owner, None)

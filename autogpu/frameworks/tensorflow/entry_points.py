@@ -293,7 +293,7 @@ def list_local_devices(original: Any, resolver: PlacementResolver, session_confi
 
 
 def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -> list[Any] | None:
-    """Return the list; ``None`` if TensorFlow will raise or list no GPU, or the driver reports no attributes."""
+    """Return the devices; ``None`` if TensorFlow will raise or list no GPU, or the driver reports no attributes."""
     proto = resolver.copied(session_config)
     if proto is None:
         return None
@@ -350,8 +350,8 @@ def _entry(kind: Any, device_type: str, number: int, memory_limit: int, descript
 
 _PLAIN = "take what they would without autogpu"
 
-# Hook and lost effect, keyed by function. A hook's first arguments are the original function and the resolver. The lost
-# effect is a phrase for a version without the function; "" if nothing is lost, so that it is not reported.
+# Hook and consequence, keyed by function. A hook's first arguments are the original function and the resolver. The
+# consequence is a phrase for a version that lacks the function; "" if there is none, so that it is not reported.
 HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "eager.context.Context.set_visible_devices": (
         set_visible_devices,

@@ -258,7 +258,7 @@ def _numbers(placement: DevicePlacement, named: Sequence[int], wanted: int) -> l
 
 
 def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, used: Sequence[bool]) -> tuple[float, ...]:
-    """Return the MiB of each logical GPU. Only the used GPUs divide a limit. Without a limit, all divide the memory."""
+    """Return the MiB of each logical GPU. Only those in use divide a limit. Without a limit, all divide the memory."""
     given = placement.limits.get(ordinal, ())
     count = len(used)
     if placement.fraction:

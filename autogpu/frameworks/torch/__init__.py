@@ -43,7 +43,8 @@ _LAUNCHER_MODULES = (
 # ``torch.cuda._lazy_init`` calls this function once, under a lock, when the script first needs CUDA.
 _INIT = "_cuda_init"
 
-# Lost effects, keyed by the name of the missing function. ``torch.cuda.is_available`` calls the first function.
+# Consequence if a function is missing, or the setting that then has no effect, keyed by the function's name.
+# ``torch.cuda.is_available`` calls the first function.
 _OTHERS = {
     "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
     "_cuda_setMemoryFraction": "memory.limit",
