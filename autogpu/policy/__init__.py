@@ -1,6 +1,6 @@
-"""The settings of a process: every layer read, checked against the model and merged; each with where it was set.
+"""The settings of a process, merged from all layers, with the origin of each value.
 
-A key that can't be read is left out of its layer and becomes a :class:`Problem`; the others count.
+A layer's invalid value is left out, and is reported as a :class:`Problem`. The layer's other values apply.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from autogpu.policy.model import (
 from autogpu.policy.sources import Source, working_directory
 from autogpu.text import printable
 
-# Also what callers know by the package's name.
+# Names of other modules that callers import from this package.
 __all__ = ["BY_DOTTED", "KEYS", "SYSTEM_FILE", "MemoryLimit", "Origin", "Policy", "Problem", "Resolved", "Setting"]
 __all__ += ["problems_of", "resolve", "working_directory"]
 
@@ -50,7 +50,7 @@ _TABLES = [section for section in model.SECTIONS if section]
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
-# By their names, and by those under which people look for them that are not similar.
+# Names that people look for, and that are not similar to the key's name.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
 _CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 
@@ -63,17 +63,19 @@ def resolve(
     flags: Mapping[str, str] | None = None,
     system_file: Path = SYSTEM_FILE,
 ) -> Resolved:
-    """Read every layer and merge them. Bad input never raises: it becomes ``problems``, and the rest holds.
+    """Read all layers and merge them. Never raises for bad input: the result lists the mistakes in ``problems``.
 
     Args:
-        environ: Gives ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*``. Without ``HOME`` there is no user file.
-        script: ``None`` at a prompt, with ``-c`` and in a notebook.
-        working_directory: Where the search for a project file goes on, and what ``AUTOGPU_POLICY`` is relative to.
-        flags: The command line of ``autogpu run``: key to text, as in the environment.
+        environ: The variables ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*`` are read. Without a home or
+            configuration folder there is no user file.
+        script: The script's file; ``None`` at a prompt, with ``-c`` and in a notebook.
+        working_directory: The search for a project file continues here after the script's folders. A relative
+            ``AUTOGPU_POLICY`` starts here.
+        flags: Options of ``autogpu run``: the text of each, keyed by the key's name.
     """
     homes = sources.homes_of(environ)
     user_file = sources.user_file_of(environ)
-    # Who can write there owns the host, or the home.
+    # Don't check who could have written these two: whoever can do so controls the host or the home folder anyway.
     system = sources.source_of(homes, LayerName.SYSTEM, system_file)
     user = sources.source_of(homes, LayerName.USER, user_file) if user_file else sources.Source(LayerName.USER)
     named = environ.get(variables.POLICY_FILE, "").strip()
@@ -93,14 +95,14 @@ def resolve(
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """The mistakes in one file, wherever it is and whose it is; in the host's own, unknown names are some too."""
+    """Return the mistakes in one file, whoever owns it. Unknown names are mistakes too, also in the system file."""
     layer_name = LayerName.SYSTEM if is_system else LayerName.PROJECT
     layer = _file_layer(sources.source_of(sources.homes_of(environ), layer_name, file))
     return (*_merged([layer])[1], *layer.unknown)
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
-    """Stack layers on the defaults, lowest first: the settings, and what is wrong."""
+    """Merge layers over the defaults, lowest layer first. Return settings, keyed by dotted name, and problems."""
     origin = Origin(LayerName.DEFAULT, "default")
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
     problems = [problem for layer in layers for problem in layer.problems]
@@ -108,7 +110,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
         locked = _locked(settings)
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
-            # The start-up hook obeys AUTOGPU=0 before this package is even imported, whatever is locked.
+            # The start-up hook obeys AUTOGPU=0 before this package is imported, so a lock can't prevent it.
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
@@ -118,7 +120,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
 
 
 def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting]) -> Iterator[Problem]:
-    """Add what is used instead of a refused value, which is only known when all layers are merged."""
+    """Add to each problem the value that is used instead. It is known only after all layers are merged."""
     for problem in problems:
         used = settings.get(problem.key)
         if used is None:
@@ -131,7 +133,10 @@ def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting])
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
-    """The dotted keys that no layer above the system file may change, which alone names them; a bare name will do."""
+    """Return the dotted keys that no layer above the system file may change.
+
+    Only the system file can set ``locked``. Its entries may be dotted (``select.count``) or bare names (``count``).
+    """
     names: Any = settings["locked"].value
     found = (BY_DOTTED.get(name) or BY_NAME.get(name) for name in names)
     return frozenset(key.dotted for key in found if key is not None)
@@ -142,11 +147,16 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
     values["locked"] = _locked(settings)
     if isinstance(values["per_user"], dict):
         values["per_user"] = of_own_groups(values["per_user"])
-    return Policy(**values)  # type: ignore[arg-type]  # the kinds in KEYS give what the fields declare; a test holds it
+    return Policy(**values)  # type: ignore[arg-type]  # the kinds return the types of the fields; a test checks it
 
 
 class Layer:
-    """The settings of one source. Names that are ``unknown`` to this version are no problem in the system file."""
+    """The valid settings of one layer, and the mistakes in it.
+
+    Attributes:
+        values: Value and origin, keyed by dotted name.
+        unknown: Unknown names, and settings without effect, in the system file. Only ``doctor`` reports them.
+    """
 
     def __init__(self, name: LayerName, problems: Iterable[Problem] = ()) -> None:
         self.name = name
@@ -165,14 +175,14 @@ class Layer:
             if not key.system_only or self.name is LayerName.SYSTEM:
                 self.values[key.dotted] = (value, origin)
             elif value != key.default:
-                # The default says nothing, so a copy of the example file is allowed in any place.
+                # The default is no problem, because a user may copy the example file, which has every key.
                 wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
         if wrong:
             self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
 
 
 def _meant(kind: Kind, seen: str) -> str:
-    """What to write in place of a refused value, in brackets; ``""`` if it is no usual mistake."""
+    """Return a hint in brackets about what to write instead of a refused value; ``""`` if there is none."""
     text = seen.strip('"')
     hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
     near = kind.nearest(text) if text != seen else ""
@@ -181,14 +191,14 @@ def _meant(kind: Kind, seen: str) -> str:
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
-    """The ``AUTOGPU_*`` variables, and ``AUTOGPU`` itself above them. An empty one counts as unset."""
+    """Read ``AUTOGPU_*``, and then ``AUTOGPU``, which overrides ``AUTOGPU_ENABLED``. An empty variable is ignored."""
     layer = Layer(LayerName.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
         text = environ.get(name, "").strip()
         if text and name in keys:
             is_typed = environ.get(variables.TYPED + name[len(variables.PREFIX) :]) == environ[name]
-            place = keys[name].flag if is_typed else name  # as it was typed for `autogpu run`
+            place = keys[name].flag if is_typed else name  # the option of `autogpu run`
             layer.take(keys[name], text, Origin(LayerName.ENVIRONMENT, place))
         elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
             origin = Origin(LayerName.ENVIRONMENT, printable(name, LONGEST_NAME))
@@ -199,7 +209,6 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:
-    """The command line of ``autogpu run``: the names of keys, and values as in the environment."""
     layer = Layer(LayerName.COMMAND_LINE)
     for name, text in flags.items():
         if text.strip():
@@ -208,15 +217,15 @@ def _flag_layer(flags: Mapping[str, str]) -> Layer:
 
 
 def _file_layer(source: Source) -> Layer:
-    """The keys of a file. In the system file, unknown names and what else has no effect is for ``doctor`` alone."""
+    """Read the keys of a file. Only ``doctor`` reports unknown names and settings without effect in the system file."""
     layer = Layer(source.layer, source.problems)
-    # Hosts carry several versions: a name that this one does not know may be another's.
+    # A host may have several versions of autogpu: a name that is unknown to this version may be valid in another.
     problems = layer.unknown if layer.name is LayerName.SYSTEM else layer.problems
     for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
         if key is not None:
             layer.take(key, value, source.origin(key.name))
-        elif len(problems) < _MOST_PROBLEMS:  # to look for the nearest of thousands would take seconds
+        elif len(problems) < _MOST_PROBLEMS:  # the search for similar keys takes seconds for thousands of names
             origin = source.origin(path[-1])
             problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
     if layer.name is LayerName.SYSTEM:
@@ -244,7 +253,6 @@ def _unknown(path: tuple[str, ...], value: object) -> str:
 
 
 def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
-    """Names of no key in ``locked``, and of no group in ``per_user``."""
     names, origin = system.values.get("locked", _NO_LOCKS)
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
         near = _nearest(name)
@@ -258,7 +266,10 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
 
 
 def _nearest(name: str) -> Key | None:
-    """The key that was meant: one in whose name a longer one ends (``memory_limit``), or the most similar, if any."""
+    """Return the key that the user probably meant; ``None`` if no key is similar.
+
+    A name that ends in a key's name means that key: ``memory_limit`` means ``limit``.
+    """
     plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
     ends = [own for own in _CALLED if plain.endswith("_" + own)]
     return _CALLED.get(max(ends, key=len, default="") or most_similar(plain[1:], _CALLED))

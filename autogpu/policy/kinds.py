@@ -1,6 +1,6 @@
-"""The kinds of policy values, which know nothing of keys, files and layers.
+"""The kinds of policy values. They don't depend on keys, files or layers.
 
-A file may hold a value as a variable and a flag hold it, which is text, or as TOML writes it.
+Environment variables and options hold a value as text. A file may hold the same text, or a TOML value.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
 LONGEST_S = 365 * 86400.0
 
-# Digits are bounded so that int() and float() stay cheap and never meet Python's limit on long numbers.
+# The number of digits is bounded: int() and float() stay fast, and never raise for Python's limit on long numbers.
 _SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]{1,3})"
 _PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
-# As people write times, and as autogpu itself does: 30m, 30 min, 2 hours, 1h 30m.
+# Durations as people write them, and as autogpu prints them: 30m, 30 min, 2 hours, 1h 30m.
 _DURATION = (
     rf"(?=[0-9])(?:({_NUMBER}) ?d(?:ays?)?)? ?(?:({_NUMBER}) ?h(?:ours?|rs?)?)? ?"
     rf"(?:({_NUMBER}) ?m(?:in(?:ute)?s?)?)? ?(?:({_NUMBER}) ?s(?:ec(?:ond)?s?)?)?"
 )
-# "8G" and "8Gi" are 2**30, as Slurm, Docker and Kubernetes read one or the other; only "GB" is decimal.
+# "8G" and "8Gi" both mean 8 * 2**30 bytes, because Slurm, Docker and Kubernetes each use one of them for that.
+# Only "GB" is decimal.
 _UNITS = {
     "b": 1,
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
@@ -35,8 +36,8 @@ _UNITS = {
 }
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
-# An index, an instance of a card, a range; or a name. MIG profiles are names that begin with a number: "1g.5gb",
-# "1c.3g.20gb", "1g.*". "3090" is far more often a card's name than the index of a GPU.
+# An index, a MIG instance ("0:1"), a range ("0-3"), or a name. The names of MIG profiles begin with a number: "1g.5gb",
+# "1c.3g.20gb", "1g.*". "3090" is refused: people who write it nearly always mean a card's name, not an index.
 _DEVICE = "[0-9]{1,3}(?:[:-][0-9]{1,3})?|[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?|(?![0-9+-])[^,]{1,128}"
 
 _ON = ("1", "true", "yes", "on")
@@ -48,7 +49,11 @@ LONGEST_NAME = 64
 
 
 class Refused(Exception):
-    """A value is not allowed; ``element`` names the culprit in a list or table."""
+    """A value is not allowed.
+
+    Attributes:
+        element: The entry of a list or table that is not allowed; ``None`` if the value itself is not allowed.
+    """
 
     def __init__(self, element: str | None = None) -> None:
         super().__init__(element)
@@ -56,13 +61,12 @@ class Refused(Exception):
 
 
 class MemoryLimit(Value):
-    """A cap on the memory of one GPU: either ``bytes``, or ``percent`` of what the GPU has (above 0, up to 100)."""
+    """A cap on the memory of one GPU: either ``bytes``, or ``percent`` of the GPU's memory (above 0, up to 100)."""
 
     bytes: int | None = None
     percent: float | None = None
 
     def of(self, total_bytes: int) -> int:
-        """The cap in bytes on a GPU of ``total_bytes``, never more than the GPU has."""
         if self.bytes is not None:
             return min(self.bytes, total_bytes)
         return int(total_bytes * (self.percent or 0) / 100)
@@ -72,7 +76,10 @@ class MemoryLimit(Value):
 
 
 def of_own_groups(numbers: Mapping[str, int]) -> int:
-    """The largest of the numbers of this process's Unix groups; 0, which is no limit, is larger than all."""
+    """Return the largest number that a Unix group of this process has. 0 means no limit, so it wins over all others.
+
+    If none of the groups has a number, the number of ``default`` applies.
+    """
     own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
     found = [number for name, number in numbers.items() if name != DEFAULT_GROUP and group_number(name) in own]
     found = found or [numbers.get(DEFAULT_GROUP, 0)]
@@ -81,9 +88,9 @@ def of_own_groups(numbers: Mapping[str, int]) -> int:
 
 @lru_cache(maxsize=64)
 def group_number(name: str) -> int | None:
-    """Of the group of that name, or that number; ``None`` where this host has none."""
+    """Return the id of a Unix group, given its name or id; ``None`` if this host has no group of that name."""
     try:
-        import grp  # not on Windows
+        import grp  # Windows has no such module
 
         return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
     except (ImportError, KeyError, ValueError) as error:
@@ -92,14 +99,14 @@ def group_number(name: str) -> int | None:
 
 
 def quoted(text: str, longest: int = 60) -> str:
-    """``text`` as a TOML string, safe for a terminal."""
+    """Return ``text`` as a TOML string that is safe to print. A text over ``longest`` characters is cut."""
     if len(text) > longest:
         text = text[:longest] + "..."
     return '"' + printable(text.replace("\\", "\\\\").replace('"', '\\"'), 4 * longest) + '"'
 
 
 def brief(value: object) -> str:
-    """Any TOML value in a few words; what could be long or nested is only named."""
+    """Return a short text for any TOML value. For a list, table, date or time it is only the type."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -112,7 +119,6 @@ def brief(value: object) -> str:
 
 
 def toml_text(value: object) -> str:
-    """A plain value (as ``Kind.plain`` gives it) as it is written in a TOML file."""
     if isinstance(value, list):
         return "[" + ", ".join(toml_text(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -121,12 +127,11 @@ def toml_text(value: object) -> str:
 
 
 def bare(name: str) -> str:
-    """A name as it is written in a TOML file."""
     return name if re.fullmatch("[A-Za-z0-9_-]{1,64}", name) else quoted(name)
 
 
 def size_text(size_bytes: int) -> str:
-    """The shortest exact way to write a size: ``8GiB``, ``8GB``, ``1536MiB``."""
+    """Return the shortest exact text for a size: ``8GiB``, ``8GB``, ``1536MiB``."""
     for power in (4, 3, 2, 1):
         for unit, base in (("iB", 1024), ("B", 1000)):
             if size_bytes and size_bytes % base**power == 0:
@@ -135,7 +140,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def duration_text(duration_s: float) -> str:
-    """A duration as a policy writes it: ``1h30m``, ``0.5s``, ``0``."""
+    """Return a duration as policy files hold it: ``1h30m``, ``0.5s``, ``0``."""
     return exact_span(duration_s).replace("min", "m").replace(" ", "") if duration_s else "0"
 
 
@@ -143,12 +148,12 @@ class Kind(Value):
     """One kind of value.
 
     Attributes:
-        allowed: Finishes the sentence "allowed: ..." in messages and in the reference.
-        read: The value of what a file, a variable or a flag holds; raises ``Refused``.
-        schema: The JSON schema of the value as TOML writes it; what may be in a text is not described.
-        plain: The value as TOML and JSON hold it, which ``read`` takes.
-        words: Those it may be: for completion, and for the nearest to a misspelt one.
-        hints: Patterns of what people write that is refused, and how to write it.
+        allowed: The end of the sentence "allowed: ..." in messages and in the reference.
+        read: Converts the content of a file, variable or option to the value; raises ``Refused``.
+        schema: The JSON schema of the TOML value. It does not describe what a string may contain.
+        plain: Converts the value to types that TOML and JSON have; ``read`` accepts the result.
+        words: The allowed words, to complete and to correct what users type.
+        hints: Pairs of a pattern that matches a usual mistake, and the advice for it.
     """
 
     allowed: str
@@ -165,7 +170,7 @@ class Kind(Value):
 
 
 def most_similar(name: str, known: Collection[str]) -> str:
-    """Return the most similar of ``known``; ``""`` if none is similar. A name may be of any length."""
+    """Return the name in ``known`` that is most similar; ``""`` if none is. Only the first 64 characters count."""
     import difflib
 
     return "".join(difflib.get_close_matches(name[:LONGEST_NAME], known, n=1))
@@ -177,8 +182,6 @@ def choice(*words: str) -> Kind:
 
 
 def number(allowed: str, smallest: int, largest: int, words: tuple[str, ...] = ()) -> Kind:
-    """A whole number in a range, or one of a few ``words``."""
-
     def read(value: Any) -> int | str:
         if type(value) is not int and not re.fullmatch(_INTEGER, _text(value)):
             return _word(value, words)
@@ -216,7 +219,7 @@ def _flag(value: object) -> bool:
 
 
 def _size(value: object) -> int | None:
-    # A unit is a must: people who write 6 mean GiB, those who write 8192 mean MiB.
+    # A unit is required, because users who write 6 mean GiB, and users who write 8192 mean MiB.
     text = _text(value).lower()
     if text in ("", NONE):
         return None
@@ -250,7 +253,7 @@ def _duration(value: Any) -> float:
         if found is None:
             raise Refused
         seconds = sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), (86400, 3600, 60, 1)))
-    if not 0 <= seconds <= LONGEST_S:  # nor is what TOML calls nan
+    if not 0 <= seconds <= LONGEST_S:  # also true for nan, which TOML allows
         raise Refused
     return round(float(seconds), 3)
 
@@ -273,7 +276,7 @@ def _key_name(item: object) -> str:
 
 
 def _by_group(value: object) -> object:
-    """A cap for all, or a table of one for each of some Unix groups, by name or number, and for ``default``."""
+    """Read one cap for all users, or a table of caps, keyed by a Unix group's name or number or ``default``."""
     if not isinstance(value, dict):
         return _CAP.read(value)
     caps = {}

@@ -1,7 +1,7 @@
-"""The keys of a policy, their defaults, and where each value was set.
+"""The keys of a policy, their defaults, and the origins of values.
 
-Checks, example file, JSON schema and reference page are derived from ``KEYS`` and the defaults of :class:`Policy`, so
-that a key is described once.
+The checks, the example file, the JSON schema and the reference page are derived from ``KEYS`` and the defaults of
+:class:`Policy`, so that each key is described only once.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class LayerName(enum.Enum):
 
 
 class Policy(Value):
-    """The settings of this process, all layers merged. The defaults here are the defaults of the product.
+    """The settings of this process, merged from all layers. The defaults here are autogpu's defaults.
 
     Attributes:
-        need_bytes: On each GPU; ``None`` means unknown.
-        devices: Empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), an instance of a card
-            (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for anything.
-        limit: On each GPU, or on each virtual GPU where there are several; ``None`` means no cap.
-        per_user: Of this process's user, whatever the groups of others; 0 means no cap.
-        locked: Dotted keys that only the system file may change; names of no key are not in it.
+        need_bytes: The stated need on each GPU; ``None`` means unknown.
+        devices: The GPUs to choose from; empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), a MIG
+            instance (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for
+            anything.
+        limit: The memory cap on each GPU, or on each virtual GPU if there are several; ``None`` means no cap.
+        per_user: The largest number of GPUs for this process's user, chosen by the user's groups; 0 means no cap.
+        locked: Dotted keys that only the system file may change. Unknown names are left out.
     """
 
     enabled: bool = True
@@ -73,11 +74,11 @@ class Key(Value):
     """One setting of a policy.
 
     Attributes:
-        section: The TOML table it stands in; ``""`` is the top level.
-        name: In that table; no other key has it.
-        about: What it does, in the few words that fit beside it in the example file; ``docs/policy-keys.toml`` says
-            more.
-        system_only: Counts in the system file alone.
+        section: The TOML table of the key; ``""`` is the top level.
+        name: The name in that table. No other key of any table has the same name.
+        about: A short description, which stands next to the key in the example file. ``docs/policy-keys.toml`` has the
+            full description.
+        system_only: True if only the system file may set the key.
     """
 
     section: str
@@ -93,7 +94,7 @@ class Key(Value):
 
     @property
     def attribute(self) -> str:
-        """Its name in :class:`Policy`, which carries the unit."""
+        """The name of the field in :class:`Policy`, which ends in the unit: ``need_bytes``."""
         return _WITH_UNIT.get(self.name, self.name)
 
     @property
@@ -111,16 +112,15 @@ class Key(Value):
         return getattr(Policy(), self.attribute)
 
     def written(self, value: object) -> str:
-        """A value of this key as a TOML file holds it."""
         return kinds.toml_text(self.kind.plain(value))
 
 
 class Origin(Value):
-    """Where a value was written.
+    """The place where a value is set.
 
     Attributes:
-        place: For people: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
-        line: In a file, from 1; ``None`` where it is not certain.
+        place: The text for messages: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
+        line: The line in a file, from 1; ``None`` if it is not certain, or if there is no file.
     """
 
     layer: LayerName
@@ -132,11 +132,11 @@ class Origin(Value):
 
 
 class Setting(Value):
-    """The value of one key, and what it overrode.
+    """The value of one key, and the values that it overrides.
 
     Attributes:
-        key: Dotted, such as ``select.count``.
-        overrides: The next lower layer that sets the key, down to the default.
+        key: The dotted name, such as ``select.count``.
+        overrides: The setting of the next lower layer that sets the key, or the default; ``None`` for the default.
     """
 
     key: str
@@ -146,27 +146,27 @@ class Setting(Value):
 
     @property
     def is_set(self) -> bool:
-        """A layer has set it, be it to the default's value."""
+        """True if a layer sets the key, even if the value equals the default."""
         return self.overrides is not None
 
     @property
     def text(self) -> str:
-        """The value as a TOML file would hold it; safe for a terminal."""
+        """The value as TOML that is safe to print."""
         return BY_DOTTED[self.key].written(self.value)
 
     @property
     def overridden(self) -> tuple[Setting, ...]:
-        """All that it overrode, the highest layer first, down to the default."""
+        """All overridden settings, highest layer first. The last is the default."""
         return () if self.overrides is None else (self.overrides, *self.overrides.overridden)
 
 
 class Problem(Value):
-    """A mistake in the policy, as one line that is safe for a terminal.
+    """A mistake in the policy, as one line that is safe to print.
 
     Attributes:
-        what: Where it is, what is wrong, and what is allowed.
-        key: Dotted; ``""`` where it is about a file or an unknown name.
-        instead: What is done in its place.
+        what: The place of the mistake, its cause, and the allowed values.
+        key: The dotted key; ``""`` if the mistake is a file or an unknown name.
+        instead: What autogpu does instead.
     """
 
     what: str
@@ -179,13 +179,13 @@ class Problem(Value):
 
 
 class Resolved(Value):
-    """All layers merged, with their history.
+    """The result of merging all layers.
 
     Attributes:
-        settings: One for each key, under its dotted name, in the order of ``KEYS``.
-        problems: In the order of the layers. For people, at every run.
-        system_notes: Names in the system file that this version does not know. For ``doctor`` alone, since a host
-            carries several versions.
+        settings: The setting of each key, keyed by dotted name, in the order of ``KEYS``.
+        problems: Mistakes that each run reports, lowest layer first. Values for locked keys come last.
+        system_notes: Unknown names and settings without effect in the system file. Only ``doctor`` reports them,
+            because a host may have several versions of autogpu.
         files: Every file that was read, lowest layer first.
     """
 
@@ -196,7 +196,7 @@ class Resolved(Value):
     files: tuple[Path, ...]
 
     def as_typed(self, text: str) -> str:
-        """``text`` with the options of ``autogpu run`` that were typed in place of the variables that they override."""
+        """Return ``text`` with variables replaced by options, for keys that the user set by an option."""
         return with_options(text, [key for key in KEYS if self.settings[key.dotted].origin.place == key.flag])
 
 
@@ -211,7 +211,7 @@ SECTIONS = {
 
 
 def _key(dotted: str, about: str, kind: kinds.Kind | None = None, *, system_only: bool = False) -> Key:
-    """A key; without a ``kind`` it is what its field's type says, one of some words, or else true or false."""
+    """Return a key. Without a ``kind``, the type of its field decides: a ``Literal`` of words, else a boolean."""
     section, _, name = dotted.rpartition(".")
     words = re.findall(r"['\"](\w+)['\"]", "" if kind else Policy.__annotations__[name])
     return Key(section, name, kind or (kinds.choice(*words) if words else kinds.FLAG), about, system_only)
@@ -276,7 +276,7 @@ BY_NAME = {key.name: key for key in KEYS}
 
 
 def with_options(text: str, keys: Iterable[Key] = KEYS) -> str:
-    """``text`` with the options of ``autogpu run`` and its kin in place of the variables of ``keys``."""
+    """Return ``text`` with the variables of ``keys`` replaced by the options of commands such as ``autogpu run``."""
     for key in keys:
         text = text.replace(f"{key.variable}=", f"{key.flag} ")
     return text

@@ -1,4 +1,4 @@
-"""The files of each layer: where they are, whose count, and what is in them."""
+"""The file of each layer: its path, its contents, and a check of who could have written it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PYPROJECT = "pyproject.toml"
 LARGEST_FILE_BYTES = 1024**2
 _USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
 
-# How the reason begins where the file itself can be written, which its owner can change.
+# The reason begins like this if the file's own mode is at fault. Then chmod is a remedy.
 _ITS_MODE = "it can be written"
 
-# Searched for where a pyproject.toml can't be parsed, or is not trusted enough to be.
+# Finds our table in a pyproject.toml that can't be parsed, or that is not parsed because it is not trusted.
 _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[].]""", re.MULTILINE)
 _HEADER = re.compile(r"^[ \t]*\[+[ \t]*([^][\n]+)", re.MULTILINE)
 _MOST_DOTS = _DEEPEST_BRACKETS = 100
@@ -36,7 +36,11 @@ _LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
 
 
 class UnreadableFile(Exception):
-    """A file can't be read: why, to follow its name in a sentence; ``line`` is the mistake's, ``None`` if unknown."""
+    """A file can't be used. The message continues a sentence that begins with the file's name.
+
+    Attributes:
+        line: The line of the mistake; ``None`` if it is unknown.
+    """
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(why)
@@ -44,10 +48,11 @@ class UnreadableFile(Exception):
 
 
 class Source(Value):
-    """The file of one layer, if there is one that counts, and the table of its keys.
+    """The file of one layer, and the table of its keys.
 
     Attributes:
-        place: The file, as people write its name.
+        file: ``None`` if the layer has no file, or the file is ignored.
+        place: The path of the file for messages, with ``~`` for the home folder.
     """
 
     layer: LayerName
@@ -58,25 +63,27 @@ class Source(Value):
     problems: tuple[Problem, ...] = ()
 
     def origin(self, name: str) -> Origin:
-        """The origin of a key or table of the file."""
         return Origin(self.layer, self.place, line_of(self.text, name))
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The home folder, and what it really is where it is a link; none where ``HOME`` is missing or relative."""
+    """Return the home folder, and its path with links resolved; ``()`` if ``HOME`` is missing or relative."""
     home = _absolute(environ.get("HOME", ""))
     return (str(home), os.path.realpath(str(home))) if home else ()
 
 
 def user_file_of(environ: Mapping[str, str]) -> Path | None:
-    """As the XDG specification reads ``XDG_CONFIG_HOME``: a relative one does not count. ``None`` without a home."""
+    """Return the path of the user file; ``None`` without a home or configuration folder.
+
+    A relative ``XDG_CONFIG_HOME`` is ignored, as the XDG specification requires.
+    """
     home = _absolute(environ.get("HOME", ""))
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or (home / ".config" if home else None)
     return config / "autogpu" / PROJECT_FILE if config else None
 
 
 def named_source(homes: Sequence[str], name: str, working_directory: Path) -> Source:
-    """The project file that ``AUTOGPU_POLICY`` names: trusted, and missed if it is not there."""
+    """Read the project file that ``AUTOGPU_POLICY`` is set to, whoever owns it. A missing file is a problem."""
     if name == os.devnull:
         return Source(LayerName.PROJECT)
     if name.startswith("~/") and homes:
@@ -93,10 +100,10 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
 def found_source(
     homes: Sequence[str], script: Path | None, working_directory: Path, of_other_layers: Collection[Path | None]
 ) -> Source:
-    """The nearest project file that counts, walking up from the script, else from the working directory.
+    """Read the nearest project file: search upwards from the script, and then from the working directory.
 
-    A file that other users could have written is as good as absent: the search goes on, so that a file left in a
-    shared folder can't hide a project's own. What is already the user's or the system's file is not a project's.
+    A file that another user could have written is skipped, so that a file in a shared folder can't hide the project's
+    own file. The files of other layers are skipped too.
     """
     refused: list[Problem] = []
     for file in dict.fromkeys(_candidates(homes, script, working_directory)):
@@ -110,8 +117,7 @@ def found_source(
 
 
 def _candidates(homes: Sequence[str], script: Path | None, working_directory: Path) -> Iterator[Path]:
-    # The home folder and the root are looked at, and end the walk: a script that lies directly in one of them
-    # has its policy beside it as any other has.
+    # The search upwards ends at the home folder or the root. It includes both, because a script may lie there.
     for start in ([working_directory / script.parent] if script else []) + [working_directory]:
         for folder in (start, *start.parents):
             yield folder / PROJECT_FILE
@@ -121,14 +127,15 @@ def _candidates(homes: Sequence[str], script: Path | None, working_directory: Pa
 
 
 def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool = False) -> Source:
-    """Read one file; ``judge`` counts it only if no other user could have written it.
+    """Read one file. If the file is ignored, the result has no ``file``, and a search can go on.
 
-    A file that is ignored leaves its place to another.
+    Args:
+        judge: Ignore the file if another user could have written it.
     """
     place = short_path(file, homes)
     none = Source(layer)
     is_shared = file.name == PYPROJECT
-    # A pyproject.toml that is found and has no table of ours is no concern of anybody.
+    # A search also finds a pyproject.toml that has no table of ours. That is not a problem.
     is_ours = not (judge and is_shared)
     try:
         opened = read_file(file, judge=judge)
@@ -155,14 +162,14 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
 
 def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
     try:
-        # Editors on Windows put a byte order mark in front, which TOML does not know.
+        # Editors on Windows begin a file with a byte order mark, which TOML does not allow.
         text = content.decode("utf-8-sig")
         _refuse_excess(text)
         if sys.version_info >= (3, 11):
             import tomllib
         else:
             from autogpu._vendor import tomli as tomllib  # type: ignore[attr-defined]
-        # The parser tells no line number for a mistake in a last line that has no line end.
+        # The parser reports no line number for a mistake in a last line without a line end.
         return tomllib.loads(text + "\n"), text
     except ImportError as error:
         raise_if_from_script(error)
@@ -176,10 +183,10 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
 
 
 def _mistake(lines: Sequence[str], why: str, *, is_shared: bool) -> str:
-    """Name the mistake in the last of the lines, where the parser stopped, if it is a usual one; else the usual ones.
+    """Describe a usual mistake in the last line. For any other, return the parser's reason and the usual mistakes.
 
     Args:
-        lines: Empty if the parser does not report the line.
+        lines: The file up to the line at which the parser stopped; empty if the parser does not report it.
         is_shared: True for a file that also has tables of other programs.
     """
     line = lines[-1] if lines else ""
@@ -195,7 +202,6 @@ def _mistake(lines: Sequence[str], why: str, *, is_shared: bool) -> str:
 
 
 def _without_quotes(key: Key, name: str, value: str) -> str:
-    """Say what to write in place of a text without quotes: the value that the key reads in it, or the nearest word."""
     text = value.strip("“”")
     try:
         meant = key.written(key.kind.read(text))
@@ -207,20 +213,20 @@ def _without_quotes(key: Key, name: str, value: str) -> str:
 
 
 def _refuse_excess(text: str) -> None:
-    """Keep from the parsers what costs them seconds, or brings the process down with them."""
+    """Raise :class:`UnreadableFile` for a text that could take a parser seconds, or crash the process."""
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
         if depth > _DEEPEST_BRACKETS:
-            # A compiled parser may overflow the C stack, which no exception reports.
+            # A compiled parser could overflow the C stack, which crashes the process without an exception.
             raise UnreadableFile(f"can't be read: brackets are nested more than {_DEEPEST_BRACKETS} deep")
     if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
-        # The time that the parsers take grows with the square of it.
+        # The time of the parsers grows with the square of the number of dots.
         raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
 
 
 def line_of(text: str, name: str) -> int | None:
-    """The line of the key or table of a TOML file that has this name; ``None`` where several could be it, or none."""
+    """Return the line of the key or table with this name; ``None`` if no line or several lines match."""
     key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
     at_the_start = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]"
     in_a_table = rf"[^#\n]*[{{,.][ \t]*{key}="
@@ -229,26 +235,26 @@ def line_of(text: str, name: str) -> int | None:
 
 
 def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
-    """Read a regular file of bounded size, and tell why it does not count, as the end of a sentence; ``""`` if it does.
+    """Return the content of a file, and the reason not to trust it; ``None`` if the file does not exist.
 
-    Never blocks on a pipe or a device. What is judged is the descriptor that is read from, so that the file can't
-    be swapped in between.
+    The reason is the end of a sentence, or ``""`` if the file is trusted. The function never blocks on a pipe or a
+    device. It checks the descriptor that it reads from, so that nobody can replace the file in between.
 
     Args:
-        path: The file, or a link to it; ``None`` is returned where there is none.
-        judge: Ask who could have written it. Not asked where there are no owners (Windows).
+        path: The file, or a link to it.
+        judge: Check if another user could have written the file. Windows has no such owners, so there is no check.
 
     Raises:
-        UnreadableFile: It exists, but it is not a file, too large, or not permitted.
+        UnreadableFile: The path is not a regular file, the file is too large, or this user may not read it.
     """
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         raise_if_from_script(error)
-        # Also a folder that may not be entered, as with a foreign HOME kept by sudo: no file is known there.
+        # No file, or a folder that this user may not enter, such as the HOME of another user that sudo has kept.
         return None
     try:
-        # Opening a device can already have an effect, so it is asked before, and again after opening.
+        # Opening a device can already have an effect, so check the type before opening, and once more after it.
         if not stat.S_ISREG(mode):
             raise UnreadableFile("is not a regular file")
         with open(path, "rb", opener=_opened) as file:
@@ -273,14 +279,14 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
-    """Why another user could have written the opened file, or put it where it is."""
+    """Return the reason why another user could have written or placed the open file; ``""`` if there is none."""
     foreign = _foreign(descriptor, found)
     if foreign:
         return f"it {foreign}"
     foreign = _foreign(path.parent, path.parent.stat())
     if foreign:
         return f"its folder {path.parent} {foreign}"
-    # Not of what a link leads to: whoever can write in a folder on that way could have put another there.
+    # Don't trust a link: anyone who can write to a folder on the way to its target could have replaced the target.
     now = path.lstat()
     is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
     return "" if is_same else "it is a link, or was replaced while it was read"
@@ -297,12 +303,12 @@ def _foreign(place: int | Path, found: os.stat_result) -> str:
 
 
 def _is_private_group(found: os.stat_result) -> bool:
-    """The group of a file has its owner as only member, as far as the group says.
+    """True if the owner of a file is the only listed member of the file's group.
 
-    Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002, so refusing all
-    that a group can write would refuse every project there. A primary group that many share ("users") has
-    another name. An account that was made with another user's group as its primary one goes unseen: only a
-    listing of all accounts would show it, which takes minutes on a host with a directory service.
+    Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002. If every file that a group
+    can write were refused, every project there would be refused. A primary group that many users share ("users") does
+    not have the owner's name. One case is not detected: an account whose primary group is another user's group. Only
+    a list of all accounts would show it, which takes minutes on a host with a directory service.
     """
     import grp
     import pwd
@@ -318,14 +324,14 @@ def _is_private_group(found: os.stat_result) -> bool:
 
 
 def _has_access_list(place: int | Path) -> bool:
-    # With an access control list the group bits are its mask: they do not say who may write.
+    # If a file has an access control list, the group bits are the list's mask. They don't show who may write.
     with ignoring(AttributeError, OSError):  # only Linux has the function
         return bool(os.getxattr(place, "system.posix_acl_access"))
     return False
 
 
 def working_directory() -> Path:
-    """The working directory; the root of the file system where it was removed."""
+    """Return the working directory, or the root of the file system if the directory was removed."""
     try:
         return Path.cwd()
     except OSError as error:

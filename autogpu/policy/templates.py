@@ -1,4 +1,4 @@
-"""Texts made from the model: the example with every key, and a project's own file to start from."""
+"""Texts generated from the model: the example file with every key, and a template for a project's policy file."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _TEMPLATE_HEAD = """\
 
 
 def example() -> str:
-    """The text of ``autogpu.toml.example``: every key with its default."""
     return _EXAMPLE_HEAD + "".join(listing(KEYS))
 
 
 def template() -> str:
-    """A project's own file to start from, in which nothing is set."""
+    """Return a policy file for a project in which every key is commented out."""
     return _TEMPLATE_HEAD + "".join(listing([key for key in KEYS if not key.system_only], "# "))
 
 
 def listing(keys: Sequence[Key], mark: str = "") -> Iterator[str]:
-    """Each key with its default; the lines begin with ``mark``, but the tables, so that without it a key is set."""
+    """Yield the lines of each key with its default.
+
+    Each line begins with ``mark``, except the table headers. So a user who removes the mark of a key sets that key.
+    """
     for section in dict.fromkeys(key.section for key in keys):
         yield f"\n[{section}]\n" if section else "\n"
         yield from (mark + line for line in _example_lines([key for key in keys if key.section == section]))
