@@ -1,1 +1,1 @@
-"""The machine's GPUs: what they are (:mod:`.model`), read by a helper process (:mod:`.probe`, :mod:`.nvml`)."""
+"""The machine's GPUs: values (:mod:`.model`), and the helper process that reads them (:mod:`.probe`, :mod:`.nvml`)."""

@@ -1,4 +1,4 @@
-"""Ask the CUDA driver that this process has loaded. Only :func:`begin_use` initialises it."""
+"""Queries to the CUDA driver that this process has loaded. Only :func:`begin_use` initialises the driver."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ START_DEADLINE_S = 20.0
 
 
 def visible_uuids() -> tuple[str, ...] | None:
-    """The UUIDs of the GPUs this process has, by CUDA ordinal; ``None`` while CUDA is not initialised.
+    """Return the UUIDs of this process's GPUs, in the order of CUDA ordinals; ``None`` while CUDA is not initialised.
 
-    This is the driver's own reading of ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``, so it is right where ours
-    would be a guess. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (which also names MIG instances).
+    The driver has applied ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` itself, so the result is right even if
+    autogpu could only guess it. Source: ``cuDeviceGetCount``, ``cuDeviceGetUuid_v2`` (also for MIG instances).
     """
     cuda, devices = _loaded()
     if devices is None:
@@ -71,17 +71,19 @@ def visible_uuids() -> tuple[str, ...] | None:
 def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tuple[CudaProperties, ...] | None:
     """Start CUDA in another process and return its GPUs.
 
-    ``built_for`` is the version of CUDA, as (major, minor), that the program was built for.
+    Return ``()`` if CUDA does not start there or is older than ``built_for``, and ``None`` if no process can be
+    started. CUDA can fail although NVML works: ``cuInit`` fails without a fabric manager, or after a suspend.
 
-    ``()`` if CUDA does not start there or is too old, ``None`` if no process can be started to ask it. A driver that
-    NVML reads may refuse ``cuInit``: without a fabric manager, or after a suspend. Source: ``cuDriverGetVersion``; from
-    CUDA 11 on the first number decides (docs.nvidia.com/deploy/cuda-compatibility, minor version compatibility).
+    Args:
+        built_for: The version of CUDA, as (major, minor), that the framework was built for. From CUDA 11 on, a driver
+            of the same major version is new enough (docs.nvidia.com/deploy/cuda-compatibility, minor version
+            compatibility). Source of the driver's version: ``cuDriverGetVersion``.
     """
-    from autogpu.devices.probe import is_this_python, reaps_children  # few processes ask
+    from autogpu.devices.probe import is_this_python, reaps_children  # imported late, because few processes need it
 
     if not is_this_python(sys.executable) or reaps_children():
         return None
-    from autogpu.snippet import run_snippet  # few programs ask before they use a GPU
+    from autogpu.snippet import run_snippet  # imported late for the same reason
 
     answer = run_snippet(sys.executable, START, environ, START_DEADLINE_S, options=("-I", "-S"))
     if answer.value is None:
@@ -93,7 +95,7 @@ def gpus_elsewhere(environ: Mapping[str, str], built_for: tuple[int, int]) -> tu
 
 
 def ordinals_in_use() -> tuple[int, ...]:
-    """The CUDA ordinals on which this process has a context. Source: ``cuDevicePrimaryCtxGetState``."""
+    """Return the CUDA ordinals on which this process has a context. Source: ``cuDevicePrimaryCtxGetState``."""
     cuda, devices = _loaded()
     in_use = []
     for ordinal, device in enumerate(devices or ()):
@@ -106,7 +108,7 @@ def ordinals_in_use() -> tuple[int, ...]:
 
 
 def attributes() -> tuple[CudaAttributes, ...] | None:
-    """The attributes of this process's GPUs, by CUDA ordinal; ``None`` if the driver does not tell."""
+    """Return the attributes of this process's GPUs, in the order of CUDA ordinals; ``None`` if a call fails."""
     cuda, devices = _loaded()
     if devices is None:
         return None
@@ -125,7 +127,7 @@ def attributes() -> tuple[CudaAttributes, ...] | None:
 
 @contextmanager
 def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
-    """Hold the primary contexts of some GPUs, so that a reading taken meanwhile shows what a context costs.
+    """Hold the primary contexts of some GPUs, so that a reading in the meantime includes the memory of a context.
 
     A framework makes the same contexts a moment later. A context that can't be made is left out.
     """
@@ -139,16 +141,16 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 
 
 def begin_use(ordinals: Sequence[int]) -> None:
-    """Make the primary contexts of some GPUs, with a little memory in each, and keep both until this process ends.
+    """Make the primary contexts of some GPUs, allocate a little memory in each, and keep both until this process ends.
 
-    Call this before a framework makes contexts on these and on other GPUs. The memory is what tells these GPUs from the
-    others, on which the framework allocates nothing.
+    Call this before a framework makes contexts on these GPUs and on others. The memory distinguishes these GPUs from
+    the others, on which the framework allocates nothing.
     """
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise_if_from_script(error)
-        return  # the framework reports it
+        return  # the framework reports the missing driver
     cuda.cuInit(0)
     for context in _retain_primary_contexts(cuda, ordinals).values():
         if cuda.cuCtxPushCurrent_v2(ctypes.c_void_p(context)) == _CUDA_SUCCESS:
@@ -168,20 +170,23 @@ def _retain_primary_contexts(cuda: Any, ordinals: Sequence[int]) -> dict[int, in
 
 
 def _loaded() -> tuple[Any, list[int] | None]:
-    """The driver, and a handle for each of the process's GPUs; ``None`` for these while CUDA is not initialised."""
+    """Return the driver, and a handle for each of this process's GPUs.
+
+    The driver is ``None`` if it is not loaded. The handles are ``None`` while CUDA is not initialised.
+    """
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except (OSError, AttributeError) as error:  # AttributeError: Windows
+    except (OSError, AttributeError) as error:  # AttributeError: Windows has no RTLD_NOLOAD
         raise_if_from_script(error)
         return None, None
-    # Before cuInit the driver answers CUDA_ERROR_NOT_INITIALIZED to everything and changes nothing.
+    # Before cuInit, every call returns CUDA_ERROR_NOT_INITIALIZED and changes nothing.
     count = _written_by(cuda.cuDeviceGetCount)
     devices = [_written_by(cuda.cuDeviceGet, ordinal) for ordinal in range(count or 0)]
     return cuda, None if count is None or None in devices else devices
 
 
 def _written_by(function: Any, *arguments: Any, kind: Any = ctypes.c_int) -> Any:
-    """Call a function that writes its answer to its first argument, and return that; ``None`` where it fails."""
+    """Call a function that writes its result to its first argument. Return the result; ``None`` if the call fails."""
     value = kind()
     return value.value if function(ctypes.byref(value), *arguments) == _CUDA_SUCCESS else None
 

@@ -1,9 +1,9 @@
-"""How CUDA counts a process's GPUs: what ``CUDA_VISIBLE_DEVICES`` names, and what it shows of MIG instances. Pure.
+"""CUDA's numbering of a process's GPUs, derived from ``CUDA_VISIBLE_DEVICES``. No function here calls a driver.
 
-For instances the rules are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA
-Device Enumeration): before driver R570 CUDA shows a process one instance, the first of its list, and no whole card
-beside it; from R570 on it shows one compute instance of each GPU instance, and whole cards as well, so that a script
-counts on them. Whether one list may name both is nowhere said.
+The rules for MIG instances are those of NVIDIA's MIG user guide (docs.nvidia.com/datacenter/tesla/mig-user-guide, CUDA
+Device Enumeration). Before driver R570, CUDA shows a process only one instance, the first of its list, and no whole
+card with it. From R570 on, CUDA shows one compute instance of each GPU instance, and whole cards as well. The guide
+does not describe a list with both cards and instances.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PREFIXES = ("GPU-", "MIG-")
 
 
 def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...] | None:
-    """The UUIDs that a value of ``CUDA_VISIBLE_DEVICES`` names, in its order; ``None`` if only the driver can tell.
+    """Return the UUIDs of the GPUs in a value of ``CUDA_VISIBLE_DEVICES``; ``None`` if only the driver can resolve it.
 
-    The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables): the first invalid
-    entry ends the list, a repeated GPU empties it, a UUID may be cut to a unique prefix, kinds are not mixed. A card in
-    MIG mode stands for its instances. A prefix in lower case is left to the driver.
+    The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables). The first invalid entry
+    ends the list. A repeated GPU empties the list. A unique prefix of a UUID is enough. A list has indices or UUIDs,
+    but not both. A card in MIG mode stands for its instances. Only the driver can read ``gpu-`` in lower case.
 
     Args:
         value: ``None`` means every GPU.
-        order: ``CUDA_DEVICE_ORDER``. By default CUDA counts the fastest GPU first, by a rule of its own, so an index
-            is certain only with ``PCI_BUS_ID`` or where all GPUs are of one model.
+        order: ``CUDA_DEVICE_ORDER``. By default CUDA puts the fastest GPU first, by its own rule. So an index is
+            certain only with ``PCI_BUS_ID``, or if all GPUs are of one model.
     """
     if value is None:
         return tuple(device.uuid for device in takeable(inventory.devices))
@@ -59,8 +59,8 @@ def _called(entry: str, devices: Sequence[Device]) -> list[Device] | None:
     if called or not entry.startswith("MIG-"):
         return called
     if entry.startswith("MIG-GPU-"):
-        return None  # an older kind of name, which drivers read, too
-    # The instances of a card may be those that could not be read.
+        return None  # an older form of names, which drivers also accept
+    # The instances of a card in MIG mode may be unreadable. Then the entry may be one of them.
     return None if any(device.mig_enabled for device in takeable(devices)) else called
 
 
@@ -71,7 +71,7 @@ def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | N
     if not found or len(set(found)) < len(found):
         return []
     is_one_model = len({device.name for device in devices}) == 1
-    # How CUDA numbers the instances that it shows since R570 is nowhere said.
+    # NVIDIA does not document how CUDA numbers the instances that it shows since R570.
     is_uncertain = has_instances(inventory.devices) and shows_several(inventory)
     if inventory.unreadable or is_uncertain or not (order == PCI_ORDER or is_one_model):
         return None
@@ -79,22 +79,22 @@ def _named_by_index(entries: Sequence[str], inventory: Inventory, order: str | N
 
 
 def _index(entry: str) -> int:
-    """The index that C's ``strtol`` makes of it; -1 where it can be none of a GPU."""
+    """Return the number that C's ``strtol`` reads in an entry; -1 if it can't be the index of a GPU."""
     number = re.match("[+]?0*([0-9]+)|-0+(?![0-9])", entry)
     digits = (number.group(1) or "0") if number else "-1"
     return int(digits) if len(digits) < 10 else -1
 
 
 def _as_cuda_counts(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The cards by the numbers that a list may have before R570: whole ones first, then those that have instances."""
-    # Source: what was seen on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
+    """Return the cards in the order of CUDA's indices before R570: whole cards first, then cards with instances."""
+    # Source: observed on eight A100 with driver 550 (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go).
     split = {device.parent for device in devices}
     whole = tuple(device for device in cards(devices) if not device.mig_enabled)
     return whole + tuple(device for device in devices if device.uuid in split)
 
 
 def _as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Device, ...]:
-    """The GPUs that a list of these means: of a card in MIG mode its instances, which before R570 hide whole cards."""
+    """Return the GPUs that CUDA shows for a list: instances replace their card, and before R570 hide whole cards."""
     shown: dict[str, Device] = {}
     for device in named:
         of_card = [each for each in inventory.devices if each.parent == device.uuid]
@@ -105,13 +105,13 @@ def _as_cuda_shows(named: Sequence[Device], inventory: Inventory) -> tuple[Devic
 
 
 def hides_all(value: str | None) -> bool:
-    """A value of ``CUDA_VISIBLE_DEVICES`` means no GPU on any machine: ``""``, ``-1``, ``NoDevFiles``."""
+    """True if a value of ``CUDA_VISIBLE_DEVICES`` hides all GPUs of any machine: ``""``, ``-1``, ``NoDevFiles``."""
     first = "0" if value is None else value.split(",")[0].strip()
     return first[:4].upper() not in _PREFIXES and _index(first) < 0
 
 
 def takeable(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The GPUs that a process can have: instances instead of the card that they are of."""
+    """Return the GPUs that a process can use: all instances, and the cards without instances."""
     devices = tuple(devices)
     split = {device.parent for device in devices}
     return tuple(device for device in devices if device.uuid not in split)
@@ -126,24 +126,28 @@ def has_instances(devices: Iterable[Device]) -> bool:
 
 
 def is_called(device: Device, name: str) -> bool:
-    """``name``, ``GPU-...`` or ``MIG-...``, is the beginning of its UUID."""
+    """True if the device's UUID begins with ``name``, such as ``GPU-5d0f`` or ``MIG-0a1b``, in upper or lower case."""
     return bool(name) and device.uuid.lower().startswith(name.lower())
 
 
 def shows_several(inventory: Inventory) -> bool:
-    """CUDA shows a process more than one instance, and whole cards beside them."""
+    """True if CUDA shows a process several instances, and whole cards with them (from driver R570 on)."""
     major = re.match("[0-9]{1,9}", inventory.driver_version or "")
     return major is not None and int(major.group()) >= 570
 
 
 def named_by_nvml(counted: Sequence[str], devices: Iterable[Device]) -> tuple[str, ...]:
-    """The GPUs that CUDA counts, by NVML's UUIDs: that of an instance has no prefix of its own in the CUDA driver."""
+    """Return NVML's UUIDs for UUIDs of the CUDA driver, which does not use the prefix ``MIG-`` for instances."""
     names = {"GPU-" + device.uuid[4:]: device.uuid for device in devices if device.parent is not None}
     return tuple(names.get(uuid, uuid) for uuid in counted)
 
 
 def counted_by_framework(uuids: Sequence[str], count: int, devices: Sequence[Device]) -> Sequence[str]:
-    """Of the GPUs that CUDA counts those of a framework that has ``count`` of them: all before the small cards."""
+    """Return the UUIDs of the GPUs that a framework uses, given how many it uses.
+
+    A framework leaves out small cards. If all GPUs after the first ``count`` are small, it uses the first ``count``.
+    Else the result is ``uuids``.
+    """
     known = by_uuid(devices)
     behind = [known.get(uuid) for uuid in uuids[count:]]
     return uuids[:count] if count and all(device and device.is_small for device in behind) else uuids

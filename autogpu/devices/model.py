@@ -1,4 +1,4 @@
-"""GPUs as plain values: what the driver said at one moment."""
+"""GPUs as plain values: one reading of the driver."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Protocol
 
-    # How near two cards are, by their UUIDs: NVLINK, or by what both hang on of PCI Express, from 60 (one board) and 50
-    # (one switch) to 10 (the machine). Two of which the driver tells nothing are missing. Source:
-    # nvmlDeviceGetP2PStatus, nvmlDeviceGetTopologyCommonAncestor.
+    # Nearness of two cards, keyed by their UUIDs: NVLINK, or else a number for the part of PCI Express that they share,
+    # from 60 (one board) and 50 (one switch) to 10 (the machine). A pair is missing if the driver reports nothing about
+    # it. Source: nvmlDeviceGetP2PStatus, nvmlDeviceGetTopologyCommonAncestor.
     Topology = Mapping[frozenset[str], int]
 
 NVLINK = 100
 
-# More than any CUDA context takes with what is loaded into it when it is made: 300 to 600 MiB in reports.
+# Larger than any new CUDA context with the code that is loaded into it. Users report 300 to 600 MiB.
 _MOST_OF_A_CONTEXT_BYTES = 1 << 30
 
 
@@ -33,7 +33,7 @@ class ComputeMode(enum.Enum):
 
 
 class FailureCause(enum.Enum):
-    """Why there is no reading at all. The values are those of :func:`autogpu.devices.nvml.read_inventory`."""
+    """The reason why there is no reading. The values are those of :func:`autogpu.devices.nvml.read_inventory`."""
 
     NO_DRIVER = "no-driver"  # the ordinary state of a machine without an NVIDIA GPU: not a fault
     DRIVER = "driver"
@@ -45,10 +45,10 @@ class Process(Value):
     """A process that the driver lists on a GPU.
 
     Attributes:
-        pid: As the driver counts it; inside a container it is the host's number and means no process here.
-        memory_used_bytes: ``None`` where the driver does not tell (WSL2, another user's process).
-        is_bare: It has more on another GPU, and here a CUDA context in which nothing is computed: frameworks make one
-            on every GPU that they see, some of them at the first copy from one to another.
+        pid: The driver's pid. In a container it is the host's pid, and identifies no process of the container.
+        memory_used_bytes: ``None`` if the driver does not report it (WSL2, another user's process).
+        is_bare: True if the process has only an idle CUDA context here, and more memory on another GPU. Frameworks make
+            a context on every GPU that they see, some frameworks at the first copy between two GPUs.
     """
 
     pid: int
@@ -57,33 +57,34 @@ class Process(Value):
 
 
 class Device(Value):
-    """One GPU, or one MIG instance, at one moment. Every reading but the identity may be missing.
+    """One GPU, or one MIG instance, at one moment. Every field but the identity may be missing.
 
     Attributes:
-        uuid: Stable name (``GPU-5d0f...``, of an instance ``MIG-...``). The only identity that is stored or exported.
-        index: Position in PCI bus order, as ``nvidia-smi`` shows it; for people, it may change after a reboot. Of an
-            instance, its card's.
-        memory_total_bytes: Source: ``nvmlDeviceGetMemoryInfo``. ``None`` on parts without own memory (GB10).
-        memory_used_bytes: Allocated now, by every process and by the driver itself. Same source.
-        utilization_percent: 0-100, the mean over the driver's own sample buffer (``nvmlDeviceGetSamples``), else
-            its momentary value (``nvmlDeviceGetUtilizationRates``).
-        compute_processes: ``None`` where the driver can't list them; an empty list is not a proof of idleness,
-            since containers and WSL2 hide processes.
-        graphics_processes: A desktop's; likewise.
-        active_pids: Where several processes share a GPU that is not idle, those that have computed in the driver's last
-            seconds (``nvmlDeviceGetProcessUtilization``); ``None`` where it does not tell.
-        mig_enabled: The GPU is in MIG mode and can't be used as a whole; its instances are devices of their own.
-        parent: Of a MIG instance the UUID of its card; ``None`` for a card.
-        instance: Of a MIG instance its number on the card, as ``nvidia-smi`` counts it; some may be missing.
-        has_mps: An MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
-        is_small: Has fewer multiprocessors than a framework takes beside larger GPUs: 8, or what
-            ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` says (``nvmlDeviceGetNumGpuCores``).
-        remapping_failed: A row of its memory is broken and could not be replaced (``nvmlDeviceGetRemappedRows``).
-        remapping_pending: A row of it will be replaced at the GPU's next reset; likewise.
-        retirement_pending: Before Ampere, a page of it will be retired then (``…RetiredPagesPendingStatus``).
-        uncorrected_errors: Of its memory since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
-        temperature_celsius: Of an instance, its card's (``nvmlDeviceGetTemperature``).
-        power_watts: Likewise (``nvmlDeviceGetPowerUsage``).
+        uuid: Stable name: ``GPU-5d0f...``, or ``MIG-...`` for an instance. No other identity is stored or exported.
+        index: Position in PCI bus order, as in ``nvidia-smi``. It is for people only, because it may change after a
+            reboot. An instance has the index of its card.
+        memory_total_bytes: ``None`` on GPUs without memory of their own (GB10). Source: ``nvmlDeviceGetMemoryInfo``.
+        memory_used_bytes: Memory that all processes and the driver itself have allocated. Same source.
+        utilization_percent: 0-100: the mean over the newest 10 s of the driver's samples (``nvmlDeviceGetSamples``),
+            else the momentary value (``nvmlDeviceGetUtilizationRates``).
+        compute_processes: ``None`` if the driver can't list them. An empty list does not prove that the GPU is idle,
+            because containers and WSL2 hide processes.
+        graphics_processes: The processes of a desktop; ``None`` if the driver can't list them.
+        active_pids: Processes that have computed in the last 10 s (``nvmlDeviceGetProcessUtilization``). Read only if
+            several processes share a GPU that is not idle. ``None`` if not read, or not reported by the driver.
+        mig_enabled: True if the GPU is in MIG mode and can't be used as a whole. Its instances are separate devices.
+        parent: The UUID of an instance's card; ``None`` for a card.
+        instance: The number of an instance on its card, as in ``nvidia-smi``; ``None`` for a card. There may be gaps.
+        has_mps: True if an MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
+        is_small: True if a framework leaves out this GPU when there are larger GPUs. Such a GPU has fewer than 8
+            multiprocessors, or than ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` if that is set (``nvmlDeviceGetNumGpuCores``).
+        remapping_failed: True if a broken memory row could not be replaced (``nvmlDeviceGetRemappedRows``).
+        remapping_pending: True if a memory row will be replaced at the GPU's next reset. Same source.
+        retirement_pending: True if a memory page will be retired at the next reset of a GPU older than Ampere
+            (``nvmlDeviceGetRetiredPagesPendingStatus``).
+        uncorrected_errors: Memory errors since boot (``nvmlDeviceGetTotalEccErrors``); 0 without error correction.
+        temperature_celsius: For an instance, the card's temperature (``nvmlDeviceGetTemperature``).
+        power_watts: For an instance, the card's power (``nvmlDeviceGetPowerUsage``).
     """
 
     uuid: str
@@ -111,38 +112,46 @@ class Device(Value):
 
     @property
     def label(self) -> str:
-        """Its number for people: ``0``, and ``0:1`` for the instance 1 of that card."""
+        """The number that people see: ``0`` for a card, ``0:1`` for instance 1 of that card."""
         return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """The memory that is not allocated, or ``None`` where the driver does not tell."""
         if self.memory_total_bytes is None or self.memory_used_bytes is None:
             return None
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
     @property
     def unlisted_bytes(self) -> int:
-        """Used by processes that the driver does not list; 0 where nothing can be said, and of a card in MIG mode."""
+        """Bytes used by processes that the driver does not list.
+
+        It is 0 if the number is unknown or at most 1 GiB, and for a card in MIG mode.
+        """
         listed = [*(self.compute_processes or ()), *(self.graphics_processes or ())]
         known = [process.memory_used_bytes for process in listed if process.memory_used_bytes is not None]
         unlisted = (self.memory_used_bytes or 0) - sum(known)
-        # The driver keeps some for itself, a few hundred MiB on large GPUs; and its instances all of a card.
+        # The driver itself uses a few hundred MiB on large GPUs. In MIG mode, the instances use a card's memory.
         is_known = len(known) == len(listed) and not self.mig_enabled
         return unlisted if is_known and unlisted > 1 << 30 else 0
 
     @property
     def is_healthy(self) -> bool:
-        """False if the GPU's memory has a fault by which a job may end at any time, until the administrator acts.
+        """True if the GPU's memory has no fault.
 
-        Source: NVIDIA's guide asks for a reset or a replacement (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+        A fault may end a job at any time, until the administrator resets or replaces the GPU. Source:
+        docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt.
         """
         has_fault = self.remapping_failed or self.remapping_pending or self.retirement_pending
         return not (has_fault or self.uncorrected_errors)
 
 
 class CudaAttributes(Value):
-    """CUDA's attributes of one of this process's GPUs, such as ``7.5`` and ``0000:05:00.0``; they need no context."""
+    """Attributes of one of this process's GPUs that can be read without a CUDA context.
+
+    Attributes:
+        compute_capability: Such as ``7.5``.
+        pci_bus_id: Such as ``0000:05:00.0``.
+    """
 
     name: str
     compute_capability: str
@@ -160,7 +169,7 @@ class CudaProperties(Value):
 
 
 class UnreadableDevice(Value):
-    """A GPU that the driver counts but can't describe, such as one that is lost."""
+    """A GPU that the driver counts but can't describe, such as a lost GPU."""
 
     index: int
     reason: str
@@ -170,10 +179,10 @@ class Inventory(Value):
     """All GPUs of the machine in one reading, in PCI bus order.
 
     Attributes:
-        devices: Every card, and behind a card in MIG mode its instances.
-        failure: Why there is no reading at all, in words; ``None`` when there is one.
-        denied: How many GPUs of the machine are not this process's to use; CUDA does not list them either.
-        topology: What connects them, as the first reading told it; empty where that did not come.
+        devices: Every card. The instances of a card in MIG mode follow it.
+        failure: The reason why there is no reading; ``None`` if there is a reading.
+        denied: Number of GPUs that this process may not use. CUDA does not list them either.
+        topology: The nearness of the cards, from the first reading; empty if that reading has none.
     """
 
     devices: tuple[Device, ...] = ()
@@ -186,7 +195,7 @@ class Inventory(Value):
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
-        """An inventory of what :func:`autogpu.devices.nvml.read_inventory` returned, perhaps by way of marshal."""
+        """Return the inventory for a result of :func:`autogpu.devices.nvml.read_inventory`, also after marshal."""
         cause = reading.get("failure_cause")
         return cls(
             **{
@@ -204,14 +213,14 @@ class Inventory(Value):
 
     @property
     def may_be_busy(self) -> bool:
-        """The driver has not answered in time, which alone is no fault."""
+        """True if the only failure is that the driver has not answered in time. That alone is no fault."""
         from autogpu.devices.nvml import NO_ANSWER
 
         is_silent = [lost.reason == NO_ANSWER for lost in self.unreadable]
         return self.failure_cause is FailureCause.TIMEOUT or (bool(is_silent) and all(is_silent))
 
 
-# Stands for a reading that has not come in time.
+# The inventory for a reading that has not ended in time.
 NO_READING = Inventory(failure="NVML timed out", failure_cause=FailureCause.TIMEOUT)
 
 
@@ -247,17 +256,17 @@ def by_uuid(devices: Sequence[Device]) -> dict[str, Device]:
 if TYPE_CHECKING:
 
     class Reading(Protocol):
-        """A reading of the GPUs that is under way."""
+        """A reading of the GPUs in progress."""
 
         def result(self, deadline_s: float) -> Inventory | None:
-            """The reading, or ``None`` if it has not come ``deadline_s`` seconds after its start."""
+            """Return the inventory; ``None`` if the reading has not ended ``deadline_s`` seconds after its start."""
 
         @property
         def is_running(self) -> bool:
-            """The driver has not answered yet, and may still do so to this process."""
+            """True if the driver has not answered yet, but may still answer to this process."""
 
         def close(self) -> None:
-            """End it. Leaves no process behind for a script's ``os.wait`` to find."""
+            """End the reading, and leave no child process that the script's ``os.wait`` would find."""
 
     class DeviceReader(Protocol):
         """Reads the GPUs of the machine: :mod:`autogpu.devices.probe`."""

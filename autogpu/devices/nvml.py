@@ -1,7 +1,7 @@
-"""Read every GPU through NVML, as plain lists and dictionaries. The only file that imports pynvml (nvidia-ml-py).
+"""Readings of all GPUs through NVML, as lists and dictionaries. Only this file imports pynvml (nvidia-ml-py).
 
-At the import of a framework :func:`main` runs as a program of its own: a driver that hangs or crashes then takes that
-process along and not a training job. The file therefore imports nothing of autogpu, and as little as can be.
+When a framework is imported, :func:`main` runs in a helper process. If the driver hangs or crashes there, the training
+job is not affected. The helper starts fast because this file imports few modules, and nothing of autogpu at the start.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ if TYPE_CHECKING:
 # "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
 
-# A GPU that answers at all answers in milliseconds; one that has fallen off the bus can block a call for ever, and
-# must not take the readings of the others along.
+# A working GPU answers in milliseconds. A GPU that has fallen off the bus can block a call forever, and must not stop
+# the readings of the other GPUs.
 DEVICE_DEADLINE_S = 3.0
 _STEP_S = 0.02
 NO_ANSWER = "it does not answer"
 
-# A reading is never awaited for longer; as a program of its own this ends then, whatever the driver does.
+# No caller waits longer for a reading. A helper process ends itself after this time, whatever the driver does.
 LIFETIME_S = 20.0
 
-# What follows a reading that is whole: its process need not have ended, nor closed what it writes to.
+# End of a complete reading. The reader of the pipe need not wait until the helper process closes it.
 END = b"\nwhole\n"
 
-# Without these there is no reading. Where one of the others is missing only what it reads is.
+# Without these functions there is no reading. If any other function is missing, only its value is missing.
 _ESSENTIAL = ("NVMLError", "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
 _P2P_OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK = 0  # NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
-_BEST_ANCESTOR = 60  # less nvmlGpuTopologyLevel_t, which is 0 for two on one board and 50 for two sockets
+_BEST_ANCESTOR = 60  # minus nvmlGpuTopologyLevel_t, which is 0 for GPUs on one board and 50 for GPUs of two sockets
 
-# CUDA cores of a multiprocessor by compute capability, where these are not 128 (CUDA C++ Programming Guide, 32-bit
-# floating-point operations per clock cycle).
+# CUDA cores of a multiprocessor, keyed by compute capability or its major version. All others have 128 cores (CUDA C++
+# Programming Guide, 32-bit floating-point operations per clock cycle).
 _CORES: Mapping[Any, int] = {3: 192, (6, 0): 64, 7: 64, (8, 0): 64}
 _LEAST_MULTIPROCESSORS = 8  # kDefaultMinGPUMultiprocessorCount of gpu_device.cc
 
-# Newest first; each has its own structure, and pynvml has a function for each that it knows.
+# Versions of the process lists, newest first. Each has its own structure. A pynvml has a function for each version
+# that existed at its release.
 _PROCESS_LIST_VERSIONS = ("_v3", "_v2", "")
 
-# The older one answers NVML_ERROR_DEPRECATED from CUDA 14 on; drivers before 570 have it alone.
+# The second function returns NVML_ERROR_DEPRECATED from CUDA 14 on. Drivers before 570 have only the second.
 _TEMPERATURE_CALLS = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
 
 
 class UnusableBinding(Exception):
-    """``pynvml`` is missing, or another project's module of that name."""
+    """``pynvml`` is missing, can't be imported, or is another project's module."""
 
 
 class Nvml:
@@ -63,20 +64,19 @@ class Nvml:
         self._pynvml = pynvml
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of NVML; an error of NVML's is a ``self.error``."""
+        """Call a function of NVML. Raises ``self.error`` if NVML reports an error."""
         return getattr(self._pynvml, name)(*arguments)
 
     def reading(self, name: str, *arguments: Any) -> Any:
-        """Call a function without which a decision can do; ``None`` where it fails. A GPU that is lost raises."""
+        """Call a function whose value is optional. Return ``None`` if it fails; raise if the GPU is lost."""
         try:
             return self.call(name, *arguments)
-        except Exception as error:  # a pynvml of another age may lack the function, or count its arguments otherwise
+        except Exception as error:  # another version of pynvml may lack the function, or expect other arguments
             if self.is_code(error, "NVML_ERROR_GPU_IS_LOST"):
                 raise
             return None
 
     def first_reading(self, names: Sequence[str], *arguments: Any) -> Any:
-        """Return the reading of the first of these functions that pynvml and the driver have; ``None`` if none has."""
         for name in names:
             found = self.reading(name, *arguments)
             if found is not None:
@@ -84,17 +84,15 @@ class Nvml:
         return None
 
     def processes(self, name: str, gpu: Any) -> list[tuple[int, int | None]] | None:
-        """Pid and bytes of each process."""
         found = self.first_reading([name + version for version in _PROCESS_LIST_VERSIONS], gpu)
         return None if found is None else [(each.pid, each.usedGpuMemory) for each in found]
 
     def is_code(self, error: Exception, *names: str) -> bool:
-        """``error`` is one of these constants of ``nvmlReturn_t``."""
         return getattr(error, "value", None) in [getattr(self._pynvml, name, ()) for name in names]
 
 
 def load_pynvml() -> Any:
-    """Import pynvml; ``UnusableBinding`` says why there is none that could be used."""
+    """Import pynvml. Raises :class:`UnusableBinding` with the reason if it can't be used."""
     try:
         if __package__:
             from autogpu._vendor import pynvml  # type: ignore[attr-defined]
@@ -117,8 +115,8 @@ def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
 
     Args:
-        silent: Indices of the GPUs that did not answer before; these are not touched again. ``None`` for the first
-            reading of a process, which alone tells what connects the cards.
+        silent: Indices of the GPUs that did not answer before. They are not queried again. ``None`` for the first
+            reading of a process. Only that reading includes the topology.
     """
     try:
         nvml = Nvml(load_pynvml())
@@ -135,11 +133,11 @@ def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     asked = [index for index in answers if index not in (silent or ())]
     answers.update(_ask_all_at_once(lambda index: _answer(nvml, index), asked))
     reading = {"driver_version": version, **_sorted(answers)}
-    # An instance has its card's bus, and no links.
+    # Query only cards: an instance has its card's bus, and no links.
     cards = [device for device in reading["devices"] if "parent" not in device] if silent is None else []
     told = _ask_all_at_once(lambda number: _links(nvml, *cards[number:]), range(len(cards)))
     reading["topology"] = [link for links in told.values() if links != NO_ANSWER for link in links]
-    if NO_ANSWER not in (*answers.values(), *told.values()):  # else a thread may still be inside the library
+    if NO_ANSWER not in (*answers.values(), *told.values()):  # otherwise a thread may still be inside the library
         nvml.reading("nvmlShutdown")
     return reading
 
@@ -154,7 +152,10 @@ def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:
 
 
 def _with_small_marked(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Say which cards are left out beside larger ones (GetMinGPUMultiprocessorCount of gpu_device.cc)."""
+    """Mark the cards that a framework leaves out if there are larger cards.
+
+    Source: GetMinGPUMultiprocessorCount of gpu_device.cc.
+    """
     counts = [device.pop("multiprocessors") for device in devices]
     asked = os.environ.get("TF_MIN_GPU_MULTIPROCESSOR_COUNT", "").strip()
     least = int(asked) if asked.isdecimal() else min(_LEAST_MULTIPROCESSORS, max(filter(None, counts), default=0))
@@ -164,7 +165,7 @@ def _with_small_marked(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
-    # pynvml calls every library that can't be loaded a missing one; the loader's own words are in the context.
+    # If a library can't be loaded, pynvml always reports it as missing. The loader's own error is the context.
     loader = error.__context__
     if isinstance(loader, OSError) and "No such file" not in str(loader):
         return {"failure": f"NVML can't be loaded: {loader}", "failure_cause": "driver"}
@@ -175,7 +176,7 @@ def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
 
 
 def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[int, Any]:
-    """Ask each in a thread; ``NO_ANSWER`` stands for what has not come by the deadline."""
+    """Call ``ask`` for each number in a thread. A result that is late is ``NO_ANSWER``."""
     answers: dict[int, Any] = dict.fromkeys(numbers, NO_ANSWER)
 
     def answer(number: int) -> None:
@@ -185,9 +186,9 @@ def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[
     for thread in threads:
         try:
             thread.start()
-        except RuntimeError:  # no more threads, as with 3.12 once the main thread has ended
+        except RuntimeError:  # no more threads: Python 3.12 starts none once the main thread has ended
             thread.run()
-    # Not by the clock: as long as C code of the script keeps the interpreter, such as CUDA's start, none gets on.
+    # Count steps instead of time. While C code of the script holds the GIL, as the start of CUDA does, no thread runs.
     steps = iter(range(int(DEVICE_DEADLINE_S / _STEP_S)))
     for thread in threads:
         while thread.is_alive() and next(steps, None) is not None:
@@ -196,17 +197,17 @@ def _ask_all_at_once(ask: Callable[[int], Any], numbers: Iterable[int]) -> dict[
 
 
 def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
-    """Read a GPU and its MIG instances, or tell why not; ``None`` for one that is not this process's to use."""
+    """Return a GPU and its MIG instances, or the reason for a failure; ``None`` if this process may not use the GPU."""
     try:
         return _read_device(nvml, index)
     except Exception as error:
-        # A device cgroup or a container denies it: that is no fault.
+        # A device cgroup or a container denies access. That is not a fault.
         if nvml.is_code(error, "NVML_ERROR_NO_PERMISSION"):
             return None
         # The UUID is the only reading that every GPU must support.
         if nvml.is_code(error, "NVML_ERROR_NOT_SUPPORTED"):
             return "NVML tells no UUID of it"
-        # A pynvml of another age may lack a function, or fail to decode a name.
+        # Another version of pynvml may lack a function, or fail to decode a name.
         return str(error) if isinstance(error, nvml.error) else f"pynvml fails at it: {type(error).__name__}: {error}"
 
 
@@ -228,12 +229,12 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
         "memory_used_bytes": max(memory.used - _file_cache_bytes(pci), 0) if memory else None,
         "utilization_percent": utilization,
         "compute_processes": processes,
-        # For a single process, the GPU's own utilization tells as much.
+        # For a single process, the GPU's own utilization is enough.
         "active_pids": _active_pids(nvml, gpu) if is_shared else None,
         "graphics_processes": nvml.processes("nvmlDeviceGetGraphicsRunningProcesses", gpu),
         "compute_mode": nvml.reading("nvmlDeviceGetComputeMode", gpu),
         "mig_enabled": bool(mig and mig[0]),
-        # Where CUDA finds the control daemon of MPS (docs.nvidia.com/deploy/mps).
+        # CUDA looks for the control daemon of MPS at this path (docs.nvidia.com/deploy/mps).
         "has_mps": os.access(f"{os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'}/control", os.F_OK),
         "multiprocessors": _multiprocessors(nvml, gpu),
         "temperature_celsius": nvml.first_reading(_TEMPERATURE_CALLS, gpu, _TEMPERATURE_OF_GPU),
@@ -244,19 +245,19 @@ def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:
 
 
 def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read the MIG instances of a card, each as a device; one that can't be read is left out, and costs no other.
+    """Read the MIG instances of a card, each as a device. An instance that can't be read is left out.
 
-    They have the card's health, and no utilization, of which NVML tells nothing.
+    Instances have the health of their card. They have no utilization, because NVML reports none.
     """
     found = []
     for number in range(nvml.reading("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0):
-        # The numbers may have gaps, where an instance was removed.
+        # The numbers have a gap if an instance was removed.
         try:
             instance = nvml.reading("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
             uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
             if uuid:
                 found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
-        except nvml.error:  # lost, by any reading of it
+        except nvml.error:  # any call may find that it is lost
             continue
     return found
 
@@ -266,7 +267,7 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
         **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors")),
-        "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers call it as its card
+        "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers give the card's name
         "memory_total_bytes": getattr(memory, "total", None),
         "memory_used_bytes": getattr(memory, "used", None),
         "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", instance),
@@ -277,9 +278,10 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
 
 
 def _file_cache_bytes(pci: Any) -> int:
-    """The part of a GPU's memory that caches files, where it is a NUMA node of the host, as a GH200's may be.
+    """Return the bytes of a GPU's memory in which the kernel caches files; 0 if the memory is not a NUMA node.
 
-    NVML counts it as used (``nvmlDeviceGetMemoryInfo_v2``), and the kernel gives it up to any process that allocates.
+    The memory of a GH200 can be a NUMA node of the host. NVML counts such a cache as used
+    (``nvmlDeviceGetMemoryInfo_v2``), but the kernel frees it for any process that allocates.
     """
     try:
         # NVML writes the domain with eight digits, the driver's folder with four.
@@ -289,7 +291,7 @@ def _file_cache_bytes(pci: Any) -> int:
         with open(f"/sys/devices/system/node/node{node}/meminfo") as lines:  # noqa: PTH123
             (cached,) = [line.split() for line in lines if " FilePages:" in line]
         return int(cached[-2]) << 10
-    except (AttributeError, OSError, ValueError):  # no such GPU, and no such file
+    except (AttributeError, OSError, ValueError):  # most GPUs have no such file
         return 0
 
 
@@ -303,7 +305,7 @@ def _multiprocessors(nvml: Nvml, gpu: Any) -> int | None:
 
 
 def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
-    # Rows from Ampere on, pages before: (corrected, uncorrected, pending, failed).
+    # GPUs from Ampere on remap rows: (corrected, uncorrected, pending, failed). Older GPUs retire pages.
     rows = nvml.reading("nvmlDeviceGetRemappedRows", gpu)
     pages = nvml.reading("nvmlDeviceGetRetiredPagesPendingStatus", gpu)
     uncorrected = 1  # nvmlMemoryErrorType_t
@@ -317,7 +319,7 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _links(nvml: Nvml, card: Mapping[str, Any], *others: Mapping[str, Any]) -> list[tuple[tuple[str, str], int]]:
-    """How near the others are to a card, by UUIDs. A call that fails costs none of the other answers."""
+    """Return the nearness of a card to each other card, as pairs of UUIDs with a number. Leave out unknown ones."""
     found = [((card["uuid"], other["uuid"]), _nearness(nvml, card["index"], other["index"])) for other in others]
     return [(pair, near) for pair, near in found if near]
 
@@ -329,7 +331,7 @@ def _nearness(nvml: Nvml, *indices: int) -> int:
             return _NVLINK
         level = nvml.reading("nvmlDeviceGetTopologyCommonAncestor", *gpus)
         return 0 if level is None else _BEST_ANCESTOR - int(level)
-    except nvml.error:  # one was lost since it was read
+    except nvml.error:  # a GPU was lost since it was read
         return 0
 
 
@@ -343,7 +345,7 @@ def _utilization_percent(nvml: Nvml, gpu: Any) -> int | None:
         return None if rates is None else int(rates.gpu)
     newest_us = max(samples)[0]
     recent = [percent for time_us, percent in samples if newest_us - time_us <= UTILIZATION_SPAN_S * 1e6]
-    # The driver rounds to whole percents; any activity in the span must not round down to idle.
+    # Round up: samples are whole percents, and a little activity in the span must not become 0 %.
     return int(min(100, -(-sum(recent) // len(recent))))
 
 
@@ -353,7 +355,7 @@ def _active_pids(nvml: Nvml, gpu: Any) -> list[int] | None:
 
 
 def text(value: Any) -> Any:
-    """A text as ``str``; older versions of pynvml return bytes."""
+    """Return a text as ``str``. Older versions of pynvml return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -362,25 +364,25 @@ def _capwords(text: str, separator: str | None = None) -> str:
 
 
 def main() -> None:
-    """Write the reading to stdout for ``marshal.loads``: both ends are the same Python, and json would take longer."""
+    """Write the reading to stdout for ``marshal.loads``. Both processes run the same Python, and json takes longer."""
     import marshal
 
-    # The process that started this may be gone, killed while it waited for a driver that hangs.
+    # The parent may be killed while the driver hangs, so this process must end by itself.
     end = threading.Timer(LIFETIME_S, os._exit, [1])
     end.daemon = True
     end.start()
-    # pynvml calls find_library on Windows only, and of string nothing but this: what they import takes 10 ms.
+    # pynvml calls find_library only on Windows, and uses only capwords of string. The real modules' import takes 10 ms.
     stand_ins: dict[str, Any] = {"ctypes.util": {"find_library": None}, "string": {"capwords": _capwords}}
     for name, functions in stand_ins.items():
         sys.modules[name] = type(sys)(name)
         vars(sys.modules[name]).update(functions)
     try:
         load_pynvml()
-    except UnusableBinding:  # it may use more of them
+    except UnusableBinding:  # it may use other functions of these modules
         for name in stand_ins:
             del sys.modules[name]
     written = marshal.dumps(read_inventory()) + END
     while written:
         written = written[os.write(1, written) :]
-    # Not sys.exit: a thread that is stuck in the driver would be waited for.
+    # Not sys.exit, which would wait for a thread that is stuck in the driver.
     os._exit(0)

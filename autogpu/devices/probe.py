@@ -1,6 +1,6 @@
-"""Take readings of the GPUs, one after the other: in a process beside the user's, or in a thread of it.
+"""Readings of the GPUs, each in a helper process or in a thread of the user's process.
 
-Imports little: a probe is started before the rest of the package is loaded.
+This module imports little, because the first reading starts before the rest of the package is loaded.
 """
 
 from __future__ import annotations
@@ -20,51 +20,55 @@ if TYPE_CHECKING:
 
     from autogpu.devices.model import DeviceReader, Inventory, Reading
 
-# Without persistence mode NVML's start takes seconds; who is about to make a context waits less than a command.
+# Without persistence mode, NVML takes seconds to start. A script that is about to make a context waits less long than
+# one of autogpu's commands.
 _PATIENCE_S = 15.0
 CONTEXT_DEADLINE_S = 10.0
 
-# A process that has printed all that it had to ends within a ms, unless the driver holds it.
+# After its output, the helper process ends within 1 ms, unless it is stuck in the driver.
 _END_DEADLINE_S = 0.2
 
-# For one more try: the machine may have been busy with the import, or this process is a fork of the one that read.
+# Deadline of a second reading. The first may be late because the import kept the machine busy, or unusable because this
+# process is a fork of the one that started it.
 _SECOND_CHANCE_S = 3.0
 
 
 def start(environ: Mapping[str, str]) -> Reading:
-    """Begin a reading outside this process; returns within ms, whatever the driver does."""
+    """Begin a reading in a helper process, else in a thread. Returns within milliseconds, whatever the driver does."""
     if is_this_python(sys.executable) and not _waits_for_children():
         try:
             return ProcessReading(environ)
-        except OSError as error:  # no more processes or files for this user: a thread may still do
+        except OSError as error:  # the user's limit on processes or files; a thread may still start
             raise_if_from_script(error)
     return ThreadReading()
 
 
 def start_in_process(environ: Mapping[str, str], last: Inventory | None) -> Reading:
-    """Begin a reading in this process, at the moment at which the framework itself calls the driver.
+    """Begin a reading in this process, just before the framework itself calls the driver.
 
-    It takes a tenth of the time of :func:`start`. A driver that has begun to crash since the ``last`` reading takes the
-    job along by the framework's own calls as well; one that hangs holds up a thread only. Where the last reading
-    failed this one is taken outside, and where this process has no pynvml to use the last one stands.
+    This takes a tenth of the time of :func:`start`. If the driver has begun to crash since the ``last`` reading, the
+    framework's own calls would end the job anyway. If the driver hangs, it blocks only a thread.
+
+    If the last reading failed, the new one runs in a helper process. If this process can't use pynvml, the last reading
+    remains in use.
     """
     if last is not None and sys.is_finalizing():
         return LastReading(last)
-    # Their threads are not real: a call that hangs would hold up the script as well.
+    # The threads of these two libraries are not real threads: a call that hangs would also block the script.
     is_green = not {"gevent", "eventlet"}.isdisjoint(sys.modules)
     return start(environ) if last is None or last.failure or is_green else ThreadReading(last)
 
 
 def prepare(last: Inventory) -> None:
-    """Import what :func:`start_in_process` will need, so that it need not be waited for when the framework starts."""
-    # Beside a framework, which has usually imported subprocess, pynvml takes 7 ms; alone it takes 25, which is too much
-    # for a process that may never take a GPU.
+    """Import pynvml now, so that :func:`start_in_process` need not wait for the import when the framework starts."""
+    # The import of pynvml takes 7 ms if a framework has imported subprocess, as most do. Otherwise it takes 25 ms. That
+    # is too long for a process that may never use a GPU.
     if last.devices and "subprocess" in sys.modules:
         import_pynvml()
 
 
 def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
-    """Wait for a reading; a driver that does not answer is one more failure."""
+    """Wait for a reading. If the driver does not answer in time, return an inventory with that failure."""
     from autogpu.devices.model import FailureCause, Inventory
 
     inventory = reading.result(deadline_s)
@@ -75,11 +79,11 @@ def finish(reading: Reading, deadline_s: float = _PATIENCE_S) -> Inventory:
 
 
 def import_pynvml() -> str:
-    """Import pynvml into this process; returns why it can't be used, or ``""``."""
+    """Import pynvml. Return the reason why it can't be used; ``""`` if it can be used."""
     from autogpu.devices import nvml
 
     try:
-        # In the calling thread: a fork must not find the import half done by another one.
+        # Import it in the calling thread. If another thread imported it, a fork could copy a half-finished import.
         nvml.load_pynvml()
     except nvml.UnusableBinding as error:
         raise_if_from_script(error)
@@ -88,11 +92,11 @@ def import_pynvml() -> str:
 
 
 def is_this_python(executable: str | None) -> bool:
-    """Starting ``executable`` starts this Python, and no application once more that is frozen or embeds one."""
-    # An embedder, unlike a Python that was started, tells its Python no command line.
+    """True if ``executable`` starts this Python, and not a second copy of an application that contains Python."""
+    # In an application that embeds Python, sys.orig_argv is empty.
     if not executable or getattr(sys, "frozen", False) or not getattr(sys, "orig_argv", True):
         return False
-    # As installers, distributions and virtual environments call it: python3, python3.13t.
+    # Names that installers, distributions and virtual environments use: python3, python3.13t.
     if os.path.basename(executable).rstrip("0123456789.td") not in ("python", "pypy"):
         return False
     try:
@@ -136,11 +140,11 @@ class LastReading:
 
 
 class ThreadReading:
-    """A reading in a thread; where there can be none, the last one stands, or a failure that says why.
+    """A reading in a thread. If it can't start, the result is the last reading, or else the failure.
 
     Args:
-        last: The newest reading so far, of whose GPUs those that did not answer are not asked again and whose topology
-            stands; ``None`` for the first reading.
+        last: The newest reading so far; ``None`` for the first reading. The new reading keeps its topology, and
+            does not query the GPUs that did not answer.
     """
 
     def __init__(self, last: Inventory | None = None) -> None:
@@ -149,7 +153,7 @@ class ThreadReading:
         from autogpu.devices.model import FailureCause, Inventory
 
         problem = import_pynvml()
-        self._started_s = monotonic_s()  # with pynvml imported, which takes its own time
+        self._started_s = monotonic_s()  # after the import of pynvml, which is not part of the deadline
         self._inventory: Inventory | None = None
         self._last = last
         self._thread = threading.Thread(target=self._read, name="autogpu-probe", daemon=True)
@@ -168,7 +172,7 @@ class ThreadReading:
         from autogpu.devices.model import Inventory
         from autogpu.frozen import replace
 
-        # One that answered with an error may have recovered, which a job that waits for hours wants to know.
+        # Query a GPU again that answered with an error: it may recover while a job waits for hours.
         last = self._last
         silent = None if last is None else [lost.index for lost in last.unreadable if lost.reason == nvml.NO_ANSWER]
         inventory = Inventory.from_reading(nvml.read_inventory(silent))
@@ -181,17 +185,17 @@ class ThreadReading:
 
     @property
     def is_running(self) -> bool:
-        # Not in a fork's child, which has no such thread.
+        # False in a forked child, which does not have this thread.
         return self._inventory is None and self._thread.is_alive()
 
     def close(self) -> None:
-        """The thread ends with the reading."""
+        """Do nothing: the thread ends with the reading."""
 
 
 class ProcessReading:
-    """A reading in a process of its own, which does not outlive this one."""
+    """A reading in a helper process, which is killed when this process exits."""
 
-    is_running = False  # another one is begun beside it, at the price of a process
+    is_running = False  # the next reading need not wait for this one, because it starts its own process
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._started_s = monotonic_s()
@@ -199,8 +203,8 @@ class ProcessReading:
         self._printed = b""
         self._owner_pid = os.getpid()
         self._pipe, writer = os.pipe()
-        # -I -S: no site, so neither our hook nor other start-up code runs in it. Imported, and not run as a file:
-        # that would be compiled each time.
+        # -I -S: without site, neither our hook nor other start-up code runs. Import nvml instead of running its file:
+        # Python would compile the file each time.
         program = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
         folders = [os.path.dirname(os.path.abspath(__file__)), *_vendor.package_folders(sys.path)]
         command = [sys.executable, "-I", "-S", "-c", program, *folders]
@@ -214,7 +218,7 @@ class ProcessReading:
         atexit.register(self._abandon)
 
     def result(self, deadline_s: float) -> Inventory | None:
-        # A forked child must not read its parent's pipe empty.
+        # A forked child must not consume the data in its parent's pipe.
         if self._inventory is None and os.getpid() == self._owner_pid:
             printed = self._read_pipe(self._started_s + deadline_s)
             if printed is not None:
@@ -228,7 +232,7 @@ class ProcessReading:
             self._inventory = _inventory(b"", self._end(is_killed=True))
 
     def _abandon(self) -> None:
-        # The script may have closed all descriptors, so that the pipe's number is another file's.
+        # Don't close the pipe: the script may have closed all descriptors, and another file may have its number now.
         if self._inventory is None and os.getpid() == self._owner_pid:
             self._end(is_killed=True)
 
@@ -242,13 +246,13 @@ class ProcessReading:
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             self._printed += piece
-            # What another thread has forked while the reading was started keeps the other end of the pipe open.
+            # Look for END too: a process that another thread forked at our start may keep the pipe's other end open.
             if not piece or self._printed.endswith(END):
                 return self._printed
         return None
 
     def _end(self, *, is_killed: bool) -> int:
-        """Its status as ``waitpid`` gives it; 0 where its end can't be seen from here."""
+        """Wait for the helper process; kill it if it is late. Return its ``waitpid`` status; 0 if it is not known."""
         until_s = monotonic_s() + _END_DEADLINE_S
         while True:
             try:
@@ -259,25 +263,25 @@ class ProcessReading:
             if pid:
                 return status
             is_late = monotonic_s() > until_s
-            if is_killed or is_late:  # and never before that: the pid may be another process's by now
+            if is_killed or is_late:  # only after waitpid: if the helper was reaped, another process may have its pid
                 os.kill(self.pid, 9)
-            if is_late:  # inside the driver SIGKILL has no effect until that lets go
+            if is_late:  # SIGKILL has no effect on a process inside the driver
                 return 0
             time.sleep(0.0005)
 
 
 def _spawn(command: list[str], environ: Mapping[str, str], stdout: int) -> int:
-    """Start a process that inherits nothing of ours but ``stdout``; its pid."""
+    """Start a process that inherits only ``stdout``. Return its pid."""
     if not hasattr(os, "posix_spawn"):  # Python 3.7
         import subprocess
 
         nothing = subprocess.DEVNULL
         child = subprocess.Popen(command, stdin=nothing, stdout=stdout, stderr=nothing, env=copy_of(environ))
-        child.returncode = 0  # it is waited for by its pid, and not by the object
+        child.returncode = 0  # we wait for the pid, so this object must not
         return child.pid
-    # Not subprocess: what it imports delays the reading by as long as the reading takes.
+    # Not subprocess: to import it takes as long as the reading itself.
     actions = [
-        (os.POSIX_SPAWN_DUP2, stdout, 1),  # first: a script may have closed 0 to 2, and the pipe be one of them
+        (os.POSIX_SPAWN_DUP2, stdout, 1),  # first: if the script has closed 0 to 2, the pipe may be one of them
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
     ]
@@ -291,7 +295,7 @@ def _inventory(printed: bytes, status: int) -> Inventory:
 
     try:
         return Inventory.from_reading(marshal.loads(printed))
-    except (EOFError, KeyError, TypeError, ValueError) as error:  # it is not whole
+    except (EOFError, KeyError, TypeError, ValueError) as error:  # the output is not complete
         raise_if_from_script(error)
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit status {os.WEXITSTATUS(status)}"
         return Inventory(failure=f"the process that reads NVML ended with {how}", failure_cause=FailureCause.DRIVER)
@@ -324,12 +328,11 @@ class Readings:
             self._pending = self._reader.start_in_process(self._environ, self.newest)
 
     def prepare(self) -> None:
-        """Import beside the framework's import what a reading in this process needs."""
         if self.newest is not None:
             self._reader.prepare(self.newest)
 
     def wait(self, deadline_s: float) -> Inventory | None:
-        """The newest reading, after the one under way has come or its deadline has passed."""
+        """Wait for the reading in progress until its deadline. Return the newest reading."""
         with self._lock:
             inventory = self._pending.result(deadline_s) if self._pending else None
             if inventory is not None:
@@ -338,7 +341,10 @@ class Readings:
             return self.newest
 
     def wait_or_replace(self, deadline_s: float) -> Inventory | None:
-        """As :meth:`wait`; one that has not come, or is a parent's, has another one take its place."""
+        """Wait as :meth:`wait` does. If there is no reading yet, start another one in place of the one in progress.
+
+        In a forked child this happens at once, because the child can't use its parent's reading.
+        """
         with self._lock:
             if self.wait(deadline_s) is None:
                 self.close()
@@ -347,7 +353,7 @@ class Readings:
             return self.newest
 
     def take(self) -> Inventory | None:
-        """Take one more reading, at once; as long as the driver has not answered the last one, wait for that."""
+        """Take another reading and return it; ``None`` if it is late. If the last one still runs, wait for that one."""
         with self._lock:
             if self._further is None or not self._further.is_running:
                 self._further = self._reader.start_in_process(self._environ, self._last or self.newest)
@@ -356,11 +362,10 @@ class Readings:
             return inventory
 
     def take_outside(self, deadline_s: float) -> Inventory:
-        """Take one more in a process of its own: an interpreter that is ending may start no thread."""
+        """Take a reading in a helper process, because an interpreter that is shutting down can't start threads."""
         return finish(self._reader.start(self._environ), deadline_s)
 
     def close(self) -> None:
-        """End the reading that is under way: none is needed any more."""
         with self._lock:
             if self._pending:
                 self._pending.close()
