@@ -1,1 +1,1 @@
-"""Set up autogpu for all Pythons of a host: `autogpu host-setup --all-pythons`."""
+"""The set-up of autogpu for all Pythons of a host: `autogpu host-setup --all-pythons`."""

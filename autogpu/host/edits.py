@@ -1,6 +1,6 @@
-"""Plan the changes to a host's files that make its Pythons find the hook folder, and plan their undo.
+"""Plans for the changes to a host's files that make its Pythons find the hook folder, and for their undo.
 
-A plan holds the bytes of each file before and after the change. Nothing here writes a file.
+A plan holds the bytes of each file before and after the change. This module writes no file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
     """Plan the changes that make Pythons find the hook folder; with ``is_undo``, plan to take them back.
 
     Args:
-        base_files: Paths of sitecustomize.py files that an earlier run wrote. Their Python may be gone.
+        base_files: Paths of sitecustomize.py files that an earlier run wrote, even if their Python is gone.
     """
     edits: dict[Path, Edit] = {}
     left_alone = []
@@ -116,7 +116,6 @@ def own(before: bytes | None, content: bytes) -> bytes:
 
 
 def with_block(before: bytes, lines: bytes) -> bytes:
-    """Append autogpu's lines to a file, and remove those of an earlier version."""
     text = _BLOCK.sub(b"", before)
     begin = _BEGIN if not text or text.endswith(b"\n") else _BEGIN_AFTER_TEXT
     return text + begin + lines + _END
@@ -137,7 +136,7 @@ def _with_pam_env(before: bytes | None) -> bytes:
 
 
 def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
-    """Return the new content of a base Python's sitecustomize.py. Append lines to the text that Debian has in /etc."""
+    """Return the new content of a base Python's sitecustomize.py. Append to it if it is Debian's file in /etc."""
     text = (template_folder() / "base_python.py").read_bytes()
     if root / "etc" not in path.parents:
         return own(before, text)

@@ -161,7 +161,7 @@ def _changeable_by_others(folder: Path, owner_uid: int) -> Path | None:
 
 @contextmanager
 def changing(root: Path) -> Iterator[None]:
-    """Keep other runs of host-setup waiting, and make new files readable for all users."""
+    """Lock out other runs of host-setup, and make new files readable for all users."""
     umask = os.umask(0o022)
     try:
         with locks.Descriptor(os.open, str(root / _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600) as opened:
@@ -178,7 +178,7 @@ def build(
     base_files: Sequence[str],
     tell: Callable[[str], None],
 ) -> Path:
-    """Build the folder of a version, and point the link to it; returns the folder.
+    """Build the folder of a version, and point the link to it. Return the folder.
 
     Args:
         tell: Called with a few words about the current step.
@@ -292,7 +292,6 @@ def remove_old(link: Path, booted_s: float) -> list[Path]:
 
 
 def all_of(link: Path) -> list[Path]:
-    """Return the link, if it exists, and the folders of all versions."""
     return [*([link] if link.is_symlink() else []), *versions(link)]
 
 
@@ -307,7 +306,7 @@ def _remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
     else:
-        # Rename it first, so that a killed run leaves no incomplete folder with the name of a version.
+        # Rename the folder first, so that a killed run leaves no incomplete folder with the name of a version.
         hidden = path.with_name(f".{path.name}.{os.getpid()}.removed")
         path.rename(hidden)
         shutil.rmtree(str(hidden))

@@ -37,10 +37,10 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 
 class BasePython(Value):
-    """One interpreter.
+    """The interpreter of a base Python.
 
     Attributes:
-        version: Such as ``"3.11"``.
+        version: The version, such as ``"3.11"``.
         tag: The cache tag in the names of its compiled files, such as ``"cpython-311"``.
         library: The folder of its standard library.
     """
@@ -157,7 +157,6 @@ def refuse_what_others_can_change(path: Path, root: Path) -> None:
 
 
 def is_only_roots(path: Path, root: Path) -> bool:
-    """True if only root can change a file and the folders above it."""
     _checked.clear()
     try:
         refuse_what_others_can_change(path, root)
@@ -170,12 +169,12 @@ def _is_changeable(part: Path, root: Path) -> bool:
     owner = root.stat()
     try:
         status = part.stat()
-    except FileNotFoundError:  # a link leads to it; who can change the folders above it could make it
+    except FileNotFoundError:  # the target of a broken link: only users who can change its folders can create it
         return False
     if status.st_uid != owner.st_uid or status.st_mode & stat.S_IWOTH:
         return True
-    # If a file has an access control list, the group bits of its mode are the mask of the list. So a user in the list
-    # may write the file.
+    # If a file has an access control list, the group bits of its mode are the mask of the list. If they allow writing,
+    # a user in the list may write the file.
     return bool(status.st_mode & stat.S_IWGRP) and (status.st_gid != owner.st_gid or _has_access_list(part))
 
 

@@ -1,4 +1,4 @@
-"""Set up the hook folder and the files that lead to it; preview the changes; undo them."""
+"""The set-up of the hook folder and of the files that lead to it, with a preview and an undo."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ class HookPlan(Value):
 
 
 def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
-    """Find the Pythons, and plan what to build and to write."""
     link = root / hook_folder.LINK.relative_to("/")
     pythons, left_out = find_pythons(root, named)
     now = hook_folder.examine(link, owner_uid)
@@ -89,7 +88,6 @@ def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str
 
 
 def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
-    """Plan to undo the changes of :func:`set_up`."""
     link = root / hook_folder.LINK.relative_to("/")
     now = hook_folder.examine(link, owner_uid)
     pythons, _ = find_pythons(root)
@@ -107,7 +105,7 @@ def undo(root: Path, owner_uid: int = 0) -> Done:
 
 
 def problem(root: Path, owner_uid: int = 0) -> str | None:
-    """Return a difference from the state that :func:`set_up` leaves; ``""`` if none, ``None`` if it never ran."""
+    """Return the first difference from the state after :func:`set_up`; ``""`` if none, ``None`` if it never ran."""
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits
@@ -119,7 +117,6 @@ def problem(root: Path, owner_uid: int = 0) -> str | None:
 
 
 def preview(planned: HookPlan) -> Iterator[str]:
-    """Yield the lines of a preview, with a diff for each file."""
     if planned.folder is not None:
         yield f"# build the folder {planned.folder}, and make {planned.link} a link to it"
     for edit in planned.files.edits:
@@ -166,7 +163,6 @@ def _change(edit: Edit) -> str:
 
 
 def _rewrite(path: Path, content: bytes) -> None:
-    """Replace the content of a file, and keep its owner, mode and modification time."""
     status = path.stat()
     write_file(path, content, status.st_mode & 0o7777)
     os.chown(str(path), status.st_uid, status.st_gid)
@@ -181,7 +177,7 @@ def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool)
     exist already are renewed.
     """
     is_own = has_marker(source)
-    if not is_own and not source.is_symlink():  # of another program; Debian's is a link into /etc
+    if not is_own and not source.is_symlink():  # another program wrote this file; Debian's is a link into /etc
         return
     levels = []
     for level, name in enumerate(("", ".opt-1", ".opt-2")):
@@ -208,6 +204,6 @@ def _remove_start_up_file(path: Path) -> None:
     """Remove a file that autogpu made. Remove its compiled files first, so that a killed run leaves none."""
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc") if path.name == SITECUSTOMIZE else ():
         compiled.unlink()
-    with suppress(OSError):  # it is not empty, or does not exist
+    with suppress(OSError):  # the folder is not empty, or does not exist
         (path.parent / "__pycache__").rmdir()
     path.unlink()
