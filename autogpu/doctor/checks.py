@@ -1,7 +1,7 @@
-"""Look at this machine, and judge each fact by a check.
+"""The checks of ``autogpu doctor``, and the function that gathers the facts for them.
 
-Nothing is changed, but the host's mutex is tried once, and a file in the lease folder. A check is a pure function of
-the facts, and ends with a remedy that can be pasted.
+Gathering takes the host's mutex once and writes a temporary file into the lease folder. It changes nothing else. Each
+check is a pure function of the facts. If it fails, it returns a remedy, mostly a command that the user can paste.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PYTHON_DEADLINE_S = 20.0
 _OLDEST = (3, 7)
 NEWEST_TESTED = (3, 15)
 
-# Files in the lease folder that can't be read; there may be thousands.
+# The most unreadable files in the lease folder that are reported; there may be thousands.
 _MOST_UNREADABLE = 4
 
 _FRAMEWORK = """
@@ -83,7 +83,7 @@ _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))
 
 
 def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Facts:
-    """Look at everything; takes some seconds, most of them to import the frameworks.
+    """Gather the facts. Takes some seconds, most of them for importing the frameworks.
 
     Args:
         executable: The Python to examine. Its environment may have no autogpu.
@@ -127,12 +127,11 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
 def _ask_framework(executable: str, module: str, environ: Mapping[str, str]) -> Answer:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
     program = _FRAMEWORK.format(module=module, questions=questions, package=str(Path(__file__).parents[1]))
-    # Off: what the framework finds by itself is asked, and no line of ours is printed.
+    # Switch autogpu off: it must not change the GPUs that the framework finds, nor print lines of its own.
     return run_snippet(executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
 
 
 def _is_current(hook: Path) -> bool:
-    """True if the start-up files are of the same version as this package."""
     if hook.parent == run_folder():
         return True
     templates = template_folder()
@@ -146,7 +145,7 @@ def _is_current(hook: Path) -> bool:
 
 
 def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
-    """Find where a shell's ``python`` is another than the one that autogpu is installed in."""
+    """Return the paths of ``python`` and ``python3`` on PATH, keyed by name, that belong to another environment."""
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
@@ -157,14 +156,14 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseProblem | None]:
-    """Return the folder of this user's jobs, and what keeps them from claiming there; makes no folder."""
+    """Return this user's lease folder and the problem that prevents claims; both ``None`` if there is no folder yet."""
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
         with folder.locked() as (descriptor, problem):
             trial = LockedFile(folder)
             try:
-                # No lease has such a name, so nobody takes it for one.
+                # Leases have other names, so no job reads this file as a lease.
                 trial.put(descriptor, f".doctor.{os.getpid()}", b"")
             finally:
                 trial.release()
@@ -176,10 +175,9 @@ def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeasePr
 
 
 def unreadable_files(folder: Folder | None) -> list[str]:
-    """Return a sentence about each of the first files in the folder that can't be read."""
     try:
         found = lease.snapshot(folder, is_partial=True).unreadable if folder else ()
-    except lease.LeaseUnavailable:  # which try_folder tells
+    except lease.LeaseUnavailable:  # try_folder reports it
         found = ()
     return [lease_messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
 
@@ -198,7 +196,7 @@ def _is_in_container(environ: Mapping[str, str]) -> bool:
 
 
 def examine(facts: Facts) -> dict[str, Finding]:
-    """Return the findings, keyed by check; those of installed frameworks last."""
+    """Return the findings, keyed by check. The findings about installed frameworks come last."""
     findings = {name: check(facts) for name, check in CHECKS.items()}
     installed = {module: answer for module, answer in facts.frameworks.items() if answer.value or answer.error}
     for module, answer in installed.items():
@@ -297,7 +295,7 @@ def check_environment(facts: Facts) -> Finding:
         return passed(f"`python` is the one that has autogpu, {facts.executable}")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
     what = f"{others}: another environment than autogpu's, {facts.executable}"
-    if facts.hosts_folder:  # the host gives autogpu to that Python, too
+    if facts.hosts_folder:  # the host's hook also loads autogpu in that Python
         return Finding(
             State.WARNING, what, f"to look at it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
         )
@@ -411,12 +409,11 @@ def check_policy(facts: Facts) -> Finding:
     if not has_others:
         return failed(what, remedy)
     ask = f"ask {facts.system_policy_owner}, who owns {SYSTEM_FILE}, to correct it: you can't write it"
-    # A warning if all mistakes are there: this user can do nothing else, and all other settings count.
+    # If all mistakes are in the system policy, only warn: the user can't correct them, and the other settings apply.
     return failed(what, f"{remedy}; {ask}") if has_own else Finding(State.WARNING, what, ask)
 
 
 def _policy_mistakes(facts: Facts) -> list[tuple[LayerName, str]]:
-    """Return each mistake as a sentence, and the layer in which it can be corrected."""
     resolved = facts.resolved
     found = [(problem.origin.layer, str(problem)) for problem in (*resolved.problems, *resolved.system_notes)]
     spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
@@ -429,7 +426,7 @@ def _policy_mistakes(facts: Facts) -> list[tuple[LayerName, str]]:
     return found
 
 
-# Keyed by the name in `doctor --json`. A later check assumes what an earlier one checks.
+# The checks, keyed by their name in `doctor --json`. Each check relies on the facts that earlier checks test.
 CHECKS = {
     "python": check_python,
     "hook": check_hook,

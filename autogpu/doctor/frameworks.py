@@ -1,4 +1,4 @@
-"""``autogpu doctor`` asks the frameworks of an environment, and judges their answers."""
+"""The questions of ``autogpu doctor`` to the frameworks of an environment, and its judgment of their answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from autogpu.doctor.model import Facts, Finding, failed, passed
 from autogpu.frozen import Value
 from autogpu.text import counted, printable
 
-# Keyed by top-level module, Python source that runs after the module's import. It sets ``found["build"]`` to the
-# framework's build for GPUs, or to ``""``, and ``found["gpus"]`` to the number of GPUs. It must not make a context on a
-# GPU, and JAX would make one to list its devices.
+# Python source, keyed by top-level module, that runs after the module's import. It sets ``found["build"]`` to the
+# framework's build for GPUs, or to ``""`` if it has none, and ``found["gpus"]`` to the number of GPUs. It must not
+# create a context on a GPU. JAX would create one to list its devices, so its number of GPUs is ``None``.
 QUESTIONS = {
     "tensorflow": """
 found["build"] = "built with CUDA" if tensorflow.test.is_built_with_cuda() else ""
@@ -73,7 +73,6 @@ _SAYS_WHY = {
 
 
 def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Finding:
-    """Return whether the framework is built for GPUs and lists the GPUs of this machine."""
     version = printable(found["version"])
     build = printable(found["build"])
     count = len(facts.inventory.devices)
@@ -92,8 +91,9 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
 
 
 def _remedy(module: str, version: str, facts: Facts, *, lacks_libraries: bool) -> str:
-    """Return the command or page by which the user gets a build for CUDA, or the libraries that the build lacks."""
-    public, _, _ = version.partition("+")  # indexes don't have the builds of others, such as NVIDIA's 1.15.5+nv22.10
+    """Return a command or a web page for getting a build for CUDA, or the CUDA libraries that the build lacks."""
+    # Package indexes don't have the builds of other vendors, such as NVIDIA's 1.15.5+nv22.10.
+    public, _, _ = version.partition("+")
     numbers = tuple(map(int, re.findall(r"\d+", public)))
     build = next((build for build in _CUDA_BUILDS.get(module, ()) if build.since <= numbers), None)
     page = _PAGES[module]

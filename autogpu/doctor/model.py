@@ -19,7 +19,7 @@ from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 
 
 class State(enum.Enum):
-    """The result of a check."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class State(enum.Enum):
 
 
 class Finding(Value):
-    """One check saw ``what``, a sentence; the ``remedy`` is what to type or change, if anything has to be done."""
+    """The result of one check: ``what`` is a sentence, and ``remedy`` the command or change that helps, if any."""
 
     state: State
     what: str
@@ -41,7 +41,7 @@ not_applicable = partial(Finding, State.NOT_APPLICABLE)
 
 
 def failed_or_slow(what: str, remedy: str, *, is_slow: bool) -> Finding:
-    """Return a failure, or a warning if all that is known is that no answer came in time: slowness is no fault."""
+    """Return a failure; only a warning if no answer came in time, because the machine may just be busy."""
     if is_slow:
         later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
         return Finding(State.WARNING, what, f"{later}: {remedy}")
@@ -49,24 +49,24 @@ def failed_or_slow(what: str, remedy: str, *, is_slow: bool) -> Finding:
 
 
 class Facts(Value):
-    """All that the checks judge.
+    """The facts that the checks judge.
 
     Attributes:
-        pythons: By name on ``PATH`` (``python``, ``python3``), what they start, where that is another environment.
-        cuda: The answer of CUDA in a fresh process that sees all GPUs, to :data:`autogpu.devices.cuda.START`.
-        frameworks: Keyed by module, the answer of a fresh process that imports it; its value is ``None`` if the module
-            is not installed, and has an ``error`` if the import fails.
+        pythons: Paths of the Pythons on ``PATH`` that belong to another environment, keyed by ``python``, ``python3``.
+        cuda: The answer to :data:`autogpu.devices.cuda.START` from a fresh process that sees all GPUs.
+        frameworks: The answers of fresh processes that import a framework, keyed by module. An answer's value is
+            ``None`` if the module is not installed, and has an ``error`` if the import fails.
         lease_problem: Why this user's jobs can't coordinate.
-        is_folder_on_fuse: They may not see each other in it.
+        is_folder_on_fuse: True if the lease folder is on FUSE, where jobs may not see each other's locks.
         unreadable_files: Sentences about files in the folder that can't be read.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
-        hook_is_current: The hook that a fresh Python loads is the one of this package.
+        hook_is_current: True if the hook that a fresh Python loads is equal to this package's hook.
         version: The version of the examined Python, such as ``(3, 11)``.
         is_own: True if the examined Python runs this command; False if ``--python`` names another one.
         tag: The cache tag of the examined Python, such as ``"cpython-311"``.
         has_hosts_hook: True if a fresh Python loads the hook of the host.
         hosts_folder: The folder of `autogpu host-setup --all-pythons`; ``None`` if there is none.
-        is_person: True if that folder serves this user.
+        is_person: True if this user is neither root nor a system user; ``hosts_folder`` does not serve those.
     """
 
     environ: Mapping[str, str]
@@ -96,7 +96,7 @@ class Facts(Value):
 
     @property
     def cuda_count(self) -> int | None:
-        """Return the number of GPUs that CUDA has; ``None`` if it does not start."""
+        """Return the number of GPUs that CUDA finds; ``None`` if CUDA does not start."""
         count: int | None = self.cuda.value and self.cuda.value[0]
         return count
 
@@ -107,5 +107,4 @@ class Facts(Value):
         return value is not None and named_uuids(value, self.inventory, order) == ()
 
     def pip(self, action: str) -> str:
-        """Return the command that installs or removes packages of this environment."""
         return pip_command(self.executable, action, has_pip=self.has_pip)
