@@ -1,4 +1,4 @@
-"""Read the files and processes of engines and launchers, for :mod:`autogpu.engines.grants`."""
+"""The facts for :mod:`autogpu.engines.grants`, read from files and processes of engines and launchers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.ray_tasks import RayTask
 
-# Slurm's own commands read this file too if SLURM_CONF is not set, as in a job that salloc started.
+# The usual paths of Slurm's configuration. Slurm's own commands also read the file from a default path if SLURM_CONF is
+# not set, as in a job started by salloc.
 _SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 
-# Upper limits for what is read: no such file is longer, and no launcher starts more processes on one host.
+# Upper limits for reading. No configuration file is longer, and no launcher starts more processes on one host.
 _MAX_BYTES = 4 * 1024 * 1024
 _MOST_PROCESSES = 2000
 _MOST_INCLUDED = 20
@@ -34,12 +35,12 @@ _LONGEST_NAME = 64
 
 
 def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None = None) -> Grant:
-    """Find out what an engine granted to this process.
+    """Return the grant of an engine to this process.
 
     Args:
         environ: The environment of the process. Values that autogpu wrote there are ignored.
-        initial: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; an engine's worker is given its own later.
-            ``None`` if it is as it was.
+        initial: ``CUDA_VISIBLE_DEVICES`` when the interpreter started; ``None`` if it has not changed since then. Some
+            engines set the variable in a worker process later.
     """
     initial = initial or initial_visibility(environ, environ.get(CUDA_VISIBLE_DEVICES))
     environ = original_environ(copy_of(environ))
@@ -53,7 +54,8 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
             slurm_job_has_ended=_slurm_job_has_ended(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            # A launcher that has claimed GPUs is rank 0 itself, and the other ranks choose by their numbers.
+            # A launcher that has claimed GPUs is rank 0 itself, as in Lightning. The ranks below it use the GPUs of its
+            # list, which they choose by their rank number.
             rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
             is_given=now not in (None, initial.value),
         ),
@@ -111,7 +113,7 @@ def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
 def before_each_task(environ: Mapping[str, str], call: Callable[[], None]) -> None:
     """Let Ray call ``call`` before each later task that it runs in this process, if this is a worker process of Ray.
 
-    Ray runs several tasks in one process, where each framework asks for its GPUs only in the first.
+    Ray runs several tasks in one process, but a framework asks for its GPUs only in the first of them.
     """
     if RAY_WORKER in environ:
         from autogpu import ray_tasks  # imported only here: few processes belong to Ray
@@ -131,7 +133,7 @@ def _dask_worker(environ: Mapping[str, str]) -> str:
 
 
 def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | None:
-    """Return this process's rank among the ranks that see the same GPUs; ``None`` if it is no rank.
+    """Return this process's rank among the ranks that see the same GPUs; ``None`` if it is not a rank.
 
     If no variable identifies the job of the ranks, the pid of their launcher does.
     """
@@ -151,8 +153,8 @@ def _rank(environ: Mapping[str, str], *, is_below_rank_0: bool) -> LocalRank | N
 def is_first_rank_missing(rank: LocalRank | None) -> bool:
     """True if this process is a rank other than 0, and no running process of the user is rank 0 of the same job.
 
-    The rank of another process is read from the variables it was started with. So ranks are ignored that set their own
-    number later.
+    The rank of another process is read from the variables that it was started with. This misses a rank that sets its
+    own number later.
     """
     own = local_rank(_environ_of(os.getpid()))
     if rank is None or own is None or own.rank == 0:
@@ -185,16 +187,16 @@ def _launcher(rank: LocalRank) -> int | None:
 
 
 def _is_shell_of_one_rank(pid: int, group: int) -> bool:
-    """One that sets a rank's variables has one child, and belongs to the launcher's group as that does."""
+    """True if ``pid`` may be a shell around one rank: it has one child and belongs to the rank's process group."""
     try:
         children = " ".join(_text(thread / "children") for thread in Path(f"/proc/{pid}/task").iterdir())
         return os.getpgid(pid) == group and len(children.split()) == 1
-    except OSError as error:  # it has ended
+    except OSError as error:  # the process has ended
         raise_if_from_script(error)
         return False
 
 
 def _environ_of(pid: int) -> Mapping[str, str]:
-    """Return the variables that a process was started with; none if the process is another user's."""
+    """Return the variables that a process was started with; empty if another user owns the process."""
     pairs = (pair.partition("=") for pair in _text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}

@@ -1,4 +1,4 @@
-"""The GPUs that an engine granted to this process, read from its variables and from :class:`EngineFacts`. Pure."""
+"""The grant of an engine to this process. Pure functions of its environment variables and :class:`EngineFacts`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class EngineFacts(Value):
 
     Attributes:
         slurm_conf: The text of Slurm's configuration; ``""`` if it can't be read.
-        dask: The name of Dask's worker.
+        dask: The name of the Dask worker that runs this task; ``""`` outside of Dask.
         rank: The rank of this process among the processes that see the same GPUs.
-        slurm_job_has_ended: True if Slurm runs on this host, but nothing of the job in ``SLURM_JOB_ID``.
+        slurm_job_has_ended: True if Slurm runs on this host, but has no process for the job in ``SLURM_JOB_ID``.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, as it would be without autogpu. The value
             that a script sets later does not change a grant.
         is_given: True if an engine set ``CUDA_VISIBLE_DEVICES`` after the interpreter of this process had started.
@@ -86,7 +86,7 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
     return Grant(
         "Slurm",
         fraction=_fraction_of_shards(environ, facts.slurm_conf, listed) or _fraction_of_mps(environ, facts.slurm_conf),
-        # If a user has unset the variable, Slurm's own numbers stand for it. They count all GPUs of the host, so
+        # If a user has unset CUDA_VISIBLE_DEVICES, use Slurm's own GPU numbers. These count all GPUs of the host, so
         # `settled` drops them under a device cgroup, which shows only the granted GPUs.
         visible=numbers if visible is None else None,
         unnamed=len(listed.split(",")) if visible is None else None,
@@ -102,7 +102,7 @@ def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | Non
     UUIDs can't be compared with Slurm's numbers, so they count as granted.
 
     Args:
-        numbers: The GPUs that Slurm granted, as its own variable names them.
+        numbers: The numbers of the granted GPUs, from ``SLURM_JOB_GPUS`` or ``SLURM_STEP_GPUS``.
     """
     if not numbers:
         return False
@@ -120,7 +120,8 @@ def _is_slurms_list(environ: Mapping[str, str], visible: str, numbers: str | Non
 def _slurm_without_gpus(environ: Mapping[str, str]) -> Grant:
     on_node = environ.get("SLURM_GPUS_ON_NODE", "")
     is_step = "SLURM_STEP_ID" in environ
-    # --gpu-bind=none: Slurm granted so many GPUs and names none. A step with --gres=none has the job's SLURM_JOB_GPUS.
+    # With --gpu-bind=none, Slurm passes the number of granted GPUs, but no list. A step with --gres=none differs from
+    # this case, because it inherits SLURM_JOB_GPUS from its job.
     if is_step and "SLURM_JOB_GPUS" not in environ and re.fullmatch("[1-9][0-9]{0,3}", on_node):
         return Grant("Slurm", unnamed=int(on_node))
     return Grant("Slurm", Denial.SLURM_GRANTED_NONE)
@@ -145,18 +146,16 @@ def _fraction_of_mps(environ: Mapping[str, str], conf: str) -> float | None:
 
 
 def _manages_gpus(conf: str) -> bool:
-    """True if Slurm grants GPUs to jobs."""
     return "gpu" in _gres_types(conf)
 
 
 def _gres_types(conf: str) -> Sequence[str]:
-    """Return the resources that Slurm grants, by ``GresTypes`` in its configuration. Source: slurm.conf(5)."""
+    """Return the types of resources that Slurm grants: ``GresTypes`` in its configuration. Source: slurm.conf(5)."""
     types = re.search(r"(?im)^[ \t]*grestypes[ \t]*=([^#\r\n]*)", conf)
     return types.group(1).strip().lower().split(",") if types else ()
 
 
 def included_files(conf: str) -> list[str]:
-    """Return the names of the files that the configuration includes, relative to its own folder."""
     return re.findall(r"(?im)^[ \t]*include[ \t]+([^\s#]+)", conf)
 
 

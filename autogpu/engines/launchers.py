@@ -1,6 +1,6 @@
-"""The local rank of a process: its number among those that a launcher started with it on this host. Pure.
+"""The local rank of a process: its number among the processes that a launcher started together on this host.
 
-Ranks belong together: they divide the pool in its own order and never take one another's GPU.
+The ranks of a job divide the pool in the pool's order, and never take each other's GPU. All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
 
-# Innermost launcher first: an mpirun inside a Slurm step means its own ranks. Each: rank, number of ranks on the host,
-# and what the launcher tells all ranks of a job and of no other, the last of which has to be there.
+# Innermost launcher first: inside a Slurm step, the ranks of an mpirun count. Each entry has the launcher's name, the
+# variable of the local rank, the variable of the number of ranks on the host, and the variables that identify the job.
+# Of the last group, the first is the job's host (``""`` if the launcher sets none), and the last one must be set.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
     ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _AGENT),
@@ -34,22 +35,22 @@ _LAUNCHERS = (
     ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
-# No step has more tasks on one host.
+# Upper limit for the tasks of a Slurm step on one host.
 _MOST_TASKS = 4096
 
 _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 
-# Of a cluster with parameter servers, those that compute nothing on a GPU.
+# Task types that compute nothing on a GPU if the cluster of TF_CONFIG has parameter servers.
 _COORDINATING = ("ps", "chief", "master")
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
-    """The rank of this process, if it was started as one of several; each ``namespace`` has its own ``localhost``."""
+    """Return the rank of this process. If ranks meet at ``localhost``, ``namespace`` is part of their job's name."""
     told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:
-        # The only one that a launcher started here may itself start several.
+        # If a launcher started only this process on this host, the process may itself start several ranks.
         return _worker(environ) or _lone_rank(environ, namespace) or _of_cluster(environ, namespace)
-    # What a script around each rank has set may name the same ranks anew.
+    # A wrapper script may set another launcher's variables for the same ranks. Take the first job name.
     same = (each.job for each in told if (each.rank, each.size) == (told[0].rank, told[0].size))
     return replace(told[0], job=next(filter(None, same), ""))
 
@@ -60,30 +61,28 @@ def _by_launcher(
     is_slurm = launcher == "Slurm"
     rank = _integer(environ.get(rank_name))
     size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
-    # Below a batch script, too, Slurm sets a local id, 0 for everything that runs there.
+    # Outside of a step, Slurm sets SLURM_LOCALID as well: to 0, for every process of a batch script.
     if rank is None or size is None or rank >= size or (is_slurm and "SLURM_STEP_ID" not in environ):
         return None
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
 
 
 def rank_env(environ: Mapping[str, str]) -> Sequence[str | None]:
-    """The variables that a program itself sets for its processes, also after it has started."""
+    """Return the values of the rank variables that a program may set for its own processes after it has started."""
     return [environ.get(name) for name in (TF_CONFIG, WORKER, LONE_RANK, "WORLD_SIZE", *_MASTER)]
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
-    """True if a launcher has started this process, alone or with other processes on this host or on others."""
-    # A batch script of Slurm has a local rank as well.
+    # Slurm's variable proves nothing, because Slurm also sets it in batch scripts.
     return TF_CONFIG in environ or any(name in environ for launcher, name, *_ in _LAUNCHERS if launcher != "Slurm")
 
 
 def worker_marker(number: int, count: int, job: str) -> str:
-    """The value that tells a process that it is worker ``number`` of ``count`` that a program started together."""
     return f"{number}/{count}/{job}"
 
 
 def library_count(rank: LocalRank | None, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs Lightning was given for all its ranks; 0 if ``rank`` is not one of them."""
+    """Return how many GPUs autogpu reported to Lightning for all its ranks; 0 if ``rank`` is not one of them."""
     told = _integer(environ.get(LIBRARY_COUNT)) or 0
     return told if rank is not None and rank.launcher == LONE_RANK else 0
 
@@ -96,7 +95,10 @@ def _worker(environ: Mapping[str, str]) -> LocalRank | None:
 
 
 def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
-    """Of a launcher that does not say how many there are on this host: a loop in a shell, a script, Lightning's own."""
+    """Return the rank if the launcher sets ``LOCAL_RANK``, but no variable for the number of ranks on this host.
+
+    Such launchers are a shell loop, a script, and Lightning. ``WORLD_SIZE`` may count ranks of other hosts.
+    """
     rank = _integer(environ.get(LONE_RANK))
     size = _integer(environ.get("WORLD_SIZE")) or 0
     has_size = any(_integer(environ.get(name)) is not None for _, each, name, _ in _LAUNCHERS if each == LONE_RANK)
@@ -106,7 +108,7 @@ def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
 
 
 def _meeting(environ: Mapping[str, str], names: Sequence[str], namespace: str) -> str:
-    """Name the job by where its ranks meet: a host, and a number on it; ``""`` where that is not told."""
+    """Return a name for the job, made from the variables in ``names``; ``""`` if the last of them is not set."""
     host, *which = (environ.get(name, "") for name in names)
     host = _as_known(host)
     return _job("ranks", [names[-1], host, *which], host, namespace) if which[-1] else ""
@@ -117,7 +119,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
-    """Slurm's ``"2,4"`` or ``"4(x2),1"``: one number for each node, in the order in which the nodes are counted."""
+    """Return this node's number of tasks. Slurm's list of all nodes looks like ``"2,4"`` or ``"4(x2),1"``."""
     text = environ.get(name, "")
     node = _integer(environ.get("SLURM_NODEID")) or 0
     for tasks, nodes in re.findall(r"(?<![^,])([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?![^,])", text):
@@ -128,7 +130,7 @@ def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _of_cluster(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
-    """The number in ``TF_CONFIG``'s cluster among the tasks of the same host that compute on GPUs."""
+    """Return this task's rank among the tasks of ``TF_CONFIG``'s cluster that compute on GPUs of this host."""
     cluster, kind, index = _cluster_task(environ)
     own = _host(cluster, kind, index)
     tasks = [task for task in _computing_tasks(cluster) if _host(cluster, *task) == own]
@@ -145,15 +147,15 @@ def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def coordinating_task(environ: Mapping[str, str]) -> str:
-    """``"ps"`` or ``"chief"`` for a task of a cluster with parameter servers that only coordinates; else ``""``."""
+    """Return this task's type, as ``"ps"``, if it only coordinates a cluster with parameter servers; else ``""``."""
     cluster, kind, _ = _cluster_task(environ)
     return kind if "ps" in cluster and kind in _COORDINATING else ""
 
 
 def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, int]:
-    """``TF_CONFIG``'s cluster, empty if it is not readable, and the type and index of this task."""
+    """Return the cluster of ``TF_CONFIG``, and the type and index of this task. A malformed cluster counts as empty."""
     if TF_CONFIG in environ:
-        import json  # not for the many that have no such variable
+        import json  # imported only here: few processes have TF_CONFIG
 
         try:
             config = json.loads(environ[TF_CONFIG])
@@ -162,12 +164,12 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
             if all(isinstance(tasks, list) for tasks in cluster.values()):
                 return cluster, str(task["type"]), int(task["index"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise_if_from_script(error)  # what is wrong with it is for its reader to complain about
+            raise_if_from_script(error)  # TensorFlow itself reports a malformed TF_CONFIG
     return {}, "", 0
 
 
 def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:
-    """A name by where the processes meet: a port belongs to one job at a time."""
+    """Return a job name made from the addresses at which its processes meet. A port belongs to one job at a time."""
     import hashlib
 
     where = repr((addresses, namespace if host == _LOCALHOST[0] else ""))
@@ -185,7 +187,11 @@ def _as_known(host: str) -> str:
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """``rank`` among those that see the same GPUs: each may have another ``CUDA_VISIBLE_DEVICES`` than its launcher."""
+    """Return ``rank`` with its ``dividers`` set for the ranks that see the same GPUs.
+
+    Args:
+        of_launcher: ``CUDA_VISIBLE_DEVICES`` of the launcher. A rank with a different value has a list of its own.
+    """
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     bound = _ranks_per_bound_gpu(rank, environ)
     if bound is not None:
@@ -194,11 +200,11 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
 
 
 def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | None:
-    """Return how many tasks of Slurm use the same GPUs as this one; ``None`` if Slurm did not write the list.
+    """Return how many tasks of Slurm use the same GPUs as this task; ``None`` if Slurm did not write the GPU list.
 
     If Slurm bound no task to a GPU, all tasks use the same GPUs.
     """
-    # Under device cgroups each task counts its GPUs from 0, so that their lists don't tell them apart.
+    # Under device cgroups each task counts its GPUs from 0. Tasks with different GPUs may then have equal lists.
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
     on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
     if rank.launcher != "Slurm" or on_node is None:
@@ -214,7 +220,7 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
 
 
 def _bound_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, one for each task; none if it is not used.
+    """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, one for each task; empty without them.
 
     Tasks with the same entry have the same GPUs. Source: srun(1); ``0*2`` stands for two tasks.
     """
