@@ -24,7 +24,7 @@ left_alone = set(hook.too_late)
 
 
 def find(fullname, path, target):
-    """Find a framework for the hook; a part of one is left to the finders after it."""
+    """Return the spec of a framework or of autogpu. Return ``None`` for a submodule, which later finders then load."""
     if fullname == "autogpu":
         return find_package()
     if fullname not in hook.frameworks:
@@ -33,17 +33,16 @@ def find(fullname, path, target):
     if fullname in left_alone:
         return None
     try:
-        # Through sys.modules: a script may have put anything in the place of os.environ, or nothing.
+        # is_off() may raise: a script may have replaced os.environ by another object, or deleted it.
         return None if is_off() else find_later(fullname, path, target)
     except Exception as error:
-        # An old finder without find_spec, or one that forbids the import: Python asks it itself right
-        # after us, and what it raises then has a traceback without us.
+        # A later finder has no find_spec, or forbids the import. Python calls that finder right after us, so
+        # its error has a traceback without our frames.
         raise_if_from_script(error)
         return None
 
 
 def is_off():
-    """``AUTOGPU`` in the environment says so."""
     return sys.modules["os"].environ.get("AUTOGPU", "").strip().lower() in ("0", "off", "false", "no")
 
 
@@ -76,7 +75,6 @@ def separate_parents_list():
 
 
 def put(name, value):
-    """Set a variable of the environment; ``None`` removes it."""
     if value is None:
         sys.modules["os"].environ.pop(name, None)
     else:
@@ -84,12 +82,12 @@ def put(name, value):
 
 
 def notice_bypass(framework):
-    """Say that a finder before this one has loaded a framework: the parts that it leaves to others come here."""
+    """Report that a finder before this one has loaded the framework. This finder is asked only for submodules then."""
     if framework in begun or framework in left_alone:
         return
     try:
         spec = getattr(sys.modules.get(framework), "__spec__", None)
-        # Neither a stub that a test has put there, nor a folder that happens to have that name.
+        # Ignore a stub that a test put into sys.modules, and a folder that happens to have the framework's name.
         if getattr(spec, "origin", None) and not is_off():
             give_up(framework, f"another import hook, {type(spec.loader).__module__}, has loaded it")
     except Exception as error:
@@ -97,8 +95,8 @@ def notice_bypass(framework):
 
 
 def find_later(fullname, path, target):
-    """Ask the finders after this one, and stand before the body of what they find."""
-    # Not importlib.util.find_spec: it starts again at the first finder, and has deadlocked others (ddtrace).
+    """Return the spec from the finders after this one. Its loader runs autogpu's steps around the module's body."""
+    # Not importlib.util.find_spec: it starts again at the first finder, which has deadlocked other hooks (ddtrace).
     finders = iter(list(sys.meta_path))
     for finder in finders:
         if getattr(finder, "find_spec", None) is hook.find_spec:
@@ -109,8 +107,8 @@ def find_later(fullname, path, target):
             break
     else:
         return None
-    # The loader's type stays what it is; one attribute of this one instance changes, and goes away when used. A
-    # class, or an instance that others changed like this, is left alone.
+    # Keep the loader's type. Set one attribute of this instance; our exec_module removes it again. Leave a loader
+    # alone if it is a class, or if another hook has already set this attribute.
     own = getattr(spec.loader, "__dict__", None)
     if type(own) is dict and "exec_module" not in own and hasattr(type(spec.loader), "exec_module"):
         own["exec_module"] = exec_module.__get__(spec.loader)
@@ -185,7 +183,7 @@ def import_package():
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            # The next import begins anew.
+            # Let the next import start again.
             del sys.modules["autogpu"]
             raise
     return None
@@ -215,26 +213,26 @@ def take_step(step, framework, value):
         raise_if_from_script(error)
         if not isinstance(error, Exception):
             raise
-        # The package is gone and this file has stayed: not worth a message. A folder that uninstalling left
-        # behind imports as a namespace, which has no path either.
+        # Print nothing if autogpu was uninstalled and only this file is left. A folder that the uninstall left
+        # behind imports as a namespace package; the error then has no path either.
         is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path and not hook.folders
         give_up(framework, "" if is_gone else repr(error))
 
 
 def raise_if_from_script(error):
-    """Raise what a signal handler of the script has raised in between; as in autogpu/errors.py."""
+    """Raise the exception of the script, if a signal handler raised one in our code; see autogpu/errors.py."""
     try:
         if import_package() is not None:
             return
         from autogpu import errors
     except Exception:
-        # The package is broken, and that is the error.
+        # The package is broken, which most likely caused ``error``.
         return
     errors.raise_if_from_script(error)
 
 
 def give_up(framework, why):
-    """Take no further step in this process, and say so where there is something to say."""
+    """Take no further step in this process. Print ``why``, unless it is empty."""
     left_alone.update(hook.frameworks)
     if why:
         try:
@@ -246,7 +244,7 @@ def give_up(framework, why):
 
 
 def stderr_is_read():
-    """A write would neither end the script by SIGPIPE nor wait for ever; as in autogpu/stderr.py."""
+    """True if a write would neither end the script by SIGPIPE nor block forever; as in autogpu/stderr.py."""
     try:
         import select
 
