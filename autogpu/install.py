@@ -1,7 +1,8 @@
-"""Write start-up files into an environment, prove that they work, and take them away again.
+"""The start-up files in an environment: write them, prove that they work, and remove them.
 
-Each is put in its place whole, in an order in which every stop leaves a Python that starts silently; to run it again
-completes it. Every file that Python runs carries :data:`MARKER`; one without it is foreign and stays.
+Each file is replaced as a whole. If an installation stops halfway, Python still starts silently, and a second run
+completes the installation. Every file that Python runs begins with :data:`MARKER`. A file without the marker is foreign
+and is not touched.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from autogpu.snippet import run_snippet
 MARKER = b"autogpu start-up file"
 OWNER = "autogpu_autoload"
 
-# What the file INSTALLER says, the first to be written of those beside it; pip and others write theirs, or none.
+# The content of our file INSTALLER, which we write before the other files of the dist-info folder. Other installers,
+# such as pip, write their own name into it, or don't write the file.
 OURS = "autogpu"
 
 HOOK = "_autogpu_hook.py"
@@ -38,7 +40,7 @@ SITECUSTOMIZE = "sitecustomize.py"
 
 
 def path_starter(version: tuple[int, ...]) -> str:
-    """Return the name of the file in site-packages by which a Python of this version loads the hook.
+    """Return the name of the file in site-packages that makes a Python of this version load the hook.
 
     Python 3.18 and later ignore the ``import`` lines of a ``.pth`` (PEP 829). Python 3.15 to 3.17 read both files, but
     import ``pkgutil`` for a ``.start``, which makes a bare start 1.7 times as long (``benchmarks/startup.py``).
@@ -54,7 +56,7 @@ METHODS: Mapping[str, tuple[str, str]] = {
 
 NAME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
-# Decide whether, where and how Python keeps what it compiles.
+# Variables that decide whether, where and how Python stores compiled code.
 _COMPILING = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE")
 
 _QUESTION = """
@@ -70,13 +72,13 @@ print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec a
 
 
 class FreshStart(Value):
-    """One start of an interpreter.
+    """The observations from one start of an interpreter.
 
     Attributes:
-        hook: The file of the autogpu hook among the finders; ``None`` without one.
+        hook: The file of the autogpu hook among the finders; ``None`` if no hook is there.
         sitecustomize: The file that ``import sitecustomize`` finds first, ours or not.
-        complaint: What it printed on stderr, or that it failed; empty if all was quiet.
-        timed_out: It had not ended in time, which alone is no fault.
+        complaint: The text on stderr, or the reason why the start failed; empty if there was neither.
+        timed_out: True if the interpreter did not end in time. This alone is not a fault.
     """
 
     hook: Path | None
@@ -86,7 +88,7 @@ class FreshStart(Value):
 
 
 class ActiveEnvironment(Value):
-    """The environment that is activated in a shell, as ``variable`` names its folder."""
+    """The environment that is active in a shell. The environment variable ``variable`` contains its folder."""
 
     variable: str
     folder: Path
@@ -97,46 +99,47 @@ def active_elsewhere(
 ) -> ActiveEnvironment | None:
     """Return the active environment if it is not the one at ``prefix``; ``None`` if it is, or if none is active.
 
-    It may have no autogpu of its own, so that the shell finds another environment's on ``PATH``. A virtual environment
-    can be active inside a conda environment. The other way round nothing is known: conda activates its base environment
-    in every shell, also for those who start the autogpu of a virtual environment by its path.
+    The active environment may have no autogpu, so that the shell finds the autogpu of another environment on ``PATH``.
+    A virtual environment can be active inside a conda environment, so ``VIRTUAL_ENV`` comes first. ``CONDA_PREFIX`` is
+    ignored if this Python belongs to a virtual environment: conda activates its base environment in every shell, even
+    if the user starts the autogpu of a virtual environment by its path.
     """
     name = "VIRTUAL_ENV" if environ.get("VIRTUAL_ENV") else "CONDA_PREFIX"
     if not environ.get(name) or (name == "CONDA_PREFIX" and prefix != base_prefix):
         return None
     folder = Path(environ[name])
-    with suppress(OSError):  # it does not exist any more
+    with suppress(OSError):  # the folder does not exist any more
         if folder.samefile(prefix):
             return None
     return ActiveEnvironment(name, Path(os.path.abspath(str(folder))))  # noqa: PTH100  (resolve() follows links)
 
 
 def pip_command(executable: str, action: str, *, has_pip: bool) -> str:
-    """Return the command that installs or removes packages of an environment; those that uv makes have no pip."""
+    """Return the command that installs or removes packages of an environment. uv makes environments without pip."""
     program = shlex.quote(executable)
     return f"{program} -m pip {action}" if has_pip else f"uv pip {action} --python {program}"
 
 
 def site_dirs() -> tuple[Path, ...]:
-    """Every folder in which this Python reads ``.pth`` files, the one for its packages first; never guessed by name."""
+    """Return the folders in which this Python reads ``.pth`` files. The folder of its own packages comes first."""
     paths = sysconfig.get_paths()
-    # A virtualenv older than 20 brings its own site module, without this function.
+    # The site module of a virtualenv older than 20 has no getsitepackages().
     found = [paths["purelib"], paths["platlib"], *getattr(site, "getsitepackages", list)()]
     return tuple(map(Path, [*found, site.getusersitepackages()] if site.ENABLE_USER_SITE else found))
 
 
 def is_site_dir(folder: Path) -> bool:
-    """This Python reads ``.pth`` files there; what is written elsewhere is read only with that folder on PYTHONPATH."""
+    """True if this Python reads ``.pth`` files in ``folder``. Any other folder has an effect only on PYTHONPATH."""
     return any(site_dir.is_dir() and site_dir.samefile(folder) for site_dir in site_dirs())
 
 
 def install(
     folder: Path, method: str = "auto", *, executable: str = sys.executable, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, ...]:
-    """Write the start-up files, or bring them up to date, and prove them by a fresh interpreter; returns which.
+    """Write or update the start-up files, prove them with a fresh interpreter, and return the files written.
 
-    Twice is the same as once, and completes what was cut short. What fails leaves none of them, or all as they were.
-    Those of the same version that an installer brought, from the wheel autogpu-autoload, are in place as well.
+    Writes nothing if all files are in place. They may also come from the wheel autogpu-autoload of the same version.
+    Completes an interrupted run. A failure leaves either no start-up file, or all files unchanged.
     """
     if not folder.is_dir():
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
@@ -163,7 +166,7 @@ def install(
 
 
 def uninstall(folder: Path) -> tuple[Path, ...]:
-    """Remove every start-up file of ours, whatever method and version wrote it; returns which."""
+    """Remove every start-up file of autogpu, whichever method and version wrote it. Return the removed files."""
     if not folder.is_dir():
         return ()
     with _changing(folder, "remove"):
@@ -173,7 +176,7 @@ def uninstall(folder: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def _changing(folder: Path, verb: str) -> Iterator[None]:
-    """Keep other installs and uninstalls away, by a lock on the folder itself, which makes no file."""
+    """Lock the folder itself, without a lock file, against other installs. Turn an OSError into an InstallError."""
     try:
         with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
             with suppress(OSError):  # a file system without locks
@@ -185,7 +188,7 @@ def _changing(folder: Path, verb: str) -> Iterator[None]:
 
 
 def template_folder() -> Path:
-    """The files as they will be in an environment: inside the installed package, beside it in a checkout."""
+    """Return the folder of the start-up templates: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent
     inside = package / "sitecustomize_template"
     return inside if inside.is_dir() else package.parent / inside.name
@@ -206,14 +209,14 @@ def run_folder() -> Path:
 
 
 def template_file(templates: Path, name: str) -> Path:
-    """The template of a file, in autogpu's wheel under a name that neither Python nor an auditor takes for a switch."""
     if name == SITECUSTOMIZE:
         return run_folder() / name
+    # The ending .txt keeps Python and security scanners from taking the template of a .pth for an active one.
     return templates / (name if name.endswith(".py") else f"{name}.txt")
 
 
 def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
-    """The files that ``method`` needs in ``folder``, in the order to write them: what switches on comes last."""
+    """Return the contents of the files that ``method`` needs, keyed by path; the one that loads the hook comes last."""
     templates = template_folder()
     hook, starter = METHODS[method]
     files = {folder / name: template_file(templates, name).read_bytes() for name in (STEPS, hook, starter)}
@@ -222,17 +225,17 @@ def plan_install(folder: Path, method: str) -> dict[Path, bytes]:
 
 
 def _files_of_ours(folder: Path) -> tuple[Path, ...]:
-    """Every file in ``folder`` that some version of autogpu wrote, in the order to remove them: the switches first."""
+    """Return every file that some version of autogpu wrote, in removal order: those that load the hook come first."""
     found: list[Path] = []
     for name in (PTH, START, SITECUSTOMIZE, HOOK, STEPS):
         found += [folder / name] if has_marker(folder / name) else []
-        # What a killed install or uninstall left.
+        # Temporary files of a killed install.
         found += sorted(folder.glob(f".{name}.*.tmp"))
     for source in (folder / SITECUSTOMIZE, folder / HOOK, folder / STEPS):
         # Without its source a compiled hook is a leftover of ours; a compiled sitecustomize may be foreign.
         if has_marker(source) or (source.name != SITECUSTOMIZE and not os.path.lexists(source)):
             found += sorted((folder / "__pycache__").glob(f"{source.stem}.*.pyc"))
-    # At the end, just before their folder: pip complains of one that is empty.
+    # The files of the dist-info folder come last, because pip warns about an empty dist-info folder.
     for info in distributions(folder):
         if _installer(info) == OURS:
             found += sorted(filter(Path.is_file, info.iterdir()), reverse=True)
@@ -241,12 +244,11 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
 
 def _is_in_place(folder: Path, plan: Mapping[Path, bytes]) -> bool:
     is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan.items())
-    # What any Python has compiled is of these, if there are no others.
+    # Ignore compiled files: if there are no other sources, they were compiled from these.
     return is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc")
 
 
 def _remove_all(folder: Path) -> tuple[Path, ...]:
-    """Remove every start-up file of ours, and a folder made for them once it is empty; returns which files."""
     found = _files_of_ours(folder)
     for path in found:
         path.unlink()
@@ -257,17 +259,16 @@ def _remove_all(folder: Path) -> tuple[Path, ...]:
 
 
 def hook_in(folder: Path) -> Path:
-    """Return the file of the hook in a folder in which autogpu's start-up files are installed."""
     return next((folder / hook for hook, _ in METHODS.values() if has_marker(folder / hook)), folder / HOOK)
 
 
 def distributions(folder: Path) -> tuple[Path, ...]:
-    """The dist-info folders of the distribution that owns the files; several after an upgrade cut short."""
+    """Return the dist-info folders of the start-up files. An interrupted upgrade may leave several."""
     return tuple(sorted(path for path in folder.glob(f"{OWNER}-*.dist-info") if path.is_dir()))
 
 
 def has_marker(path: Path) -> bool:
-    """The first line of the file begins with the marker; others may speak of it."""
+    """True if the first line of the file begins with the marker. Foreign files may contain it elsewhere."""
     try:
         with path.open("rb") as file:
             return file.readline(200).startswith(b"# " + MARKER)
@@ -276,7 +277,7 @@ def has_marker(path: Path) -> bool:
 
 
 def owner_of(folder: Path) -> str:
-    """The installer, such as pip, that brought the start-up files there; ``""`` if none did."""
+    """Return the installer, such as pip, that wrote the start-up files; ``""`` if autogpu itself did, or nobody."""
     return next((owner for owner in map(_installer, distributions(folder)) if owner != OURS), "")
 
 
@@ -292,7 +293,7 @@ def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
-    """The dist-info that makes the files known to ``pip list``, ``pip uninstall`` and auditors."""
+    """Return the dist-info files, which show the start-up files to ``pip list``, ``pip uninstall`` and auditors."""
     info = folder / f"{OWNER}-{__version__}.dist-info"
     metadata = (
         "Metadata-Version: 2.1\n"
@@ -318,20 +319,21 @@ def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes
 def _installer(info: Path) -> str:
     with suppress(OSError):
         return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
-    # `python -m installer` writes none; an install of ours that was killed has written nothing else.
+    # `python -m installer` writes no INSTALLER. We write it first, so a killed install of ours left no other file.
     return "another installer" if any(info.glob("[!.]*")) else OURS
 
 
 def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
-    """Raise an InstallError that names the reason where a start does not load our file in our way."""
-    # This start compiles the hook for those that follow, some of which may not write here: as they will look for it.
+    """Start a fresh interpreter. Raise an InstallError with the reason if it does not load the hook in ``folder``."""
+    # This start also compiles the hook for later starts, whose users may have no right to write here. Compile it with
+    # Python's defaults, because later starts look for it there.
     fresh = {name: value for name, value in environ.items() if name not in _COMPILING}
     if not is_site_dir(folder):
-        # Only a folder on PYTHONPATH is read there, so that is what has to be proved.
+        # Python reads such a folder only if it is on PYTHONPATH, so prove that case.
         fresh["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), environ.get("PYTHONPATH", "")]))
     elif method != "sitecustomize":
-        # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first and prove nothing. For
-        # a sitecustomize it stays: one on PYTHONPATH hides ours from the scripts of this user as well.
+        # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first, and the start would prove
+        # nothing. The method sitecustomize keeps PYTHONPATH: a sitecustomize there hides ours from scripts too.
         fresh.pop("PYTHONPATH", None)
     start = fresh_start(executable, fresh)
     hook = folder / METHODS[method][0]
