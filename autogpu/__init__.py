@@ -1,7 +1,7 @@
 """Every TensorFlow script gets the idlest GPU and a memory policy, unchanged.
 
-Importing this package does nothing but let its own modules be found as they are: the start-up files call
-:mod:`autogpu.activation` when a framework is imported.
+Importing this package only adds a finder for its own modules. The start-up files call :mod:`autogpu.activation` when a
+framework is imported.
 """
 
 import sys
@@ -17,9 +17,9 @@ _finders = {}  # type: ignore[var-annotated]
 
 
 def find_spec(fullname: str, path: object = None, target: object = None) -> object:
-    """Find a module of this package, before import hooks that would change its code, as ``beartype_all()`` does.
+    """Return the spec of a module of this package, before an import hook can change the module's code.
 
-    They evaluate annotations when a function is defined or called, and ours are for mypy alone.
+    Hooks such as ``beartype_all()`` evaluate annotations at run time. Ours are for mypy only.
     """
     if not fullname.startswith("autogpu."):
         return None

@@ -1,7 +1,7 @@
-"""The moments at which autogpu acts in a process that imports a framework, and the guard around each of them.
+"""The entry points of autogpu in a process that imports a framework, and the guard around each of them.
 
-The start-up hook calls ``before_import`` and ``after_import`` around the framework's body; from then on the framework's
-own functions call its :class:`autogpu.frameworks.base.HookedFramework` when they make a context.
+The start-up hook calls ``before_import`` and ``after_import`` around the framework's body. After that, the framework's
+own functions call its :class:`autogpu.frameworks.base.HookedFramework` when they create a context.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ allocation: Allocation | None = None
 # The frameworks that this process has imported, keyed by their top-level package.
 imported: dict[str, HookedFramework] = {}
 
-# Makes the allocation.
+# Runs the step that makes the allocation.
 _beginning = process.OncePerProcess()
 
 # Two frameworks may be used for the first time in two threads.
@@ -47,21 +47,21 @@ _lock = process.fork_safe_rlock(sys.modules[__name__], "_lock")
 
 
 class _SwitchedOff(Exception):
-    """The policy switches autogpu off, which is known only when a framework is used."""
+    """The policy switches autogpu off. For JAX this is known only when the framework is used."""
 
 
-# No generator: contextlib would delay the reading of the driver by 4 ms.
+# A class, not a generator: importing contextlib would delay the reading of the driver by 4 ms.
 class guard:
-    """Catch every error of autogpu, so that the framework's import or context goes on without autogpu."""
+    """A block that catches every error of autogpu. The framework's import or context goes on without autogpu."""
 
     def __enter__(self) -> None:
         """Nothing needs to be prepared."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
-        """Report the error; pass it on to the script only if the policy asks for that, as ``busy = "error"`` does."""
+        """Report and suppress an error of autogpu, unless the policy asks for it, as ``busy = "error"`` does."""
         if isinstance(error, (NoEligibleDevice, KeyboardInterrupt)):
             if trace is not None:
-                trace.tb_next = None  # to the script's author it ends where the framework called us
+                trace.tb_next = None  # the traceback ends where the framework called us
             return False
         if isinstance(error, WaitTimeout):
             import threading
@@ -75,24 +75,27 @@ class guard:
         if not isinstance(error, Exception):
             return False
         raise_if_from_script(error)
-        if isinstance(error, AutoGpuError):  # a disk that is full, a folder that has gone: known, and no bug
+        if isinstance(error, AutoGpuError):  # an expected failure, such as a full disk: not a bug
             say(f"{error.what}; {error.remedy}")
-        elif not isinstance(error, _SwitchedOff):  # the one place: anything may break in a process that is not ours
+        elif not isinstance(error, _SwitchedOff):  # a bug, or something that broke in the user's process
             _report(error)
         return True
 
 
 def before_import(framework: str, started_with: str | None) -> None:
-    """Begin to read the driver and the policy, beside an import that takes seconds; once for all frameworks.
+    """Prepare autogpu for a framework that is about to be imported.
+
+    Starts to read the driver and the policy now, because the import takes seconds. Frameworks in ``frameworks.LATE``
+    start the reading at their first use. All frameworks of a process share one reading.
 
     Args:
         framework: The top-level package that is about to run.
         started_with: ``CUDA_VISIBLE_DEVICES`` when the interpreter started, ``None`` if it was not set.
     """
     if not sys.platform.startswith("linux"):
-        return  # no framework has CUDA there; WSL2 counts as Linux
+        return  # autogpu supports only Linux; WSL2 counts as Linux
     with guard():
-        # A later version of the hook may know more frameworks. Ray is not a framework.
+        # Skip other packages: the hook also calls this for Ray, and a later version of it may list more frameworks.
         if framework in imported or framework not in frameworks.FRAMEWORKS:
             return
         begun = None if framework in frameworks.LATE else _begin(started_with)
@@ -152,7 +155,7 @@ def _report(error: Exception) -> None:
 
 
 def _script() -> Path | None:
-    """The file of the running script; ``None`` in a REPL, with ``-c`` and where there is no such file."""
+    """Return the file of the running script; ``None`` in a REPL, with ``-c``, or if the file does not exist."""
     from pathlib import Path
 
     argv = getattr(sys, "argv", None)

@@ -8,16 +8,16 @@ from autogpu.frozen import Value
 
 
 class CapCause(enum.Enum):
-    """Why a framework may allocate no more on a GPU. The values are those in a lease."""
+    """Why a framework may allocate no more on a GPU. Leases contain these values."""
 
     SHARED = "share"  # other jobs are on the GPU
     RANKS = "ranks"  # ranks of the same job share the GPU
     LIMIT = "limit"  # the policy's memory.limit
     SPLIT = "split"  # the GPU is split into logical GPUs
     SCRIPT = "script"  # the script's own limit
-    DEFAULT = "default"  # the framework takes no more by itself
+    DEFAULT = "default"  # the framework's own default limit
     GRANT = "grant"  # an engine granted a part of the GPU
-    WHOLE = "whole"  # the GPU has no more
+    WHOLE = "whole"  # the memory of the whole GPU
 
 
 class Cap(Value):
@@ -33,5 +33,4 @@ class Cap(Value):
 
 
 def lower_cap(first: Cap, second: Cap) -> Cap:
-    """Return the smaller cap; the first one if they are equal."""
     return second if second.bytes < first.bytes else first

@@ -1,7 +1,7 @@
 """Process helpers: clocks, fork-safe locks, and process identity (pid and start time).
 
-The reading of the driver begins after this is imported, so without pathlib, functools and threading, each of which
-takes longer than all of this.
+autogpu starts to read the driver only after it has imported this module. So the module does not import pathlib,
+functools or threading, each of which takes longer to import than the whole module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_ABOVE = 64
 
 
-# The time as the kernel tells it: a script may have put another clock in the place of Python's, as freezegun does.
+# Read the kernel's clock: a script may have replaced the clock functions of Python, as freezegun does.
 def _clock(name: str, on_windows: Callable[[], float]) -> Callable[[], float]:
     read = getattr(time, "clock_gettime", None)
     which = getattr(time, name, None)
@@ -36,26 +36,26 @@ unix_s = _clock("CLOCK_REALTIME", time.time)
 
 
 def copy_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables, also while another thread sets and deletes some, where ``dict`` raises."""
+    """Return a copy of the variables. ``dict(environ)`` would raise if another thread changes them meanwhile."""
     values = ((name, environ.get(name)) for name in tuple(environ))
     return {name: value for name, value in values if value is not None}
 
 
 def is_worker() -> bool:
-    """Python's ``multiprocessing`` started this process."""
+    """True if Python's ``multiprocessing`` started this process."""
     module: Any = sys.modules.get("multiprocessing.process")
     return module is not None and getattr(module.current_process(), "_parent_pid", None) is not None
 
 
 def is_readable(descriptor: int, within_s: float) -> bool:
-    """Wait until there is something to read, or the other end has gone."""
+    """Wait until there is data to read or the other end is closed. Return False if neither happens in time."""
     within_s = max(0.0, within_s)
     # poll, not select: a program with many files has descriptors above 1023.
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         return bool(poll.poll(within_s * 1000))
-    # Eventlet takes it away; what it puts in the place of the other one has no such bound.
+    # Eventlet removes select.poll. Its own select.select has no such limit.
     return bool(select.select([descriptor], [], [], within_s)[0])
 
 
@@ -69,7 +69,7 @@ def call_after_fork(function: Callable[[], None]) -> None:
 
 
 class OncePerProcess:
-    """Runs a step once in a process. A child that is forked in the middle of the step runs it again.
+    """A step that runs once in a process. A child that is forked in the middle of the step runs it again.
 
     Attributes:
         is_done: True if the step has ended without an exception.
@@ -97,7 +97,7 @@ def fork_safe_rlock(owner: Any, name: str = "lock") -> threading.RLock:
     """Return a reentrant lock; a forked child gets a new, unlocked one as the attribute ``name`` of ``owner``."""
 
     def make() -> threading.RLock:
-        # The same, but where gevent or eventlet have put their own there; what they patch they have imported.
+        # threading.RLock is _thread.RLock, unless gevent or eventlet replaced it. These import threading to do so.
         return getattr(sys.modules.get("threading"), "RLock", _thread.RLock)()
 
     call_after_fork(lambda: setattr(owner, name, make()))
@@ -105,7 +105,6 @@ def fork_safe_rlock(owner: Any, name: str = "lock") -> threading.RLock:
 
 
 def pid_namespace() -> str | None:
-    """The name of this process's pid namespace, ``None`` where the system has none."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError as error:
@@ -120,23 +119,23 @@ def read_bytes(path: str) -> bytes:
 
 
 def start_time(pid: int | None = None) -> int | None:
-    """When a process (``None``: this one) started, in clock ticks since boot; ``None`` if that is hidden.
+    """Return when a process (``None``: this one) started, in clock ticks since boot; ``None`` if hidden or ended.
 
-    A number, not a time: only good for telling whether a pid still is the process that it was. Source:
-    ``/proc/<pid>/stat``, field 22.
+    Use it only to check whether a pid still belongs to the same process. Source: ``/proc/<pid>/stat``, field 22.
     """
     found = parent_and_start(pid)
     return None if found is None else found[1]
 
 
 def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
-    """The parent's pid and the start of a process (``None``: this one), as in :func:`start_time`; ``None`` likewise."""
+    """Return a process's parent and :func:`start_time` (``None``: this one's); ``None`` if it is hidden or ended."""
     try:
-        # "self", not one's own pid: in a pid namespace that kept the /proc of its parent that is another process.
+        # "self", not our pid: if /proc still belongs to the parent pid namespace, our pid is another process there.
         text = read_bytes(f"/proc/{'self' if pid is None else pid}/stat")
         # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
         fields = text.rpartition(b")")[2].split()
-        # One that has ended is there until its parent asks for its status; so is a first thread that left others.
+        # A process that has ended is listed until its parent reads its exit status. A process whose main thread has
+        # ended is listed in the same state, but has other threads left (field 20), so it still runs.
         has_ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
         return None if has_ended else (int(fields[1]), int(fields[19]))
     except (OSError, ValueError, IndexError) as error:
@@ -162,7 +161,7 @@ def with_ancestors(pid: int | None = None) -> Iterator[tuple[int, int]]:
 
 
 def running() -> Iterator[tuple[int, int, int]]:
-    """Each process that can be seen from here: its pid, its parent's, and its start as in :func:`start_time`."""
+    """Yield (pid, parent's pid, start time) of each visible process. For the start time see :func:`start_time`."""
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     except OSError as error:

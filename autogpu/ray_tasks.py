@@ -1,4 +1,4 @@
-"""The GPUs that Ray assigned to the running task, and the variable by which the task's programs learn them.
+"""The GPUs that Ray assigned to the running task, and the variable that passes them to the task's programs.
 
 Only a worker process can ask Ray. So autogpu writes Ray's answer into a variable before each task. Every worker process
 of Ray imports this module, so it imports little.
@@ -80,7 +80,7 @@ def _manages_gpus(ray: Any) -> bool:
 
 
 def _title() -> str:
-    """Return the task's name from the process title. Ray does not tell it to threads of the task, as in Ray Train."""
+    """Return the task's name from the process title. Threads of a task, as in Ray Train, can't get it from Ray."""
     with open("/proc/self/cmdline", errors="replace") as file:  # noqa: PTH123  (a slow import)
         return file.read().partition("\0")[0].partition("ray::")[2]
 

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Answer(Value):
-    """What a program printed, or why it gave no value.
+    """The value that a program printed, or the reason why there is no value.
 
     Attributes:
-        value: The JSON in the last line that it printed; ``None`` if it gave none.
+        value: The JSON in the last line that the program printed; ``None`` if there is none.
         error: Why there is no value; ``""`` if there is one.
-        stderr: The text that it printed on stderr, if it ended by itself.
-        timed_out: It had not ended at the deadline, perhaps only because the machine is busy.
+        stderr: The text that the program printed on stderr; ``""`` if there is no value.
+        timed_out: True if the program had not ended at the deadline, perhaps only because the machine is busy.
     """
 
     value: Any = None

@@ -1,4 +1,4 @@
-"""Lines on the stderr of a process that is not ours."""
+"""Single lines that autogpu prints on the stderr of a user's process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# How long a stderr of the script's own may take; it goes on beside the script after that.
+# How long to wait for a stderr object of the script. The thread that writes then goes on in the background.
 _PATIENCE_S = 1.0
 
-# And how long a reader of a full pipe; once in a process.
+# How long to wait for the reader of a full pipe. It is 0 after the first such wait in a process.
 _patience_s = 1.0
 
-# In characters: a pipe that can be written to takes 4 KiB without waiting.
+# The most characters per write. A pipe that poll reports as writable takes 4 KiB without blocking.
 _MOST_AT_ONCE = 1000
 
 _printed: set[str] = set()
 
 
 def say(message: str) -> None:
-    """Print one line on stderr, once per process; nothing where there is no stderr. Raises nothing of a stderr's."""
+    """Print one line on stderr, once per process. Do nothing without a stderr, and ignore its errors."""
     line = "autogpu: " + message
     stderr = getattr(sys, "stderr", None)
     if line in _printed or stderr is None:
@@ -35,13 +35,13 @@ def say(message: str) -> None:
 
 
 def forget() -> None:
-    """Let everything be printed again: what follows is of another moment."""
+    """Allow every line to be printed again, because later lines are about a new situation."""
     _printed.clear()
 
 
 def _write(stderr: Any, line: str) -> None:
-    with ignoring(Exception):  # closed, or any object that a script has put there
-        # One write: two jobs in one terminal must not tear each other's lines.
+    with ignoring(Exception):  # stderr is closed, or any object that the script has set
+        # Write the line and its end at once, so that lines of two jobs in one terminal don't mix.
         for begin in range(0, len(line) + 1, _MOST_AT_ONCE):
             if not _is_read(stderr):
                 return
@@ -50,14 +50,14 @@ def _write(stderr: Any, line: str) -> None:
 
 
 def _is_read(stderr: Any) -> bool:
-    """A write would neither end the script by SIGPIPE, which it may not ignore, nor wait for who never reads."""
+    """True if a write would neither block forever nor end the script by SIGPIPE, which a script need not ignore."""
     global _patience_s
     try:
         import select
 
         poll = select.poll()
         poll.register(stderr.fileno(), select.POLLOUT)
-    except Exception as error:  # no file; or eventlet has taken poll away
+    except Exception as error:  # stderr is not a file, or eventlet has removed poll
         raise_if_from_script(error)
         return True
     events = [event for _, event in poll.poll(_patience_s * 1000)]
@@ -67,14 +67,14 @@ def _is_read(stderr: Any) -> bool:
 
 
 def _said_beside(stderr: Any, line: str) -> bool:
-    """Write in a thread: what a script has put there may do anything, even use the framework that waits for us."""
-    # Not at the top: few scripts put a stderr of their own there.
+    """Write in a thread, because the script's stderr object may even use the framework that waits for us."""
+    # Imported only here: few scripts have a stderr object of their own.
     import atexit
     import contextvars
     import threading
 
     def write() -> None:
-        with ignoring(BaseException):  # sys.exit() in there ends no script
+        with ignoring(BaseException):  # a sys.exit() in the stderr object must not end the script
             _write(stderr, line)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(write,), name="autogpu-say", daemon=True)
@@ -85,15 +85,14 @@ def _said_beside(stderr: Any, line: str) -> bool:
         return False
     thread.join(_PATIENCE_S)
     if thread.is_alive():
-        # It may wait for what this process holds right now, and be done before its end.
+        # The write may wait for a lock that this thread holds now. Give it more time when the process ends.
         atexit.register(thread.join, _PATIENCE_S)
     return True
 
 
 def is_terminal() -> bool:
-    """A person is looking at stderr as it is written."""
     try:
         return bool(sys.stderr.isatty())
-    except Exception as error:  # as above
+    except Exception as error:  # stderr may be any object
         raise_if_from_script(error)
         return False

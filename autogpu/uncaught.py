@@ -1,4 +1,4 @@
-"""The exception that ends a process or a cell, as Python and IPython keep it, or a line in place of its traceback."""
+"""Exceptions that end a script or a notebook's cell: observe them, or print a line in place of the traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autogpu.errors import ignoring
 from autogpu.process import is_worker
 from autogpu.stderr import say
 
-# The attribute of an exception that has the line to print in place of its traceback.
+# The attribute of an exception that contains the line to print in place of its traceback.
 _LINE = "_autogpu_line"
 
 
@@ -37,9 +37,11 @@ def _line_or_traceback(kind: type[BaseException], error: BaseException, trace: T
 def at_end(look: Callable[[BaseException | None], None]) -> None:
     """Call ``look`` when this process ends, with the exception that ends it, or ``None``.
 
-    Not in a worker of ``multiprocessing`` from Python 3.13 on: nothing tells its exit functions how it has ended.
-    Source: ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is; not for
-    ``SystemExit``, nor in other threads, whose errors end no process.
+    The exception is ``sys.last_value``, which Python sets before it prints a traceback, whatever ``sys.excepthook`` is.
+    Python does not set it for ``SystemExit``, nor for an error in another thread, which does not end the process.
+
+    In a worker of ``multiprocessing``, it is the exception that is being handled. From Python 3.13 on, a worker's exit
+    functions can't find out how it ended, so ``look`` is not called there.
     """
     if not is_worker():
         atexit.register(lambda: look(getattr(sys, "last_value", None)))
@@ -50,15 +52,15 @@ def at_end(look: Callable[[BaseException | None], None]) -> None:
 
 
 def _of_worker() -> BaseException | None:
-    """The error on its way out of a worker of ``multiprocessing``, which prints it itself and then ends in order."""
+    """Return the exception that ends this worker. ``multiprocessing`` prints it and then ends the worker normally."""
     error = sys.exc_info()[1]
-    # Some frameworks' workers write it down for their parent, and leave.
+    # Workers of some frameworks save the error for their parent, and then call sys.exit().
     return error.__context__ if isinstance(error, SystemExit) else error
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """``error`` and those behind it, latest first, as far as a traceback shows them."""
-    for _ in range(20):  # one may be its own cause
+    """Yield ``error``, then the causes and contexts that its traceback shows, latest first."""
+    for _ in range(20):  # an exception may be its own cause
         if error is None:
             return
         yield error
@@ -67,29 +69,29 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_of_another_process(error: BaseException) -> bool:
-    """``multiprocessing`` and its kin, and Ray, raise a worker's error anew, with its traceback as a text."""
+    """True if ``multiprocessing``, a similar library or Ray raised a worker's error again, with a text as traceback."""
     return type(error.__cause__).__name__.endswith("RemoteTraceback") or type(error).__name__.startswith("RayTaskError")
 
 
 def watch(report: Callable[[BaseException], None]) -> None:
     """Call ``report`` with each exception that ends a script or a notebook's cell.
 
-    In this process: a forked child watches for itself.
+    Only in this process: a forked child has to call this function itself.
     """
     pid = os.getpid()
     told = 0
 
     def tell(error: BaseException | None) -> None:
         nonlocal told
-        # Not the exception itself: its frames hold what the script had on the GPU.
+        # Remember the id, not the exception, whose frames would keep the script's data on the GPU alive.
         if error is None or id(error) == told or os.getpid() != pid:
             return
         told = id(error)
-        with ignoring(BaseException):  # it would be printed below the script's own error
+        with ignoring(BaseException):  # an error of ours would be printed below the script's
             report(error)
 
     def look(result: Any) -> None:
-        # Of a cell that has ended. A script that it has run is not in its result.
+        # IPython passes the result of a cell that has ended. The result lacks the error of a script that the cell ran.
         tell(getattr(result, "error_in_exec", None) or getattr(sys, "last_value", None))
 
     at_end(tell)

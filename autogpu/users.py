@@ -1,4 +1,4 @@
-"""Users: whose a process is, their names, and what they type to run a command as root."""
+"""Users: their names, the owner of a process, and the commands for root."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from autogpu.text import printable
 
 SUBORDINATE_IDS = "/etc/subuid"
 
-# Inside a user namespace the owner of whatever belongs to users that it does not know, and perhaps this process's own
-# number: it says nothing of who that is. proc(5), overflowuid.
+# In a user namespace, the kernel shows this uid for every user that the namespace does not map, perhaps even for this
+# process. So it identifies nobody. Source: proc(5), overflowuid.
 UNKNOWN_UID = 65534
 
 
 def sudo() -> str:
-    """What to type before a command for root: nothing in a shell of root's, which sudo's is not."""
+    """Return the prefix of a root command: ``""`` in a root shell, else ``"sudo "``, also in a process under sudo."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return "" if is_root and "SUDO_USER" not in os.environ else "sudo "
 
 
 def host_setup_command(sudo: str) -> str:
-    """Prepare the host: sudo has a PATH of its own, in which an environment's autogpu is not."""
+    """Return the command that prepares the host. sudo sets its own PATH, which lacks an environment's autogpu."""
     return "sudo $(command -v autogpu) host-setup" if sudo else "autogpu host-setup"
 
 
@@ -36,7 +36,7 @@ def is_person(uid: int) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user; ``uid 4711`` for one that this host does not know."""
+    """Return the name of a user; a text such as ``uid 4711`` if this host has no user with that number."""
     try:
         import pwd  # not on Windows
 
@@ -49,7 +49,7 @@ def user_name(uid: int) -> str:
 def owner(pid: int) -> int | None:
     """Return the effective user of a process, ``None`` if there is no such process.
 
-    Of all that is in ``/proc/<pid>``, the folder itself belongs to that user even if the process may not be dumped.
+    The folder ``/proc/<pid>`` belongs to that user. The files in it belong to root if the process is not dumpable.
     Source: ``task_dump_owner()`` of ``fs/proc/base.c``.
     """
     try:
@@ -64,7 +64,7 @@ _subordinate_ids: list[tuple[str, int, int]] | None = None
 
 
 def user_of(uid: int) -> int:
-    """The user who was given ``uid`` for containers, else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
+    """Return the user who may use ``uid`` in containers; else ``uid`` itself. Source: ``/etc/subuid``, subuid(5)."""
     global _subordinate_ids
     if _subordinate_ids is None:
         _subordinate_ids = _read_subordinate_ids()

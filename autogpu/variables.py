@@ -17,7 +17,7 @@ POLICY_FILE = PREFIX + "POLICY"  # the path of the project's policy file
 LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # number/count/job of a worker that a program started together with others
-LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # how many GPUs a library such as Lightning got, for its ranks
+LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the GPU count reported to a library such as Lightning, for its ranks
 RAY_TASK = PREFIX + "RAY_TASK"  # what Ray assigned to a task, for the programs that the task starts
 
 # A process passes these to autogpu in its children: the value of CUDA_VISIBLE_DEVICES that CUDA reads, the value
@@ -26,9 +26,9 @@ ORIGINAL_PREFIX = PREFIX + "ORIG_"
 WRITTEN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "WRITTEN"
 ORIGINAL_VISIBLE_DEVICES = ORIGINAL_PREFIX + "CUDA_VISIBLE_DEVICES"
 SHOWN_VISIBLE_DEVICES = ORIGINAL_PREFIX + "SHOWN"
-# Likewise: CUDA_DEVICE_ORDER as it would be without autogpu, "" if it would not be set. Set only if autogpu changed it.
+# CUDA_DEVICE_ORDER as it would be without autogpu, or "" if it would not be set. Passed only if autogpu changed it.
 ORIGINAL_DEVICE_ORDER = ORIGINAL_PREFIX + "CUDA_DEVICE_ORDER"
-ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes these; they don't apply on another
+ORIGINAL_HOST = ORIGINAL_PREFIX + "HOST"  # the host of the process that passes these; they are invalid on other hosts
 
 # Prefix of the variables by which `autogpu run` passes its options; a key's name in capitals follows.
 TYPED = PREFIX + "RUN_"
