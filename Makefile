@@ -2,20 +2,21 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALL := $(VENV)/bin/uv pip install --quiet --python $(RUN)
-# uv reads no pip.conf; where that names a mirror, it is there for a reason.
+# uv does not read pip.conf. If pip.conf sets a mirror, pass it on to uv.
 ifndef UV_DEFAULT_INDEX
 export UV_DEFAULT_INDEX := $(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null)
 endif
 FRAMEWORK_PYTHON ?= $(RUN)
-# In an environment of its own, which uv keeps: it brings thirty packages. The rules need no network, though it asks for lists
-# of well known names. Its status counts what any program does, such as reading a file; a risk is what a use of that adds up to.
+# GuardDog has thirty dependencies, so uv runs it in an environment of its own, which uv caches. Its rules work offline,
+# although it asks for lists of well-known names. Its exit status also counts harmless findings, such as reading a file.
+# HAS_RISKS counts only errors and risks, which GuardDog derives from several findings.
 SCAN = $(VENV)/bin/uvx --quiet --python '>=3.10' --from 'guarddog>=3' guarddog pypi scan --output-format json
 HAS_RISKS = 'import json, sys; found = json.load(sys.stdin); sys.exit(found["errors"] or found["risks"] or 0)'
-# Each keeps a TensorFlow or two in memory. Tests that share something that they write to are one group.
+# Each worker keeps one or two TensorFlows in memory. Tests that write to the same place form one group.
 SIDE_BY_SIDE = -n auto --maxprocesses 4 --dist loadgroup --junit-xml=.cache/reports/$@.xml $(if $(TURN),--turn=$(TURN))
-# What has no suite of its own.
+# Tests without a suite of their own.
 ORDINARY := not matrix and not engine and not framework and not readme
-# What takes turns does so by the number of commits; make TURN= leaves nothing out.
+# The number of commits decides which of the tests that take turns run. `make TURN=` runs all of them.
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null)
 
 .PHONY: help demo demo-real lab lint docs site package pictures clean

@@ -13,7 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CustomBuildHook(BuildHookInterface):
-    """Hatchling calls this class before it builds a wheel."""
+    """The build hook that hatchling runs before it builds a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add tomli's files and its license. An editable install imports the installed tomli."""

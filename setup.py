@@ -1,4 +1,4 @@
-"""Only a pip that can't build autogpu runs this, one older than 19 (for -e, than 21.3): it prints what is needed."""
+"""The error message for a pip that is too old to build autogpu: older than 19, or than 21.3 for ``-e``."""
 
 import sys
 
