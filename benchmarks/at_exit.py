@@ -1,9 +1,9 @@
-"""What autogpu adds to the end of a process that has used a GPU, and to the start of the script's next run.
+"""Time that autogpu adds to the end of a process that has used a GPU, and to the next start of its script.
 
     python benchmarks/at_exit.py [--runs N]
 
-Each run is a fresh interpreter with clocks around autogpu's own steps; the medians are printed, and their ratio to
-``python -c pass`` in the same run.
+Each run is a fresh interpreter that times only autogpu's own steps. The benchmark prints the median of each row, and
+its ratio to the median of ``python -c pass``, which is timed first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GOAL_MS = 3.0
 
-# The last that was registered is the first that is called.
+# atexit calls functions in reverse order: first begin(), then autogpu's function, then the print.
 WITHOUT_AN_ERROR = """
 import atexit, sys, time
 sys.path.insert(0, sys.argv[1])
@@ -38,7 +38,7 @@ atexit.register(begin)
 """
 
 
-# With as many runs of other scripts in the user's file as there may be.
+# The user's history holds 900 runs of other scripts (see _fill), close to its limit of 1,000.
 PREPARED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -106,7 +106,7 @@ def main() -> None:
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
         environ = {**os.environ, "XDG_STATE_HOME": folder, "PYTHONPYCACHEPREFIX": f"{folder}/cache"}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled already
         _fill(environ)
         bare_ms = statistics.median(_bare_ms(environ) for _ in range(runs))
         for name, program in ROWS.items():

@@ -1,12 +1,11 @@
-"""Jobs that start at the same instant: how many share a GPU that one of them needs, and the time until all have one.
+"""Jobs that start at the same instant: how many share a GPU that they need alone, and the time until all have one.
 
     python benchmarks/contention.py [--runs N]
 
-The jobs run on simulated GPUs: once each gets its GPU from ``autogpu run --hold``, and once from nvitop's
-``select_devices``. A job makes a CUDA context on its GPU and keeps it until all jobs have one. The driver's log
-shows the GPU of each job:
+The jobs run on simulated GPUs, once with ``autogpu run --hold`` and once with nvitop's ``select_devices``. A job makes
+a CUDA context on its GPU and keeps it until all jobs have one. The driver's log shows the GPU of each job:
 
-* **shared**: jobs that need a whole GPU and got one together with another job;
+* **shared**: jobs that need a whole GPU but got one that another job uses too;
 * **over**: the memory that the jobs on one GPU need beyond what it has, for the GPU with the largest excess;
 * **seconds**: from the first start until the last job has its context; the median of the runs.
 
@@ -33,7 +32,7 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.gpusim import Gpu, Server  # noqa: E402  (a script finds its own project by the line above)
+from tests.gpusim import Gpu, Server  # noqa: E402  (needs the sys.path entry above)
 from tests.support import environments  # noqa: E402
 
 GIB = 1 << 30
@@ -71,7 +70,7 @@ class Scenario(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How the jobs of one start were placed by one tool; see this module for ``shared``, ``over`` and ``seconds``."""
+    """Result of one start with one tool; the module's docstring explains the fields."""
 
     shared: int
     over_bytes: int
@@ -140,7 +139,7 @@ def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
             waiter = start(server, python, environ, one_job, "autogpu")
             while not list(Path(environ["AUTOGPU_LEASE_DIR"]).glob("wait.*")):
                 time.sleep(0.05)
-            time.sleep(random.uniform(0, 3))  # a waiting job looks for a free GPU every few seconds
+            time.sleep(random.uniform(0, 3))  # a random moment: a waiting job looks for a free GPU every few seconds
             begun_s = time.monotonic()
             os.killpg(holder.pid, signal.SIGKILL)
             wait_until_on(waiter)
@@ -172,7 +171,7 @@ def start(
         need = ["--need", f"{scenario.need_bytes >> 20}MiB"] if scenario.jobs_per_gpu > 1 else []
         command = [str(python), "-m", "autogpu", "run", *need, "--hold", "--", str(python), "-c", JOB]
     pipe = subprocess.PIPE
-    # The folder has no pyproject.toml with a policy. Killing the group of a job ends all its processes.
+    # The root folder has no pyproject.toml with a policy. A session per job: killing its group ends all its processes.
     return server.popen(
         command, environ=environ, cwd="/", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
     )

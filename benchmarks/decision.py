@@ -1,15 +1,17 @@
-"""What a decision costs, and what the start of TensorFlow costs with autogpu over without.
+"""Time of one decision, and of a start of TensorFlow with autogpu compared with one without.
 
     python benchmarks/decision.py [--runs N]
 
-On eight simulated GPUs, and each ratio within one run of this command:
+The server has eight simulated GPUs. Both sides of each ratio are measured in the same run of this benchmark:
 
-* the whole decision in a fresh process (policy, reading, ranking, the environment written) against nvitop's
-  ``select_devices`` and against reading the same values with bare pynvml, as whole processes; and the floor of any
-  decision that reads the driver outside its own process, so that a driver that hangs can't take it along;
-* ``import tensorflow`` and the first tensor on a GPU, measured inside the process, with autogpu and with AUTOGPU=0.
+* **decision**: a whole process in which autogpu decides (policy, reading, ranking, environment). It is compared with a
+  process that calls nvitop's ``select_devices``, and with one that reads the same values with bare pynvml.
+* **floor**: the least that a decision costs if a separate process reads the driver. autogpu does so, because a driver
+  that hangs then can't block the job.
+* **import tensorflow**, **first context**: the import, and the first tensor on a GPU, timed inside the process with
+  autogpu and with AUTOGPU=0.
 
-The commands take turns, so that a machine whose speed drifts slows all of them; medians are printed.
+The commands take turns, so that a change in the machine's speed affects all of them. The table shows medians.
 """
 
 from __future__ import annotations
@@ -54,10 +56,10 @@ for index in range(nvml.nvmlDeviceGetCount()):
     nvml.nvmlDeviceGetComputeMode(gpu)
 """
 
-# As autogpu/devices/probe.py starts it.
+# Started in the same way as in autogpu/devices/probe.py.
 READER = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
 
-# What no decision that reads the driver outside its own process can do without: two interpreters, one with ctypes.
+# The minimum of a decision for which a separate process reads the driver: two interpreters, one of them with ctypes.
 FLOOR = """
 import os, sys
 to_null = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
@@ -92,7 +94,6 @@ def main() -> None:
 
 
 def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
-    """Return the ratios of whole processes, which take turns."""
     programs = {"pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
     packages = environments.site_packages(python)
     arguments = [READER, str(packages / "autogpu" / "devices"), str(packages)]
@@ -100,11 +101,11 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
     for turn in range(runs + 1):
         for name, program in programs.items():
             begun = time.perf_counter()
-            # Not in the checkout: it is the installed package that is measured.
+            # Run outside the checkout, so that the installed package is measured.
             done = server.run([str(python), "-c", program, *arguments], cwd=folder)
             if done.returncode:
                 raise SystemExit(f"{name} failed:\n{done.stderr}")
-            if turn:  # the first fills caches
+            if turn:  # the first turn fills caches
                 times[name].append(time.perf_counter() - begun)
     return {
         "decision / nvitop": ratio(times["autogpu"], times["nvitop"]),
@@ -114,11 +115,12 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
 
 
 def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
-    """Inside the process: the import, then the first tensor, which makes the context.
+    """Time the import and then the first tensor, which makes the context, inside the process.
 
-    Plain TensorFlow prepares to manage the whole GPU, which growth spares it; the last row takes that advantage away.
+    At its first context plain TensorFlow prepares to manage the memory of the whole GPU. Growth avoids this, which
+    favours autogpu. The last row removes this advantage: both sides use growth.
     """
-    # One visible GPU for all: without autogpu TensorFlow would pay for a context on each of the eight.
+    # All variants see one GPU: without autogpu TensorFlow would make a context on each of the eight.
     one_gpu = {"CUDA_VISIBLE_DEVICES": server.gpus[0].uuid, "TF_CPP_MIN_LOG_LEVEL": "3"}
     growth = {**one_gpu, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     variants = {
@@ -131,7 +133,7 @@ def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> di
     contexts: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(runs + 1):
         for name in sorted(variants, reverse=bool(turn % 2)):
-            # Not in the checkout, whose pyproject.toml names autogpu and would be read for a policy.
+            # Run outside the checkout, whose pyproject.toml would be read as a policy.
             done = server.run([str(python), "-c", TENSORFLOW], environ=variants[name], timeout=300, cwd=folder)
             words = done.stdout.split()
             if done.returncode or words[:1] != ["seconds"]:
@@ -147,7 +149,7 @@ def tensorflow_start(server: Server, python: Path, folder: str, runs: int) -> di
 
 
 def ratio(ours: list[float], theirs: list[float]) -> dict[str, float]:
-    """The medians: of the ratios and the differences pair by pair, and of both sides; times in ms."""
+    """Return the medians of the pairwise ratios, of the pairwise differences, and of each side; times in ms."""
     return {
         "ratio": statistics.median(a / b for a, b in zip(ours, theirs)),
         "more_ms": statistics.median(a - b for a, b in zip(ours, theirs)) * 1000,
@@ -164,7 +166,7 @@ def report(results: dict[str, dict[str, float]]) -> None:
 
 
 if __name__ == "__main__":
-    # PYTHONDONTWRITEBYTECODE would have each process compile autogpu, and not what it is compared with.
+    # With PYTHONDONTWRITEBYTECODE each process would compile autogpu again, but not the packages compared with it.
     for name in [name for name in os.environ if name.startswith(("AUTOGPU", "CUDA_", "PYTHON"))]:
         del os.environ[name]
     main()

@@ -1,18 +1,18 @@
-"""A day in the lab: is work done sooner with autogpu, and does it die less often?
+"""A day in the lab: do jobs end sooner with autogpu, and do they die less often?
 
-    python benchmarks/lab_day.py                          every table: loads, cards, stated needs; some eight minutes
-    python benchmarks/lab_day.py --load 0.9 --memory 24   one of them
+    python benchmarks/lab_day.py                          every table: loads, cards, stated needs; about eight minutes
+    python benchmarks/lab_day.py --load 0.9 --memory 24   two tables: without and with stated needs
     python benchmarks/lab_day.py --warm                   every table, with scripts that have run before
 
-Replays days of a four-GPU server with ten people and 200 jobs, whose hours, durations, memory and use of a GPU are
-sampled from published traces (``lab/day.py``), on simulated cards (``lab/server.py``). With autogpu each start is
-decided by autogpu's own rules (``lab/rules.py``); on the same days others decide by theirs (``lab/others.py``), by
-their own functions where that is possible: nvitop and GPUtil are installed into an environment of the benchmark.
-Whatever fails is started again, unchanged, some minutes later (``lab/replay.py``). A script's first run of the day is
-also its first one that autogpu knows; with ``--warm`` autogpu knows the runs of three earlier days.
+Replays days of a simulated four-GPU server (``lab/server.py``) with ten users and 200 jobs. Their start times,
+durations, memory and utilization are sampled from published traces (``lab/day.py``). With autogpu its own rules decide
+each start (``lab/rules.py``). Other tools decide on the same days by their rules (``lab/others.py``). nvitop and GPUtil
+decide with their own functions: the benchmark installs them into an environment of its own. A job that fails is started
+again, unchanged, some minutes later (``lab/replay.py``). At a script's first run of the day autogpu has no history of
+it; with ``--warm`` it has the runs of three earlier days.
 
-The bounds are means that nothing can beat: cards with one job at a time, and shared ones without an end to their memory
-(``lab/bounds.py``).
+Each table also shows two means that nothing can beat (``lab/bounds.py``): one for cards with one job at a time, and one
+for shared cards with unlimited memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, Mapping, Sequence
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.lab import bounds, contenders  # noqa: E402  (a script finds its own project by the line above)
+from benchmarks.lab import bounds, contenders  # noqa: E402  (needs the sys.path entry above)
 from benchmarks.lab.day import GIB, HOUR_S, Setting, jobs_of_day  # noqa: E402
 from benchmarks.lab.figures import Day, day_of, row_of  # noqa: E402
 from benchmarks.lab.replay import Replay  # noqa: E402
@@ -62,7 +62,7 @@ def main() -> int:
 def measure(
     settings: Sequence[Setting], names: Sequence[str], seeds: int, *, is_warm: bool = False
 ) -> list[dict[str, Any]]:
-    """A table for each setting; a day is a piece of work for one processor."""
+    """Return a table for each setting. The days are replayed in parallel, one on each processor."""
     folders = packages_of_others()
     if not folders:
         names = [name for name in names if name not in ("nvitop", "GPUtil")]

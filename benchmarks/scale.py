@@ -1,16 +1,17 @@
-"""What a claim and a question cost on a large host: 64 GPUs, 2,000 processes on them, and up to 1,000 live leases.
+"""Time of claims and commands on a large host: 64 GPUs, 2,000 processes on them, and up to 1,000 live leases.
 
     python benchmarks/scale.py [--runs N] [--leases 0 10 100 300 1000]
 
-Each column is one number of leases, held by another process; the first column, without any, is the floor:
+Each column is for one number of leases, held by another process. The first column, without leases, is the floor. Each
+cell is the median of N runs, in ms:
 
-* **mutex**: how long the host's lock is held while one job chooses and claims, within its process;
-* **acquire**: the whole of that, from the leases' first reading to the lease;
-* **look**: what one that waits does at each look;
+* **mutex**: how long a job holds the host's mutex while it chooses and claims;
+* **acquire**: the whole acquisition, from the first reading of the leases until the job has its lease;
+* **look**: one look of a waiting job, which reads the lease folder again;
 * **pick**, **status**: the commands, as whole processes.
 
-Medians of N runs. The last column tells how the time grows from the third to the last number of leases, over the growth
-of that number: 1.0 is linear.
+The last column compares growth from the middle to the last number of leases: the growth of the time above the floor,
+divided by the growth of the number. 1.0 is linear.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def held(server: Server, count: int, folder: Path) -> Iterator[dict[str, str]]:
-    """A lease folder in which another process holds ``count`` leases."""
+    """Make a lease folder in which another process holds ``count`` leases, and yield the environment that uses it."""
     folder.mkdir()
     folder.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(folder)}
@@ -126,11 +127,11 @@ def held(server: Server, count: int, folder: Path) -> Iterator[dict[str, str]]:
 
 
 def measured(server: Server, environ: dict[str, str], runs: int) -> dict[str, float]:
-    """Medians in ms."""
+    """Return the median of each row in ms."""
     done = server.run([sys.executable, "-c", CLAIM, str(ROOT), str(runs), str(GPUS)], environ=environ, timeout=600)
     assert done.returncode == 0, done.stderr
     times = json.loads(done.stdout)
-    # As the claim above: a job that does not say what it needs would wait beside jobs as young as these.
+    # State a need, as in CLAIM: a job without one would wait until the young jobs here have run for a minute.
     environ = {**environ, "AUTOGPU_NEED": "1GiB"}
     for verb in ("pick", "status"):
         times[verb] = []
@@ -143,7 +144,6 @@ def measured(server: Server, environ: dict[str, str], runs: int) -> dict[str, fl
 
 
 def show(found: dict[int, dict[str, float]]) -> None:
-    """The medians as a table."""
     counts = list(found)
     print(f"{'ms, leases:':12}" + "".join(f"{count:>10}" for count in counts) + f"{'growth':>10}")
     for name in found[counts[0]]:

@@ -1,25 +1,26 @@
-"""What autogpu's hooks add to every start of Python, in instructions, beside what other packages' ``.pth`` files add.
+"""Instructions that autogpu's hooks add to every start of Python, compared with other packages' ``.pth`` files.
 
-Two are measured: the one that ``autogpu install`` writes into an environment, and a host's folder on PYTHONPATH.
+Two hooks are measured: the one that ``autogpu install`` writes into an environment, and a host's folder on PYTHONPATH.
 
     python benchmarks/startup.py                 every Python of this machine
     python benchmarks/startup.py --python 3.11   one
 
-Each figure is a whole ``python -c pass``, start to end, in a virtual environment with nothing in it but the files in
-question: counted by valgrind's callgrind, after the start that compiles, with a fixed hash seed. Instructions repeat
-to within 0.01 %, and wall time does not.
+Each figure counts the instructions of a whole ``python -c pass``, in a virtual environment that holds only the measured
+files. valgrind's callgrind counts them, with a fixed hash seed and after a start that compiles the files. Instruction
+counts repeat to within 0.01 %; wall time does not.
 
-What costs the most, on 3.11:
+The largest costs on 3.11:
 
-* Four fifths is the price of *any* ``.pth`` line that imports a module: the file is read, its line compiled (both
-  twice in a virtual environment, CPython issue 75723), the module looked for in each folder of ``sys.path``, its
-  ``.pyc`` opened. Listing site-packages is no part of it: the start does that anyway, looking for a sitecustomize.
-* The hook's own code is the last seventh. A class for the finder would add as much again, hence a module that is the
-  finder itself; a reference to ``os`` would add four times as much, at the interpreter's end; and the functions that
-  only the import of a framework needs would double it, hence a second file.
-* Writing the finder into the ``.pth`` line costs more than all of it, since that is compiled and never cached.
-* Before the first line is looked at, any ``.pth`` imports ``_bootlocale`` on 3.8 and 3.9 (2 % of a bare start) and,
-  unless it is empty, the codec ``utf_8_sig`` on 3.13 (3 %). A sitecustomize is cheaper there, where nothing hides it.
+* Four fifths are the price of *any* ``.pth`` line that imports a module. Python reads the file, compiles its line (both
+  twice in a virtual environment, CPython issue 75723), looks for the module in each folder of ``sys.path`` and opens
+  its ``.pyc``. Listing site-packages adds nothing: Python does that at every start to look for a sitecustomize.
+* The hook's own code is the last seventh. A class for the finder would add as much again, so the module itself is the
+  finder. A reference to ``os`` would add four times as much, when the interpreter ends. The functions that only the
+  import of a framework needs would double it, so they are in a second file.
+* The finder inside the ``.pth`` line would cost more than all of this: that line is compiled at every start.
+* Before Python executes the first line, any ``.pth`` makes it import ``_bootlocale`` on 3.8 and 3.9 (2 % of a bare
+  start). On 3.13 any ``.pth`` that is not empty makes it import the codec ``utf_8_sig`` (3 %). A sitecustomize is
+  cheaper on these versions, if no other sitecustomize hides it.
 """
 
 from __future__ import annotations
@@ -37,24 +38,25 @@ from typing import Callable
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from autogpu.host import hook_folder  # noqa: E402  (a script finds its own project by the line above)
+from autogpu.host import hook_folder  # noqa: E402  (needs the sys.path entry above)
 from autogpu.host.pythons import find_pythons  # noqa: E402
 from tests.support import environments, persons  # noqa: E402
 
-# The setuptools that older Pythons bundle (before 60) ships a .pth that looks at a variable and stops there.
+# setuptools before 60, which older Pythons bundle, ships a .pth that only checks a variable.
 PEERS = ("setuptools>=60", "coverage")
 TIMEOUT_S = 600
 
-# The goals: on 3.11 a bare start times this; elsewhere no more above an idle .pth, and less than setuptools'.
+# Goals, as ratios to a bare start. 3.11: at most the first number. Other versions: at most the second number above an
+# idle .pth, and below setuptools.
 GOAL_3_11 = 1.023
 GOAL_ABOVE_IDLE = 0.03
 
-# The same for a host's folder: 3.7 and 3.9 alone take 2.6 % for any PYTHONPATH.
+# Goals for a host's folder, as ratios to a bare start. On 3.7 and 3.9 any PYTHONPATH costs 2.6 % by itself.
 GOAL_OF_FOLDER = {"3.11": 1.025, "3.7": 1.045, "3.9": 1.045}
 
 
 class Bench:
-    """A bare virtual environment whose site-packages is filled anew for each figure."""
+    """A bare virtual environment whose site-packages is emptied and filled again for each figure."""
 
     def __init__(self, base: Path, parts: Path, folder: Path) -> None:
         self.parts = next((parts.parent.parent / "lib").glob("python3*")) / "site-packages"
@@ -64,10 +66,12 @@ class Bench:
         self.site_packages = next((folder / "lib").glob("python3*")) / "site-packages"
 
     def figure(self, name: str, fill: Callable[[], object] | None = None, folder: Path | None = None) -> int | None:
-        """The instructions of a start with what ``fill`` put in; it answers ``False`` where there is nothing to put.
+        """Return the number of instructions of a start; ``None`` if ``fill`` has no files for this Python.
 
         Args:
-            folder: On PYTHONPATH, for a person: a host's folder serves no root.
+            fill: Puts the measured files into site-packages; returns ``False`` if this Python has none.
+            folder: Host's folder for PYTHONPATH. The start then runs as an ordinary user, since the folder does not
+                serve root.
         """
         print(f"  {name}", file=sys.stderr, flush=True)
         shutil.rmtree(str(self.site_packages))
@@ -79,18 +83,17 @@ class Bench:
             surroundings["PYTHONPATH"] = str(folder)
         by = list if folder is None else persons.as_person
         command = [str(self.python), "-c", "pass"]
-        for _ in range(2):  # the first one compiles
+        for _ in range(2):  # the first start compiles
             done = run(by(command), surroundings)
             if done.stderr:
                 raise RuntimeError(f"a start with {name} complains:\n{done.stderr}")
         return count_instructions(command, surroundings, by)
 
     def install(self) -> None:
-        """The real ``autogpu install``, by this environment's own Python."""
         run([str(self.python), "-m", "autogpu", "install"], {**os.environ, "PYTHONPATH": str(self.parts)})
 
     def copy(self, pth: str, package: str) -> bool:
-        """Take a ``.pth`` and its package from the environment of peers; ``False`` if this version ships none."""
+        """Copy a ``.pth`` and its package from the environment of peers; return ``False`` if that has no such file."""
         if not (self.parts / pth).exists():
             return False
         shutil.copy(str(self.parts / pth), str(self.site_packages))
@@ -100,10 +103,10 @@ class Bench:
         return True
 
     def table(self) -> dict[str, int | None]:
-        """The figures that the goals are about; ``None`` where this Python has no such thing."""
+        """Return the instructions of a start for each column; ``None`` if this Python or user can't measure it."""
         fills = {
             "bare": None,
-            # A comment, since 3.13 passes over a .pth with nothing in it.
+            # It contains a comment, since 3.13 skips an empty .pth.
             "idle .pth": lambda: (self.site_packages / "idle.pth").write_text("# idle\n"),
             "autogpu": self.install,
             "setuptools": lambda: self.copy("distutils-precedence.pth", "_distutils_hack"),
@@ -115,8 +118,8 @@ class Bench:
         return {**found, "folder": self.figure("a host's folder", None, self.build_folder())}
 
     def build_folder(self) -> Path:
-        """What ``autogpu host-setup --all-pythons`` builds, for this Python alone."""
-        self.python.parents[2].chmod(0o755)  # for every user, unlike a temporary folder
+        """Build the folder that ``autogpu host-setup --all-pythons`` builds, for this Python alone; return its link."""
+        self.python.parents[2].chmod(0o755)  # open to every user, unlike a new temporary folder
         pythons, _ = find_pythons(Path("/"), [str(self.base)])
         python = next(python for python in pythons if Path(python.executable) == self.base.resolve())
         link = self.python.parents[2] / "host" / "autogpu"
@@ -139,7 +142,6 @@ def run(command: list, environ: dict | None = None) -> subprocess.CompletedProce
 
 
 def verdict(version: str, ratio: dict[str, float | None]) -> str:
-    """Whether the goal for this Python is met, in words."""
     ours, idle, setuptools = ratio["autogpu"], ratio["idle .pth"], ratio["setuptools"]
     if version == "3.11":
         return f"goal {GOAL_3_11}: {'met' if ours <= GOAL_3_11 else 'MISSED'}"
