@@ -1,1 +1,1 @@
-"""A day on a lab's GPU server, replayed by the rules of autogpu and of what people use instead."""
+"""Replay of a day on a lab's GPU server, with the rules of autogpu and of the tools that people use instead."""

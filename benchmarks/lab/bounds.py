@@ -10,22 +10,22 @@ from benchmarks.lab.server import MOST_WORK
 
 
 def exclusive(jobs: Sequence[Job], gpus: int) -> float:
-    """In seconds, where a card has one job at a time."""
+    """Return the bound in seconds for cards that run one job at a time."""
     return _bound(jobs, lambda job: job.duration_s, gpus)
 
 
 def shared(jobs: Sequence[Job], gpus: int) -> float:
-    """In seconds, where cards are shared at what sharing costs, and memory has no end."""
+    """Return the bound in seconds for cards that share at the measured speeds and have unlimited memory."""
     return _bound(jobs, lambda job: job.duration_s * job.utilization, gpus * MOST_WORK)
 
 
 def _bound(jobs: Sequence[Job], work_of: Callable[[Job], float], rate: float) -> float:
-    # The one machine may give all it has to one job, which no card does: alone, too, a job takes its time.
+    # The model is one machine as fast as all cards together, but no job runs faster than alone on a card.
     return max(_srpt_mean_s(jobs, work_of, rate), sum(job.duration_s for job in jobs) / len(jobs))
 
 
 def _srpt_mean_s(jobs: Sequence[Job], work_of: Callable[[Job], float], rate: float) -> float:
-    """The shortest remaining work first, on one machine, with preemption: no order has a lower mean there."""
+    """Return the mean for one machine with preemption and shortest remaining work first, the best order there."""
     waiting: list[tuple[float, int, Job]] = []
     total_s = now_s = 0.0
     arrivals = sorted(jobs, key=lambda job: job.submitted_s)

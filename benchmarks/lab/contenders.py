@@ -1,4 +1,4 @@
-"""Everybody who is compared, by name, and the packages of others that take part where they are installed."""
+"""The contenders of the comparison, keyed by name, and the packages that some of them call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.lab.day import Job
 from benchmarks.lab.others import ByHand, Exclusive, GpuTil, Nvitop
 from benchmarks.lab.rules import Autogpu
 
-# GPUtil imports distutils, which Python has no more and setuptools still had then.
+# GPUtil imports distutils. Python 3.12 removed it, and setuptools before 80 still has it.
 PACKAGES = ("nvitop", "gputil", "setuptools<80")
 
 DEFAULT, FORGETFUL, ORACLE = "autogpu", "autogpu, no history", "true needs"
@@ -30,7 +30,7 @@ LEGEND = {
 
 
 def use_packages(folders: Sequence[str]) -> None:
-    """Let the packages of these folders be found, behind all others."""
+    """Append the folders to ``sys.path``, after all others."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
@@ -51,7 +51,7 @@ def _gputil() -> Any:
     return GPUtil
 
 
-# Each function makes a new contender for one day; it is given the jobs of earlier days.
+# Functions that make a new contender for one day from the jobs of earlier days.
 MADE: dict[str, Callable[[Sequence[Job]], Any]] = {
     "by hand": lambda _: ByHand(spreads=False),
     "by hand, spread": lambda _: ByHand(spreads=True),

@@ -1,17 +1,17 @@
-"""The jobs of one day, sampled from what clusters have published.
+"""The jobs of one day, sampled from published traces of clusters.
 
-All figures were counted in the files named; between two of them a quantile is interpolated: of times and sizes
-geometrically, as they span several orders of magnitude, of a utilization linearly.
+All figures were counted in the files below. Quantiles between two figures are interpolated: geometrically for times and
+sizes, which span several orders of magnitude, and linearly for utilizations.
 
-* **Durations**: alibaba/clusterdata, ``cluster-trace-gpu-v2020/analysis/philly_runtime.csv``, 83,154 jobs; cut to 60 s
-  to 24 h, then scaled so that the day has the load asked for, and none below 60 s.
+* **Durations**: alibaba/clusterdata, ``cluster-trace-gpu-v2020/analysis/philly_runtime.csv``, 83,154 jobs. They are cut
+  to between 60 s and 24 h, then scaled to the load of the day; none falls below 60 s.
 * **Arrivals**: S-Lab-System-Group/Lucid, ``simulation/data/Venus/cluster_throughput.csv``, 125,214 jobs in 181 days,
-  by the hour; three submissions in ten are a burst of 2 + Exp(5) jobs of one script, started a second apart. (The
-  number of jobs in ten minutes has a variance of 15 times its mean there: a Poisson process would have 1.)
-* **Memory and utilization**: the same repository, ``simulation/analyzer/single_data.csv``, 66 configurations; drawn
-  once for each script, independently, and the memory of each run again times U(0.95, 1.1). The memory is the process's,
-  with its CUDA context; of a card that is too small for a script it is 95 %, since people size their models to their
-  card.
+  by the hour. Three submissions in ten are bursts: 2 + Exp(5) jobs of one script, started a second apart. (In the
+  trace, the number of jobs in ten minutes has a variance of 15 times its mean; in a Poisson process it would be 1.)
+* **Memory and utilization**: the same repository, ``simulation/analyzer/single_data.csv``, 66 configurations. Each
+  script gets a memory and a utilization, drawn independently. Each of its runs takes that memory times U(0.95, 1.1).
+  The memory is that of the process, CUDA context included. A run takes at most 95 % of its card, since people size
+  their models to their card.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ GIB = 1 << 30
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
-# Which part of the jobs has at most that duration.
+# Pairs: a fraction of the jobs, and the longest duration among them in seconds.
 DURATIONS_S = (
     *((0.0, 30.0), (0.1, 61.0), (0.39, 600.0), (0.5, 1186.0)),
     *((0.76, HOUR_S), (0.9, 12860.0), (0.965, DAY_S)),
 )
 SHORTEST_S, LONGEST_S = 60.0, DAY_S
-# In percent, of the hours from midnight.
+# Percent of the jobs that arrive in each hour, from midnight on.
 ARRIVALS = (
     *(3.7, 2.7, 2.5, 1.6, 1.1, 0.9, 0.8, 0.9, 1.6, 3.3, 5.4, 6.1),
     *(4.9, 5.4, 6.5, 6.9, 7.2, 7.2, 5.3, 5.5, 5.6, 5.7, 4.8, 4.3),
@@ -49,15 +49,15 @@ USERS, SCRIPTS, JOBS = 10, 60, 200
 
 @dataclass(frozen=True)
 class Job:
-    """What somebody wants done.
+    """One job of the day.
 
     Attributes:
-        submission: Those of one burst share it.
-        submitted_s: Since midnight.
-        duration_s: Alone on a GPU.
-        peak_bytes: What its process takes in the end, its CUDA context included.
-        utilization: Of a GPU that it has alone, 0 to 1.
-        need_bytes: What its user says that it needs; ``None`` where nothing is said.
+        submission: Number of the submission, which the jobs of a burst share.
+        submitted_s: Time of its submission, since midnight.
+        duration_s: Run time alone on a GPU.
+        peak_bytes: Peak memory of its process, CUDA context included.
+        utilization: Utilization of a GPU that it has alone, 0 to 1.
+        need_bytes: Need stated by its user; ``None`` if the user states none.
     """
 
     number: int
@@ -73,13 +73,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked of a day.
+    """Parameters of a simulated day.
 
     Attributes:
-        load: The hours of GPU that its jobs would take alone, as a part of what the server has in 24 h.
-        stating: The part of the scripts whose user states ``need``, 0 to 1: the most that the script takes, rounded up
-            to half a GiB.
-        memory_spread: The memory of a run is its script's times a number between these.
+        load: GPU hours that the jobs would take alone, as a fraction of the server's GPU hours in 24 h.
+        stating: Fraction of the scripts, 0 to 1, whose users state ``need``. They state the script's maximum, rounded
+            up to half a GiB.
+        memory_spread: Bounds of the random factor by which a run's memory differs from its script's.
     """
 
     load: float = 0.9
@@ -98,7 +98,7 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
     Args:
         days_before: The number of days before the day of ``seed``: the same scripts, started at other times.
     """
-    # One source of chance for each thing, so that another load has the same people at the same hours.
+    # Each topic has its own random generator, so that days of different load have the same people at the same hours.
     names = ("arrivals", "people", "durations", "memory")
     day = f" {-days_before}" if days_before else ""
     chance = {name: random.Random(f"{seed} {name}{day}") for name in names}
@@ -109,7 +109,7 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
     script_of: dict[int, int] = {}
     for number, (submission, submitted_s) in enumerate(submitted):
         if submission not in script_of:
-            # Zipf: the second person starts half as many as the first.
+            # Zipf's law: the second person submits half as often as the first.
             user = person.choices(range(USERS), [1 / (rank + 1) for rank in range(USERS)])[0]
             script_of[submission] = person.randrange(SCRIPTS // USERS) * USERS + user
         script = script_of[submission]
@@ -133,7 +133,7 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
 
 
 def quantile(points: Sequence[tuple[float, float]], part: float, *, is_linear: bool = False) -> float:
-    """The value that a part of all do not exceed, interpolated between ``points``."""
+    """Return the value that the fraction ``part`` of all values does not exceed, interpolated between ``points``."""
     right = min(max(bisect_right([each[0] for each in points], part), 1), len(points) - 1)
     (below, low), (above, high) = points[right - 1], points[right]
     way = min(1.0, (part - below) / (above - below))
@@ -141,7 +141,7 @@ def quantile(points: Sequence[tuple[float, float]], part: float, *, is_linear: b
 
 
 def _scripts(setting: Setting, chance: random.Random) -> list[tuple[float, float, bool]]:
-    """By number, its memory in bytes, its utilization, and whether its user states the memory."""
+    """Return the memory in bytes, the utilization, and whether the user states the memory, for each script number."""
     return [
         (
             quantile(MEMORY_GIB, chance.random()) * GIB,
@@ -153,7 +153,7 @@ def _scripts(setting: Setting, chance: random.Random) -> list[tuple[float, float
 
 
 def _submissions(count: int, chance: random.Random) -> list[tuple[int, float]]:
-    """The number of its submission and the time of each job."""
+    """Return the submission number and the time of each job, sorted by time."""
     found: list[tuple[int, float]] = []
     submission = 0
     while len(found) < count:
@@ -166,7 +166,7 @@ def _submissions(count: int, chance: random.Random) -> list[tuple[int, float]]:
 
 
 def _durations(setting: Setting, drawn: Sequence[float]) -> list[float]:
-    """Those drawn times the one factor that makes the day's load."""
+    """Return the drawn durations, all multiplied by the one factor that gives the day its load."""
     cut = [min(max(each, SHORTEST_S), LONGEST_S) for each in drawn]
     wanted_s = setting.load * setting.gpus * DAY_S
 

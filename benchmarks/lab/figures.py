@@ -1,4 +1,4 @@
-"""What a day comes to in numbers, and days in a row of the table. Pure."""
+"""The figures of a day, and their means over several days as a row of the table. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.lab.replay import Outcome
 
 @dataclass(frozen=True)
 class Day:
-    """One day of one contender.
+    """Figures of one contender on one day.
 
     Attributes:
-        mean_h: Of the jobs' times, from the first submission to the end of the run that succeeded.
-        longest_h: Of any job: that of whom a rule starves would stand out.
-        failed: Starts that ended for memory, or found no GPU.
-        victims: Runs that ended for memory which a later neighbour had taken.
-        lost_gpu_h: Time on a GPU of all runs that did not succeed.
-        over_gib_h: What the jobs of a card were let to come to, beyond the card, over time.
+        mean_h: Mean time of a job, from its first submission to the end of the run that succeeded.
+        longest_h: Longest time of any job. A rule that starves a job shows here.
+        failed: Starts that ran out of memory or found no GPU.
+        victims: Runs that ran out of memory because a later neighbour had taken it.
+        lost_gpu_h: GPU time of all runs that did not succeed.
+        over_gib_h: Memory that the jobs may come to take beyond what their card has, in GiB times hours.
     """
 
     mean_h: float

@@ -1,4 +1,4 @@
-"""What people use instead, each by its published rule; where a package is there, by its own function."""
+"""The tools that people use instead of autogpu, with their published rules. nvitop and GPUtil call their own code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _AtScriptsStart:
     lag_s = IMPORT_S
 
     def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
-        """Do nothing: none of them keeps a history."""
+        """Do nothing: none of these tools keeps a history."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
         return True
@@ -25,11 +25,11 @@ class _AtScriptsStart:
 class ByHand(_AtScriptsStart):
     """``nvidia-smi``, then ``CUDA_VISIBLE_DEVICES``: the card with the least memory in use, growth on, no waiting.
 
-    In favour of people: they look before every single start, and nothing happens between the look and the start.
+    Two assumptions favour people: they look before every single start, and nothing happens between look and start.
 
     Args:
-        spreads: Who starts several at once puts each on another card, the emptiest first, instead of all on the one
-            that was found.
+        spreads: True if a user who starts several jobs at once puts each on another card, the emptiest first; False if
+            all of them go to the card that was found.
     """
 
     def __init__(self, *, spreads: bool) -> None:
@@ -48,10 +48,10 @@ class ByHand(_AtScriptsStart):
 
 
 class Nvitop(_AtScriptsStart):
-    """``nvitop.select_devices(max_count=1)`` at the start of each script, with ``min_free_memory`` where one states it.
+    """``nvitop.select_devices(max_count=1)`` at the start of each script, with a stated need as ``min_free_memory``.
 
     Args:
-        select: nvitop's own function.
+        select: nvitop's own ``select_devices``.
     """
 
     def __init__(self, select: Any) -> None:
@@ -64,7 +64,7 @@ class Nvitop(_AtScriptsStart):
 
 
 class _NvitopDevice:
-    """What ``select_devices`` asks of a device of nvitop's."""
+    """A card with the attributes of an nvitop device that ``select_devices`` reads."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -89,7 +89,7 @@ class _NvitopDevice:
 
 
 class GpuTil(_AtScriptsStart):
-    """``GPUtil.getFirstAvailable``: the first with load and memory below one half, else look again in 15 minutes.
+    """``GPUtil.getFirstAvailable``: the first card with load and memory below one half, else a new try in 15 minutes.
 
     Args:
         gputil: The package.
@@ -114,7 +114,7 @@ class GpuTil(_AtScriptsStart):
 
 
 class Exclusive(_AtScriptsStart):
-    """A whole card for each, first come, first served: Slurm's ``--gres=gpu:1``, or safe_gpu and a loop."""
+    """A whole card for each job, first come, first served: Slurm's ``--gres=gpu:1``, or safe_gpu in a loop."""
 
     lag_s = 0.0
 

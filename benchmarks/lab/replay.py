@@ -1,8 +1,7 @@
-"""A day from its first submission to its last end, event by event.
+"""Simulation of a day, event by event, from its first submission to the end of its last job.
 
-A process that ends for memory, or that is told that there is no GPU for it, is started again by its user once that is
-noticed: after five minutes and Exp(10 min). A job's time counts from its first submission to the end of the run that
-succeeds.
+If a process runs out of memory or gets no GPU, its user notices after five minutes plus Exp(10 min), and starts it
+again. A job's time counts from its first submission to the end of the run that succeeds.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from benchmarks.lab.day import DAY_S, Job, Setting, jobs_of_day
 from benchmarks.lab.server import GROWTH_STEPS, Run, Server
 
 NOTICED_S, NOTICED_MEAN_S = 300.0, 600.0
-# From the start of a script to its CUDA context: the framework's import, and the reading of data.
+# Time from the start of a script to its CUDA context: it imports the framework and reads its data.
 IMPORT_S = 10.0
-# After so long a wait has its end, by default.
+# Default of ``select.wait``: after this time a job shares whatever memory is free.
 WAIT_S = 1800.0
-# Those that wait look as often.
+# A waiting job looks this often, and so notices this late that a time limit has passed.
 LOOK_S = 2.0
-# No day takes this long: a contender that starts nothing more is a fault, and is said to be one.
+# No day takes this long. A contender that starts no more jobs has a bug: ``Replay.run`` then raises an error.
 GIVE_UP_S = 60 * DAY_S
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start on this card."""
+    """Start the process on this card."""
 
     card: int
     claim_bytes: int = 0
@@ -43,14 +42,14 @@ class Wait:
 
 @dataclass(frozen=True)
 class Later:
-    """Look again after that time, without a place in any queue."""
+    """Try again after this time, without a place in the queue."""
 
     after_s: float
 
 
 @dataclass(frozen=True)
 class NoGpu:
-    """The program ends without a GPU, or goes on without one and is stopped by its user."""
+    """Start no run: the program ends without a GPU, or its user stops it because it runs without one."""
 
 
 Answer = Union[Start, Wait, Later, NoGpu]
@@ -61,8 +60,8 @@ class Attempt:
     """One start of a job by its user.
 
     Attributes:
-        asked_s: When this start was made.
-        earlier: How many starts of the same job have failed.
+        asked_s: Time of this start.
+        earlier: Number of failed starts of the same job.
     """
 
     job: Job
@@ -71,42 +70,43 @@ class Attempt:
 
 
 class Contender(Protocol):
-    """How a process comes to its GPU.
+    """A rule by which processes get their GPUs.
 
     Attributes:
-        lag_s: From the choice to the CUDA context. Who chooses at the beginning of a script is seen by nobody until the
-            framework is imported; who chooses when the context is made, or reserves, is seen at once.
+        lag_s: Time from the choice of a card to the CUDA context. If a script chooses at its start, no other process
+            sees the choice until the framework is imported. The lag is 0 if the choice is reserved, or is made together
+            with the context: others then see it at once.
     """
 
     lag_s: float
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        """What becomes of a process that asks now.
+        """Return the answer to a process that asks now.
 
         Args:
-            ahead: Those in the queue before it, in their order.
+            ahead: Attempts ahead of it in the queue, in queue order.
         """
 
     def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
-        """Note what a run has used, or what it requested when it failed."""
+        """Note the memory that a run has used, or the memory that it requested when it failed."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
-        """Whether one that is ahead and was not served could use all that this one could: it needs no look."""
+        """True if ``attempt`` can't start because ``refused``, which is ahead and asks for no more, could not."""
 
 
 @dataclass
 class Outcome:
-    """What became of a day.
+    """Result of a day.
 
     Attributes:
-        took_s: By the number of the job, from its first submission to its success.
-        starts: Of each start in order: its time, the job's number, the card, the bytes of its cap, ``None`` without.
-        failed: Starts that ended for memory, with no later neighbour to blame.
+        took_s: Time from a job's first submission to its success, keyed by the job's number.
+        starts: All starts in order: time, number of the job, card, and cap in bytes (``None`` without a cap).
+        failed: Starts that ran out of memory, with no later neighbour to blame.
         refused: Starts that found no GPU.
-        victims: Runs that ended for memory which a later neighbour had taken.
-        lost_s: Time on a GPU of all runs that did not succeed.
-        over_byte_s: What the runs of a card were let to come to, beyond the card, over time.
-        deaths: Of each run that ended for memory, in order: its time and the job's number.
+        victims: Runs that ran out of memory because a later neighbour had taken it.
+        lost_s: GPU time of all runs that did not succeed.
+        over_byte_s: Memory that the runs may come to take beyond what their card has, in bytes times seconds.
+        deaths: All runs that ran out of memory, in order: time and number of the job.
     """
 
     took_s: dict[int, float] = field(default_factory=dict)
@@ -134,10 +134,10 @@ class Replay:
         self._jobs = jobs_of_day(setting, seed) if jobs is None else jobs
 
     def run(self) -> Outcome:
-        """Let the day pass.
+        """Simulate the day.
 
         Raises:
-            RuntimeError: Some job is never done.
+            RuntimeError: Some job never succeeded.
         """
         for job in self._jobs:
             self._asks_at(job.submitted_s, Attempt(job, job.submitted_s))
@@ -186,7 +186,7 @@ class Replay:
             self._again(attempt.job, now_s)
 
     def _serve(self, now_s: float) -> None:
-        """Let those that wait look, the first one first, until none of them can start."""
+        """Let the waiting jobs ask again in queue order, until none of them can start."""
         is_changed = True
         while is_changed and self._queue:
             is_changed = False
@@ -209,7 +209,7 @@ class Replay:
         self._outcome.starts.append((now_s, attempt.job.number, answer.card, answer.cap_bytes))
         self._foresee(run.card)
         self._grow(run, now_s)
-        # What matters to those that wait changes with time alone for as long as a rule asks how long others have run.
+        # A rule may depend on how long a run has lasted. Let waiting jobs look again after one and two minutes.
         for minutes in (1, 2):
             self._at(now_s + minutes * 60.0 + LOOK_S, "look", None)
 

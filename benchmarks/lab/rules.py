@@ -1,12 +1,12 @@
-"""autogpu's own rules on the replayed server: the one file here that imports them.
+"""autogpu's own rules on the replayed server. No other file of this folder imports autogpu.
 
-Each answer is what ``autogpu.acquire`` would come to under the mutex: the leases and what the driver shows become jobs
-and claims, the queue becomes what is awaited, and ``decide`` decides. What stands in for the rest:
+Each answer is the decision that ``autogpu.acquire`` would make under the mutex. The leases and the driver's readings
+become jobs and claims, the queue becomes waiters, and ``decide`` decides. Three things differ from a real host:
 
-* the driver's readings and the leases are made from the replayed server; a claim is seen from the instant on at which
-  it was made, as the mutex has it, and readings are fresh;
-* processes that wait look at each change of the server, those ahead first, instead of every second;
-* of ``busy = "wait"`` the wait has no end (``AUTOGPU_WAIT`` is longer than any day).
+* The readings and the leases are made from the replayed server. Readings are fresh, and others see a claim at once, as
+  under the mutex.
+* Waiting processes look at each change of the server, in queue order, instead of every second.
+* With ``busy = "wait"`` the wait has no end, as if ``AUTOGPU_WAIT`` were longer than any day.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.lab.day import Job
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 
-# The user and the process that asks; its pid is none of the server's.
+# The asking process has a pid below all pids of the server. The uid is that of user 0.
 OWN_PID = 9_999
 FIRST_UID = 1000
 MODEL = "card"
@@ -36,13 +36,13 @@ Busy = Literal["share", "wait", "cpu", "error"]
 
 
 class Autogpu:
-    """Every process has autogpu, and one policy holds for all but their ``need``.
+    """autogpu in every process. All processes have the same policy except for ``need``.
 
     Args:
         busy: ``select.busy``.
-        has_true_needs: Each process states what it will take to the byte, as nobody can.
+        has_true_needs: True if each process states its peak memory to the byte, which no real user can.
         has_history: ``report.history``.
-        earlier: Jobs of earlier days, each of which has a run that succeeded.
+        earlier: Jobs of earlier days; each counts as one successful run of its script.
     """
 
     lag_s = 0.0
@@ -64,7 +64,6 @@ class Autogpu:
         self._has_true_needs = has_true_needs
 
     def need_bytes_of(self, attempt: Attempt) -> int | None:
-        """What one start says that it needs."""
         return attempt.job.peak_bytes if self._has_true_needs else attempt.job.need_bytes
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:

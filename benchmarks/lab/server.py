@@ -1,13 +1,14 @@
-"""The GPUs of a server, and the processes on them: how their memory grows and how fast they are together.
+"""Simulation of a server's GPUs and of the processes on them: the growth of their memory, and their speed together.
 
-This stands in for the driver and for the cards themselves.
+It replaces the driver and the cards.
 
-* **Memory** grows from the CUDA context's to the job's peak in twelve steps, over a minute. A step that the process's
-  cap or the card has no room for ends the process, as TensorFlow and PyTorch do it.
-* **Speed**: with a summed utilization U on a card each of its jobs runs at 1 up to U = 0.75, then loses 0.26 for each
-  1, and from 1.75 on the card does 1.295 times the work of one card, whatever the number of jobs. Fitted to the 1,388
-  measured pairs of S-Lab-System-Group/Lucid, ``simulation/data/colocate_info.csv``: mean speeds 0.97 to 1.01 below 1,
-  0.93 up to 1.25, 0.84 up to 1.5, 0.74 above.
+* **Memory** grows in twelve steps over a minute, from that of the CUDA context to the job's peak. If a step exceeds the
+  process's cap or the card's free memory, the process ends, as with TensorFlow and PyTorch.
+* **Speed** depends on U, the sum of the utilizations of the jobs on a card. Up to U = 0.75 each job runs at speed 1.
+  From there the speed falls by 0.26 for each 1 of U. From U = 1.75 on, the card does 1.295 times the work of one card,
+  for any number of jobs. The curve was fitted to the 1,388 measured pairs of S-Lab-System-Group/Lucid,
+  ``simulation/data/colocate_info.csv``, whose mean speeds are 0.97 to 1.01 for U below 1, 0.93 up to 1.25, 0.84 up to
+  1.5, and 0.74 above.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from benchmarks.lab.day import GIB, Job
 GROWTH_STEPS, GROWTH_S = 12, 60.0
 CONTEXT_BYTES = GIB // 2
 
-# Of the work of one card alone, what a card does at most when several jobs share it.
+# Maximum work of a card that several jobs share; 1 is the work of a card with one job.
 MOST_WORK = 1.295
 
 
 def speed(utilization: float) -> float:
-    """How fast each job of a card runs, by their summed utilization; 1 is as fast as alone."""
+    """Return the speed of each job on a card whose jobs have this summed utilization; 1 is the speed alone."""
     if utilization <= 0.75:
         return 1.0
     return 1 - 0.26 * (utilization - 0.75) if utilization < 1.75 else MOST_WORK / utilization
@@ -36,10 +37,10 @@ class Run:
     """One process that runs a job.
 
     Attributes:
-        claim_bytes: What it was promised of its card, by those who promise anything; 0 for a best-effort job.
-        cap_bytes: What its framework may allocate beside the CUDA context; ``None`` for no cap.
-        step: How many steps of its growth it has made; -1 before it has a CUDA context.
-        work_left_s: At speed 1.
+        claim_bytes: Memory reserved for it on its card; 0 for a best-effort job, or if the contender reserves none.
+        cap_bytes: Memory that its framework may allocate besides the CUDA context; ``None`` for no cap.
+        step: Last growth step that it has made; 0 makes the CUDA context, -1 is before that.
+        work_left_s: Remaining run time at speed 1.
     """
 
     job: Job
@@ -56,16 +57,16 @@ class Run:
         return self.at_step(self.step)
 
     def at_step(self, step: int) -> int:
-        """What it uses after so many steps of its growth."""
+        """Return the memory in use after this growth step."""
         return 0 if step < 0 else CONTEXT_BYTES + (self.job.peak_bytes - CONTEXT_BYTES) * step // GROWTH_STEPS
 
     def time_of_step(self, step: int) -> float:
-        """When it makes that step of its growth, the first of which is its CUDA context."""
+        """Return the time of this growth step; step 0 makes the CUDA context."""
         return self.started_s + step * GROWTH_S / GROWTH_STEPS
 
     @property
     def wants_bytes(self) -> int:
-        """What it will come to, or end at."""
+        """Peak memory of the job, or the most that its cap allows if that is less."""
         most = self.job.peak_bytes if self.cap_bytes is None else CONTEXT_BYTES + self.cap_bytes
         return min(self.job.peak_bytes, most)
 
@@ -75,8 +76,9 @@ class Card:
     """One GPU.
 
     Attributes:
-        epoch: Changes whenever who is on it changes: an end that was foreseen before counts no more.
-        seen_s: Up to when the work of its runs is counted.
+        epoch: Number that changes when a run starts or ends here. An end that was predicted before is then outdated.
+        seen_s: Time up to which the work of its runs is counted.
+        over_byte_s: Memory that its runs may come to take beyond what it has, in bytes times seconds.
     """
 
     number: int
@@ -96,11 +98,11 @@ class Card:
 
     @property
     def utilization(self) -> float:
-        """The sum of its jobs', which may be above 1."""
+        """Sum of the utilizations of its jobs, which may exceed 1."""
         return sum(run.job.utilization for run in self.runs)
 
     def advance(self, now_s: float) -> None:
-        """Count what was worked, and what was promised beyond the card, since the last time."""
+        """Update the work left and ``over_byte_s`` for the time since the last call."""
         passed_s, self.seen_s = now_s - self.seen_s, now_s
         if passed_s <= 0 or not self.runs:
             return
@@ -121,7 +123,7 @@ class Card:
         self.epoch += 1
 
     def next_end(self) -> tuple[float, Run] | None:
-        """When the first of its runs will be done, if nothing changes."""
+        """Return the time of the next end of a run if nothing changes, and the run; ``None`` without runs."""
         if not self.runs:
             return None
         first = min(self.runs, key=lambda run: run.work_left_s)
@@ -129,14 +131,14 @@ class Card:
 
 
 class Server:
-    """All its GPUs."""
+    """The GPUs of one server."""
 
     def __init__(self, gpus: int, card_bytes: int) -> None:
         self.cards = [Card(number, card_bytes) for number in range(gpus)]
         self._pids = itertools.count(10_001)
 
     def start(self, job: Job, card: int, now_s: float, *, claim_bytes: int = 0, cap_bytes: int | None = None) -> Run:
-        """Begin a process; whether there is room even for its context is seen at its first step."""
+        """Start a process. Only its first growth step checks whether there is room for its CUDA context."""
         run = Run(job, next(self._pids), card, now_s, claim_bytes, cap_bytes, work_left_s=job.duration_s)
         self.cards[card].put(run)
         return run

@@ -1,4 +1,4 @@
-"""The results as text. Pure."""
+"""The tables of results as text. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Mapping, Sequence
 
 from benchmarks.lab.contenders import DEFAULT, FORGETFUL, LEGEND, ORACLE
 
-# Goals are upper bounds. At this load: the mean, divided by the mean with true needs.
+# All goals are upper bounds. Tables of this load have a goal for the mean divided by the mean with true needs.
 GOAL_LOAD, GOAL_RATIO = 0.9, 1.3
-# In every table: the victims of a day; the mean, divided by the mean without a history.
+# Every table has goals for the victims of a day, and for the mean divided by the mean without a history.
 GOAL_VICTIMS, GOAL_MEAN = 0.1, 1.03
-# On cards of this size: the failed starts, divided by those without a history.
+# Tables for cards of this size have a goal for the failed starts divided by those without a history.
 SMALL_GIB, GOAL_FAILED = 11, 0.45
 COLUMNS = (
     ("mean", "mean_h", ".2f"),
