@@ -151,7 +151,6 @@ def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
 
 @contextmanager
 def simulated(gpus: int) -> Iterator[tuple[Server, dict[str, str]]]:
-    """Yield a server of idle GPUs, and the environment of a job on it."""
     with tempfile.TemporaryDirectory() as folder:
         leases = Path(folder, "leases")
         leases.mkdir()

@@ -30,7 +30,6 @@ LEGEND = {
 
 
 def use_packages(folders: Sequence[str]) -> None:
-    """Append the folders to ``sys.path``, after all others."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 

@@ -20,7 +20,7 @@ class Day:
         failed: Starts that ran out of memory or found no GPU.
         victims: Runs that ran out of memory because a later neighbour had taken it.
         lost_gpu_h: GPU time of all runs that did not succeed.
-        over_gib_h: Memory that the jobs may come to take beyond what their card has, in GiB times hours.
+        over_gib_h: Memory by which the peaks of a card's runs exceed the card, in GiB times hours.
     """
 
     mean_h: float

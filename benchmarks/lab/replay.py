@@ -105,7 +105,7 @@ class Outcome:
         refused: Starts that found no GPU.
         victims: Runs that ran out of memory because a later neighbour had taken it.
         lost_s: GPU time of all runs that did not succeed.
-        over_byte_s: Memory that the runs may come to take beyond what their card has, in bytes times seconds.
+        over_byte_s: Memory by which the peaks of a card's runs exceed the card, in bytes times seconds.
         deaths: All runs that ran out of memory, in order: time and number of the job.
     """
 

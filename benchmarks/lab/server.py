@@ -78,7 +78,7 @@ class Card:
     Attributes:
         epoch: Number that changes when a run starts or ends here. An end that was predicted before is then outdated.
         seen_s: Time up to which the work of its runs is counted.
-        over_byte_s: Memory that its runs may come to take beyond what it has, in bytes times seconds.
+        over_byte_s: Memory by which the peaks of its runs exceed the card, in bytes times seconds.
     """
 
     number: int
