@@ -1,1 +1,1 @@
-"""What autogpu changes, shown: the same script twice at once, without and with autogpu."""
+"""A demonstration of autogpu: the same two jobs at once, first without autogpu, then with it."""

@@ -1,6 +1,6 @@
 """``make demo``: two jobs at once on a simulated server of four GPUs, first without autogpu, then with it.
 
-Always simulated: on a real server the first half would take colleagues' memory.
+The server is always simulated: on a real one the jobs without autogpu would take colleagues' memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KERAS, TORCH = (Path(__file__).with_name(name) for name in ("train.py", "train_t
 # A job is an interpreter and a script.
 Job = Tuple[Path, Path]
 
-# Two of the four belong to colleagues. CUDA's own "GPU 0" is one of those, as it happens on the first morning.
+# Colleagues' jobs run on two of the four GPUs. One of these is GPU 0, which CUDA uses by default.
 LAB = (
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB", processes={5004242: "6.5GiB"}, utilization=97),
     Gpu(name="NVIDIA GeForce RTX 2080 Ti", memory="11GiB"),
@@ -35,7 +35,7 @@ LAB = (
 
 
 def main() -> int:
-    """Run the jobs twice and show both runs; 1 if a job failed with autogpu."""
+    """Run the jobs twice and show both runs; return 1 if a job failed with autogpu."""
     console = Console()
     with Console(stderr=True).status("setting up: installing TensorFlow (once: about a minute, 2 GB) ..."):
         python = environments.tensorflow()
@@ -56,7 +56,6 @@ def main() -> int:
 
 
 def run(starts: Sequence[Job]) -> Phase:
-    """Start the jobs together on a fresh server and wait for both."""
     preloaded = record_torch("python")
     with tempfile.TemporaryDirectory() as folder, Server(LAB, folder=Path(folder), preloaded=preloaded) as server:
         jobs = [
@@ -64,7 +63,7 @@ def run(starts: Sequence[Job]) -> Phase:
                 [str(python), str(script)],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                # What the runs took is kept for the demo alone.
+                # The history of these runs goes into the demo's temporary folder, not into the user's.
                 environ={"TF_CPP_MIN_LOG_LEVEL": "3", "AUTOGPU_LEASE_DIR": folder, "XDG_STATE_HOME": folder},
             )
             for python, script in starts

@@ -1,14 +1,14 @@
-"""``make pictures``: the pictures of the README and the documents, drawn from what the commands really print.
+"""``make pictures``: draw the pictures of the README and the documents from the real output of the commands.
 
-``status`` and ``explain`` show the server of ``make lab`` as it is at first, but with a lost GPU in place of the one
-that has memory faults. The jobs are processes, which claim GPUs and take memory as any job does; the users, the pids,
-the host and the hour are made up.
+``status`` and ``explain`` show the server of ``make lab`` right after its start, with one difference: the GPU that has
+memory faults there is lost here. The jobs are real processes that claim GPUs and allocate memory. The users, the pids,
+the host name and the time are made up.
 
 ``web-page`` is the page of ``autogpu status --format html`` for the same server, drawn by Chromium.
 
 ``lab-day`` is the table of ``benchmarks/lab_day.py`` for its default server.
 
-``python -m demo.pictures status explain`` draws those two alone, for which no TensorFlow is needed.
+``python -m demo.pictures status explain`` draws only these two, which need no TensorFlow.
 """
 
 from __future__ import annotations
@@ -47,19 +47,18 @@ from tests.support import environments
 from tests.support.browser import browse
 
 ROOT = Path(__file__).resolve().parent.parent
-# As rich draws a terminal, but no font is fetched.
+# rich's template of a terminal, without the @font-face rules that make a browser fetch a font.
 SVG = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 FOLDER = ROOT / "docs" / "pictures"
-# Of a terminal as it begins; more would be too small to read on a page of 640 pixels.
+# The usual width of a new terminal. Wider text would be too small to read on a page of 640 pixels.
 COLUMNS = 80
 WEB_PAGE_SIZE = (1000, 700)
 FLEET = "rtx-4090"
-# The hour is a local one: the same in each time zone.
+# HOUR_S is made from local time, so that the pictures show the same time of day in every time zone.
 HOST, HOUR_S = "lab", time.mktime((2026, 9, 21, 14, 13, 20, 0, 0, -1))
 
 
 def main(names: list[str]) -> int:
-    """Draw the pictures of these names; all, if there are none."""
     drawn = {
         "status": draw_status,
         "web-page": draw_web_page,
@@ -76,14 +75,14 @@ def main(names: list[str]) -> int:
 
 
 def draw_status(folder: Path, path: Path) -> None:
-    """``autogpu status`` on a server with holders, an idle lease, an unmanaged process and a queue."""
+    """Draw ``autogpu status`` for a server with holders, an idle lease, an unmanaged process and a queue."""
     _save("$ autogpu status", list(lines(status_of_lab(folder), View(COLUMNS))), path)
 
 
 def draw_web_page(folder: Path, path: Path) -> None:
-    """``autogpu status --format html`` on the same server; needs Chromium."""
+    """Draw ``autogpu status --format html`` for the same server; needs Chromium."""
     page = web_page([Answer("", status_of_lab(folder))], HOUR_S)
-    # The script would compare the made-up hour with today.
+    # Drop the page's script, which would compare the made-up time with the current time.
     (folder / "page.html").write_text(re.sub("<script>.*</script>", "", page, flags=re.DOTALL), encoding="utf-8")
     (folder / "browser").mkdir()
     size = f"--window-size={WEB_PAGE_SIZE[0]},{WEB_PAGE_SIZE[1]}"
@@ -91,13 +90,12 @@ def draw_web_page(folder: Path, path: Path) -> None:
 
 
 def status_of_lab(folder: Path) -> HostStatus:
-    """The server as the documents show it; ``folder`` is empty, and the server's."""
+    """Return the status of the server that the documents show; the server runs in ``folder``, which must be empty."""
     with _lab(folder) as ask:
         return _as_told(from_json(json.loads(ask("status", "--json"))))
 
 
 def draw_explain(folder: Path, path: Path) -> None:
-    """``autogpu pick --explain`` on the same server."""
     with _lab(folder) as ask:
         parts = _parts(from_json(json.loads(ask("status", "--json"))))
         printed = ask("pick", "--explain")
@@ -106,7 +104,7 @@ def draw_explain(folder: Path, path: Path) -> None:
 
 
 def draw_demo(folder: Path, path: Path) -> None:
-    """The table of ``make demo``; installs TensorFlow the first time."""
+    """Draw the table of ``make demo``; installs TensorFlow the first time."""
     from demo.__main__ import KERAS, LAB, run
 
     python = environments.tensorflow()
@@ -120,7 +118,7 @@ def draw_demo(folder: Path, path: Path) -> None:
 
 
 def draw_lab_day(folder: Path, path: Path) -> None:
-    """How long jobs take and how many runs die, each way; installs nvitop and GPUtil the first time."""
+    """Draw the mean time and the number of dead runs of each contender; installs nvitop and GPUtil the first time."""
     from benchmarks import lab_day
     from benchmarks.lab.contenders import DEFAULT, LEGEND
     from benchmarks.lab.day import Setting
@@ -142,7 +140,7 @@ def draw_lab_day(folder: Path, path: Path) -> None:
 
 @contextmanager
 def _lab(folder: Path) -> Iterator:
-    """The server of ``make lab`` on which nothing changes, as a function that runs autogpu there."""
+    """Start the server of ``make lab`` without later changes, and yield a function that runs autogpu there."""
     leases = folder / "leases"
     leases.mkdir()
     leases.chmod(0o1777)
@@ -159,7 +157,7 @@ def _lab(folder: Path) -> Iterator:
 
 
 def _parts(host: HostStatus) -> Mapping[int, Part]:
-    """The parts of the scene, keyed by the pid that each has on this machine."""
+    """Return the processes of the scene, keyed by their pids on this machine."""
     by_script = {part.script: part for part in scene_for(len(FLEETS[FLEET].gpus))}
     jobs: list[JobStatus | WaiterStatus] = [job for gpu in host.gpus for job in gpu.jobs]
     jobs += host.queue
@@ -169,7 +167,7 @@ def _parts(host: HostStatus) -> Mapping[int, Part]:
 
 
 def _as_told(host: HostStatus) -> HostStatus:
-    """Return ``host`` with the scene's people, pids and hour instead of this machine's."""
+    """Return ``host`` with the made-up users, pids, host name and time instead of this machine's."""
     parts = _parts(host)
 
     def told(each: Any, **fields: str) -> Any:

@@ -1,4 +1,4 @@
-"""The PyTorch of the shell from which ``make`` was started, for the demo and the lab."""
+"""Environments with the PyTorch of the shell that ran ``make``, for the demo and the lab."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pythons_with_torch() -> tuple[Path, Path] | None:
         return None
     executable, base, folder, cuda = json.loads(asked.stdout)
     below = Path(executable)
-    # PyTorch may be in a folder outside site-packages, as with a system's Python; the environments would not find it.
+    # With a system's Python, PyTorch may be outside site-packages. The new environments would not find it there.
     if not cuda or Path(folder).parent not in below.parent.parent.glob("lib/python*/site-packages"):
         return None
     plain = environments.environment(Path(base), on_top_of=below, with_autogpu=False)

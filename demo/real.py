@@ -1,8 +1,7 @@
 """``make demo-real``: the same two jobs on this machine's own GPUs.
 
-It asks first, uses only GPUs on which no process runs, and caps every job's memory in both runs, so that no other
-user of the machine loses anything: TensorFlow's own default, which the simulated demo shows, would take the GPUs
-whole.
+The demo asks first, and uses only GPUs on which no process runs. It caps the memory of every job in both runs, so that
+other users of the machine lose nothing. By default TensorFlow would take whole GPUs, as the simulated demo shows.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SCRIPT = Path(__file__).with_name("train.py")
 JOBS = 2
 LIMIT_MIB = 1024
 
-# The script's own explicit limit, which holds with and without autogpu.
+# The script sets this memory limit itself, so that it applies with and without autogpu.
 CAPPED = """
 import runpy, sys
 import tensorflow as tf
@@ -37,7 +36,7 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 def main() -> int:
-    """Run the jobs twice and show both runs; 1 if there is nothing to run on or a job failed with autogpu."""
+    """Run the jobs twice and show both runs; return 1 if no GPU can be used or a job failed with autogpu."""
     progress = Console(stderr=True)
     if shutil.which("nvidia-smi") is None:
         progress.print("There is no nvidia-smi here, so no NVIDIA GPU to show this on. `make demo` needs none.")
@@ -63,7 +62,7 @@ def main() -> int:
 
 
 def reading() -> Inventory:
-    """The machine now, or the reason why it can't be read as this program's end."""
+    """Return a new reading of the GPUs; end the program with the reason if they can't be read."""
     inventory = probe.start(os.environ).result(30.0)
     if inventory is None or inventory.failure:
         raise SystemExit(f"the GPUs can't be read: {inventory.failure if inventory else 'the driver does not answer'}")
@@ -71,7 +70,7 @@ def reading() -> Inventory:
 
 
 def is_unused(device: Device) -> bool:
-    """No process that the driver can list, and no memory that a hidden one could hold."""
+    """True if MIG is off, no compute process is listed, and hidden processes could hold less than 1 GiB in all."""
     hidden_bytes = (device.memory_used_bytes or 0) - sum(
         p.memory_used_bytes or 0 for p in device.graphics_processes or ()
     )
@@ -95,7 +94,7 @@ def run(python: Path, free: list[Device], before: Inventory) -> Phase:
         for job in jobs:
             job.kill()
             job.wait()
-    # A context alone is some hundreds of MiB; the work is where a job holds the most.
+    # A context alone takes some hundred MiB. A job works on the GPU on which it holds the most memory.
     working = tuple(frozenset([max(gpus, key=lambda gpu: gpus[gpu])] if gpus else []) for gpus in held)
     return Phase(
         exit_statuses=tuple(job.returncode for job in jobs),
@@ -107,7 +106,7 @@ def run(python: Path, free: list[Device], before: Inventory) -> Phase:
 
 
 def watch(jobs: list[subprocess.Popen[str]], before: Inventory) -> tuple[list[int], list[dict[int, int]]]:
-    """By GPU, the most memory in use above ``before``; for each job, the most it held on each GPU."""
+    """Return the peak memory in use above ``before`` for each GPU, and the peak of each job, keyed by GPU index."""
     most = [0] * len(before.devices)
     held: list[dict[int, int]] = [{} for _ in jobs]
     started_s = time.monotonic()

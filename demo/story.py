@@ -1,4 +1,4 @@
-"""What two jobs did to a server, read from the driver's log, and how both demos show it."""
+"""The effect of two jobs on a server, read from the driver's log, and the output of both demos."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Jobs = TypeVar("Jobs")
 
 @dataclass(frozen=True)
 class Phase:
-    """Both jobs in one of the two runs.
+    """Result of one run of both jobs, without or with autogpu.
 
     Attributes:
-        exit_statuses: Of the jobs, in the order they were started.
-        most_bytes: By GPU, the most that both jobs together held on it.
-        working_gpus: For each job, the GPUs on which it allocated memory for its work.
-        context_gpus: For each job, the GPUs on which it opened a context.
-        lines: What autogpu printed.
+        exit_statuses: Exit statuses of the jobs, in the order in which they were started.
+        most_bytes: Peak memory that both jobs together held on each GPU.
+        working_gpus: GPUs on which each job allocated memory for its work.
+        context_gpus: GPUs on which each job opened a context.
+        lines: Lines that autogpu printed.
     """
 
     exit_statuses: tuple[int, ...]
@@ -40,7 +40,7 @@ class Phase:
 def phase(
     calls: Sequence[Call], pids: Sequence[int], statuses: Sequence[int], gpu_count: int, errors: Iterable[str]
 ) -> Phase:
-    """Read one run out of the driver's log; ``errors`` are the jobs' stderr."""
+    """Return the result of one run from the driver's log. ``errors`` holds the stderr of each job."""
     held: dict[int, int] = defaultdict(int)
     most = [0] * gpu_count
     working: dict[int, set[int]] = {pid: set() for pid in pids}
@@ -64,7 +64,7 @@ def phase(
 
 
 def sentence(before: Phase, after: Phase, busy: Iterable[int]) -> str:
-    """What happened, for readers who are new to all of this; every word follows from the log."""
+    """Describe both runs for newcomers; every word follows from the driver's log."""
     busy = set(busy)
     return f"Without autogpu {_deeds(before, busy)}. With it {_deeds(after, busy)}."
 
@@ -100,8 +100,8 @@ def compare(
     """Run the jobs in both environments and print what happened; return 1 if a job failed with autogpu.
 
     Args:
-        before: By GPU, the bytes in use before any job started.
-        busy: The GPUs of other users.
+        before: Bytes in use on each GPU before any job started.
+        busy: Indices of the GPUs that other users' jobs use.
     """
     console, progress = Console(), Console(stderr=True)
     with progress.status("two jobs at once, without autogpu ..."):

@@ -1,4 +1,4 @@
-"""An ordinary Keras script: it names no GPU, sets no memory option and knows nothing of autogpu."""
+"""An ordinary Keras script: it selects no GPU, sets no memory option and contains no code for autogpu."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""An ordinary PyTorch script: it says "cuda", sets no memory option and knows nothing of autogpu."""
+"""An ordinary PyTorch script: it uses device "cuda", sets no memory option and contains no code for autogpu."""
 
 import torch
 

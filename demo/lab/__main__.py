@@ -1,6 +1,6 @@
 """``make lab``: a shell on a simulated GPU server on which other people's jobs come and go.
 
-The server and all that was started on it end with the shell. Nothing of the machine changes.
+When the shell ends, the server and every process on it end too. Nothing on the machine changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support import environments
 
 FLEET = "rtx-4090"
 OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
-CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # the environment with TensorFlow is there
+CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # folder of the environment with TensorFlow
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 
 TORCH = "\n  ./torch-python train_torch.py         a PyTorch script, with the PyTorch of your `python`"
@@ -62,7 +62,7 @@ Another shell on it, in another terminal: {shell}
 
 
 def main() -> int:
-    """Start the jobs and open a shell until it ends; first become a process on a simulated server."""
+    """Become a process on a simulated server, start the jobs there, and run a shell until it ends."""
     parser = argparse.ArgumentParser(prog="python -m demo.lab", description="A shell on a living simulated GPU server.")
     parser.add_argument(
         "--fleet", default=FLEET, help=f"{', '.join(FLEETS)}, or a file like tests/gpusim/lab.toml (default: {FLEET})"
@@ -83,7 +83,7 @@ def main() -> int:
     torch = pythons_with_torch()
     for script in (JOB, ROOT / "demo" / "train.py", ROOT / "demo" / "train_torch.py"):
         shutil.copy(script, home)
-    # The records of a visitor's runs end with the server.
+    # The history of the visitor's runs is deleted with the server's folder.
     os.environ["XDG_STATE_HOME"] = str(home)
     shell = _write_shell(home, python, torch[1] if torch else None)
     try:
@@ -106,7 +106,7 @@ def _become_process_on_server(fleet: str) -> None:
 
 
 def _write_shell(home: Path, python: Path, torch: Path | None) -> Path:
-    """Write the command that opens a shell on the server, also from another terminal."""
+    """Write a script that opens a shell on the server from any terminal; return its path."""
     if torch:
         wrapper = home / "torch-python"
         wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(torch))} "$@"\n', encoding="utf-8")
@@ -123,7 +123,7 @@ def _write_shell(home: Path, python: Path, torch: Path | None) -> Path:
 
 
 def _end_children() -> None:
-    """Kill every process below this one; a process whose parent has ended becomes our child."""
+    """Kill every descendant. A process whose parent has ended becomes our child, as we are a subreaper."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while True:
         pids = children.read_text().split()

@@ -1,4 +1,4 @@
-"""A program that uses CUDA and no framework: takes a share of each visible GPU's memory for some seconds.
+"""A CUDA program without a framework: it allocates a share of each visible GPU's memory and holds it for some seconds.
 
 python job.py [SHARE [SECONDS]]
 """

@@ -1,4 +1,4 @@
-"""The people on the server and their jobs: the first ones, and those that come and go afterwards. Pure."""
+"""The simulated users and their jobs: the first jobs of a server, and the jobs that come later. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Part:
     """One process on the server.
 
     Attributes:
-        share: Of a GPU's memory that it allocates, on each of its GPUs.
-        need: Of a GPU's memory that it says it needs; 0 for a job that says nothing.
-        settings: Its ``AUTOGPU_*`` variables besides.
-        has_autogpu: Without autogpu it takes GPU 0 and makes no claim.
-        utilization: Percent, of its GPUs while it runs.
-        minutes: How long ago it claimed or began to wait.
-        stays_s: How long it keeps its GPUs; ``None`` until the server ends.
-        pid: In a picture.
+        share: Fraction of the memory that it allocates on each of its GPUs.
+        need: Stated need, as a fraction of a GPU's memory; 0 without a stated need.
+        settings: Its other ``AUTOGPU_*`` variables.
+        has_autogpu: False if it runs without autogpu: it then uses GPU 0 and makes no claim.
+        utilization: Utilization of its GPUs while it runs, in percent.
+        minutes: Minutes since it claimed its GPUs or began to wait.
+        stays_s: Seconds for which it keeps its GPUs; ``None`` if it keeps them until the server ends.
+        pid: Pid that the pictures show.
     """
 
     who: str
@@ -36,12 +36,11 @@ class Part:
     pid: int = 0
 
     def environ(self, memory_bytes: int) -> dict[str, str]:
-        """Its variables, on GPUs with so much memory."""
         need = {"AUTOGPU_NEED": f"{round(self.need * memory_bytes / 2**20)}MiB"} if self.need else {}
         return {**need, **self.settings}
 
 
-# As they come; on a server with fewer GPUs those that don't fit any more share or wait.
+# The first jobs. Function scene_for chooses jobs for the number of GPUs, and their order.
 NOTEBOOK = Part("chen", "ipykernel_launcher.py", 0.06, minutes=26 * 60, pid=8211)
 UNMANAGED = Part("dora", "python", 0.6, has_autogpu=False, utilization=64, pid=23150)
 SMALL = (
@@ -54,7 +53,7 @@ LARGE = (
         "emil", "resnet.py", 0.71, settings={"AUTOGPU_COUNT": "2"}, utilization=93, minutes=75, pid=22306, stays_s=100
     ),
 )
-# It has run since before the fault of its GPU, which gets no other job.
+# This job started before its GPU became faulty. No other job gets that GPU.
 ON_FAULTY_GPU = Part("emil", "diffusion.py", 0.55, utilization=76, minutes=15 * 60)
 WAITING = Part(
     "fatma",
@@ -81,37 +80,37 @@ def faulty_gpu(gpus: int) -> int | None:
 
 
 def scene_for(gpus: int, *, is_cut: bool = False) -> tuple[Part, ...]:
-    """Return the first jobs of a server, in the order of their start; one of two or more GPUs stays free.
+    """Return the first jobs of a server, in the order of their start.
 
-    No job gets the faulty GPU.
+    A server with two or more GPUs keeps one free. None of these jobs gets the faulty GPU.
 
-    ``is_cut`` means that some of the GPUs are cut into MIG instances.
+    Args:
+        is_cut: True if some of the GPUs are split into MIG instances.
     """
     notebook = (NOTEBOOK,) if gpus >= GPUS_WITH_A_NOTEBOOK else ()
     if is_cut:
-        # Small enough for an instance each.
+        # Make the small jobs fit into one instance each.
         parts = (replace(part, need=0.1, share=0.08) for part in SMALL)
         return (UNMANAGED, *notebook, LARGE[0], *parts, WAITING)
     if gpus < GPUS_OF_ALL:
-        # Without a list the second one would take the free GPU, and others follow NVLinks.
+        # Without device lists, the second small job would take the free GPU, and the choice would depend on NVLinks.
         last = gpus - 1 if faulty_gpu(gpus) is None else gpus - 2
         small = SMALL if gpus >= GPUS_OF_SEVERAL else ()
         listed = [on(part, str(last)) for part in notebook]
         listed += [on(part, str(last - len(notebook))) for part in small]
         return (UNMANAGED, *listed, WAITING)
-    # Without a list the second ones would take two GPUs of one socket, and a free one.
+    # Without device lists, the second large job would take two GPUs of one socket, and the second small job a free GPU.
     across = on(LARGE[1], f"{gpus - 5}-{gpus - 4}")
     beside = on(SMALL[1], str(gpus - 6))
     return (UNMANAGED, *notebook, LARGE[0], across, SMALL[0], beside, WAITING)
 
 
 def on(part: Part, devices: str) -> Part:
-    """Return the part with ``AUTOGPU_DEVICES`` in its settings."""
     return replace(part, settings={**part.settings, "AUTOGPU_DEVICES": devices})
 
 
 def comings(kept_free: Sequence[str]) -> Iterator[tuple[float, Part]]:
-    """Yield, without end, seconds and the job that comes after them, on none of the GPUs ``kept_free``."""
+    """Yield delays in seconds and the jobs that start after them, without end. No job uses a GPU of ``kept_free``."""
     settings = {"AUTOGPU_BUSY": "wait", "AUTOGPU_EXCLUDE": ",".join(kept_free)}
     for delay_s, part in cycle(COMING):
         yield delay_s, replace(part, settings=settings)

@@ -1,6 +1,6 @@
-"""The process that has the jobs: sets the scene, then lets jobs come and go until its input is closed.
+"""The process that runs the simulated users' jobs until its standard input is closed.
 
-It runs on the simulated server. ``ready`` on its output means that the scene is set.
+It runs on the simulated server. It starts the first jobs, prints ``ready``, and then lets jobs come and go.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ JOB = Path(__file__).with_name("job.py")
 LONGEST_START_S = 60.0
 LONGEST_QUEUE = 3
 LOOK_S = 0.2
-PREFIX = len("GPU-")  # or MIG-, of a UUID
-# An idle GPU of the notebook: as far back as the driver's samples reach.
+PREFIX = len("GPU-")  # UUIDs begin with GPU- or MIG-
+# Samples of a GPU whose jobs are idle, such as the notebook: zero as far back as the driver's samples reach.
 IDLE_SAMPLES = (0,) * 64
 
 
 @dataclass
 class Running:
-    """A job that was started; ``gpus`` holds UUIDs without their prefix, empty until it has its GPUs."""
+    """A started job. ``gpus`` holds UUIDs without their prefix, and is empty until the job has its GPUs."""
 
     part: Part
     process: subprocess.Popen[str]
@@ -44,12 +44,12 @@ class Running:
 
 
 class Stage:
-    """All jobs of the server."""
+    """The jobs on the server."""
 
     def __init__(self, folder: Path, fleet: str, *, is_still: bool) -> None:
         self._folder = folder
         self._fleet = fleet_named(fleet)
-        # A file may describe what is on its GPUs, and anything may be too large for those.
+        # A user's fleet file may describe processes on its GPUs, or GPUs that are too small for our jobs.
         self._is_ours = fleet in FLEETS
         self._is_still = is_still
         self._running: list[Running] = []
@@ -60,7 +60,7 @@ class Stage:
             if is_still:
                 gpus[faulty] = replace(gpus[faulty], nvml="GPU_IS_LOST")
             else:
-                # Not lost: TensorFlow makes a context on every GPU, so that a script without autogpu would fail.
+                # Faulty but not lost: TensorFlow makes a context on every GPU, so a script without autogpu would fail.
                 gpus[faulty] = replace(gpus[faulty], ecc=True, uncorrected_errors=3)
                 self._parts = (on(ON_FAULTY_GPU, str(faulty)), *self._parts)
             self._fleet = replace(self._fleet, gpus=tuple(gpus))
@@ -77,7 +77,6 @@ class Stage:
                 raise SystemExit(f"{part.script} of {part.who} did not start: {one.state}")
 
     def go_on(self) -> None:
-        """Let jobs come and go until the input is closed."""
         coming = comings(self._free()[:MOST_FOR_VISITORS])
         delay_s, part = next(coming)
         next_s = time.monotonic() + delay_s
@@ -93,19 +92,18 @@ class Stage:
                 next_s = now_s + delay_s
 
     def close(self) -> None:
-        """End every job."""
         for one in list(self._running):
             self._end(one)
 
     def _free(self) -> list[str]:
-        """UUIDs of the readable GPUs and MIG instances without a job."""
+        """Return the UUIDs of readable GPUs and MIG instances without a job."""
         taken = {gpu for one in self._running for gpu in one.gpus}
         cards = [gpu.uuid for gpu in self._fleet.gpus if gpu.mig is None and not gpu.nvml]
         instances = [instance.uuid for instance in self._fleet.instances]
         return [uuid for uuid in [*cards, *instances] if uuid[PREFIX:] not in taken]
 
     def _start(self, part: Part) -> Running:
-        # All are of one user, and a person is to be seen.
+        # All jobs run as one user, so the script's name shows the person.
         name = part.script if self._is_still else f"{part.who}-{part.script}"
         script = self._folder / "jobs" / name
         script.parent.mkdir(exist_ok=True)
@@ -115,7 +113,7 @@ class Stage:
         if part.has_autogpu:
             command = [sys.executable, "-m", "autogpu", "run", "--hold", "--", *command]
         else:
-            # As people do who look at nvidia-smi once and write a number into their script.
+            # Imitate a user who looked at nvidia-smi once and wrote a fixed GPU into the script.
             own["CUDA_VISIBLE_DEVICES"] = self._fleet.gpus[0].uuid
         process = subprocess.Popen(
             command,
@@ -137,7 +135,7 @@ class Stage:
         self._show_load()
 
     def _listen(self) -> bool:
-        """Read what jobs print, for a moment; return True if our input is closed."""
+        """Read the jobs' output for up to ``LOOK_S``; return True if our standard input is closed."""
         jobs = {one.process.stdout: one for one in self._running}
         readable = select.select([sys.stdin, *jobs], [], [], LOOK_S)[0]
         for one in [jobs[stream] for stream in readable if stream in jobs]:
@@ -157,7 +155,7 @@ class Stage:
         return sys.stdin in readable
 
     def _backdate(self, kind: str, one: Running) -> bool:
-        """Give the job's lease, or its ticket in the queue, the age of its part; return True if there is one."""
+        """Set the age of the job's lease or queue ticket to ``part.minutes``; return True if the file exists."""
         files = list((self._folder / "leases").glob(f"{kind}.{os.getuid()}.{one.process.pid}.*"))
         written_s = time.time() - one.part.minutes * 60
         for file in files:
@@ -165,7 +163,7 @@ class Stage:
         return bool(files)
 
     def _show_load(self) -> None:
-        """Give each GPU the utilization that the jobs on it are said to have."""
+        """Set the utilization of each GPU to the highest of the jobs on it."""
         gpus = []
         for gpu in self._fleet.gpus:
             busy = [one.part.utilization for one in self._running if gpu.uuid[PREFIX:] in one.gpus]
@@ -178,7 +176,7 @@ class Stage:
 
 @contextmanager
 def started_stage(environ: Mapping[str, str], folder: Path, fleet: str, *, is_still: bool = False) -> Iterator[None]:
-    """Start the jobs on the simulated server in ``folder``, and end them afterwards."""
+    """Start the jobs on the simulated server in ``folder``; end them when the block ends."""
     command = [sys.executable, "-m", "demo.lab.stage", str(folder), fleet, "still" if is_still else ""]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environ, cwd=ROOT, stdin=pipe, stdout=pipe) as stage:
@@ -188,8 +186,7 @@ def started_stage(environ: Mapping[str, str], folder: Path, fleet: str, *, is_st
 
 
 def main(folder: str, fleet: str, still: str) -> None:
-    """Have the jobs until the input is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the lab's shell is not for the others' jobs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the lab's shell must not end these jobs
     stage = Stage(Path(folder), fleet, is_still=bool(still))
     try:
         stage.set_scene()
