@@ -1,4 +1,4 @@
-"""For ``make site``: the Chinese pages speak Chinese, in the theme's own words and in what is listed beside them."""
+"""MkDocs hooks of ``make site`` for the Chinese pages: they translate the theme's texts and limit the navigation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 
 def on_page_context(context: dict, *, page: Any, config: Any, nav: Any) -> dict:
-    """Choose the theme's language, and of the contents those of that language."""
+    """Set the theme's language, and limit the navigation of a Chinese page to the Chinese pages."""
     of_chinese = next(each for each in nav.items if each.title == "中文")
     config.theme["language"] = "zh" if _is_chinese(page) else "en"
     return {**context, "nav": _Contents(of_chinese.children if _is_chinese(page) else nav.items, nav.homepage)}
 
 
 def on_post_page(output: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Translate what the theme and mkdocs.yml say once for all pages."""
+    """Translate texts on a Chinese page that the theme and mkdocs.yml have only in English."""
     for english, chinese in config.extra["chinese"].items() if _is_chinese(page) else ():
         output = output.replace(english, chinese)
     return output
 
 
 def on_post_template(output: str, *, template_name: str, **_: Any) -> str:
-    """A page that is not there has no language."""
+    """Add Chinese to the 404 page, which is the same for both languages."""
     return output.replace("404 - Not found", '404 - Not found <span lang="zh">找不到页面</span>')
 
 

@@ -1,4 +1,4 @@
-// The copy button of a screen with commands copies what is to be typed: no prompt, and nothing that was printed.
+// Make the copy button of a terminal example copy only the commands, without prompts and output.
 document.addEventListener("click", (event) => {
   const button = event.target.closest && event.target.closest("[data-clipboard-target]");
   const code = button && document.querySelector(button.dataset.clipboardTarget);
@@ -11,13 +11,13 @@ document.addEventListener("click", (event) => {
       goesOn = line.endsWith("\\");
     }
   }
-  if (!typed.length) return; // a file, which is copied whole
+  if (!typed.length) return; // no commands: this is a file, which the theme copies whole
   event.stopImmediatePropagation();
   event.preventDefault();
   copy(typed.join("\n")).then((isCopied) => {
     const words = JSON.parse(document.getElementById("__config").textContent).translations;
     const refused = document.documentElement.lang === "zh" ? "未能复制" : "Not copied";
-    window.alert$.next(isCopied ? words["clipboard.copied"] : refused); // as the theme's own button says it
+    window.alert$.next(isCopied ? words["clipboard.copied"] : refused); // shown as by the theme's own copy button
   });
 }, true);
 
@@ -26,7 +26,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Refused, or not there: a browser has it only for https and for the machine itself.
+    // The browser refused, or has no clipboard API: it exists only with https and on localhost.
   }
   const field = document.createElement("textarea");
   field.value = text;

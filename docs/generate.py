@@ -2,8 +2,9 @@
 
     python docs/generate.py [--check]
 
-They are ``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json``, from the policy's model and the
-texts of ``docs/policy-keys.toml``, and in ``docs/security.md`` the tables of the start-up files.
+``autogpu.toml.example``, ``docs/policy.md`` and ``docs/autogpu.schema.json`` are made from the policy's model and the
+texts of ``docs/policy-keys.toml``. The tables in ``docs/security.md`` are made from the start-up files, and the
+beginning of ``sitecustomize_template/run/sitecustomize.py`` is copied from the hook.
 """
 
 from __future__ import annotations
@@ -92,7 +93,11 @@ be, such as a size, `autogpu config check` tells.
 
 
 def explanations(written: str) -> dict[str, str]:
-    """The text of each key at length, as ``docs/policy-keys.toml`` has it: every key has one, and every text a key."""
+    """Return the long text of each key from ``docs/policy-keys.toml``.
+
+    Raises:
+        ValueError: A key has no text, or a text has no key.
+    """
     texts = {}
     for name, inside in tomllib.loads(written).items():
         section = (
@@ -107,7 +112,6 @@ def explanations(written: str) -> dict[str, str]:
 
 
 def page(texts: dict[str, str]) -> str:
-    """The text of ``docs/policy.md``."""
     parts = [_PAGE_HEAD.format(system=SYSTEM_FILE)]
     for key in KEYS:
         parts.append(f"| [`{key.dotted}`](#{_anchor(key)}) | `{key.written(key.default)}` | `{key.variable}` | ")
@@ -119,7 +123,6 @@ def page(texts: dict[str, str]) -> str:
 
 
 def schema(texts: dict[str, str]) -> str:
-    """The text of ``docs/autogpu.schema.json``, for editors."""
     top: dict[str, object] = {}
     for section, title in SECTIONS.items():
         keys = {key.name: _schema_of(key, texts[key.dotted]) for key in KEYS if key.section == section}
@@ -143,7 +146,7 @@ def _schema_of(key: Key, text: str) -> dict[str, object]:
     return {**key.kind.schema, "default": key.kind.plain(key.default), "description": description}
 
 
-# What those who guard machines look for in start-up files: a rule, and the names that a file which breaks it would use.
+# Rules for start-up files that administrators check, and the names that a file would use to break each rule.
 _RULES = {
     "no `exec`, `eval`, `compile`, `__import__`": "exec eval compile __import__",
     "nothing encoded: no `base64`, `codecs`, `marshal`, `pickle`, `zlib`": "base64 binascii codecs marshal pickle zlib",
@@ -154,7 +157,7 @@ _RULES = {
 
 
 def start_up_tables() -> str:
-    """The tables of ``docs/security.md``: what to compare an environment with, and which rules the files keep."""
+    """Return the tables of ``docs/security.md``: size and hash of each start-up file, and the rules that it keeps."""
     names = (install.PTH, install.START, install.HOOK, install.STEPS, install.SITECUSTOMIZE)
     contents = [install.template_file(install.template_folder(), name).read_bytes() for name in names]
     parts = [f"| File of autogpu {__version__} | Bytes | SHA-256 |\n|---|---|---|\n"]
@@ -167,9 +170,9 @@ def start_up_tables() -> str:
 
 
 def rules(text: str) -> dict[str, str]:
-    """Each rule with its answer for one file, read from the file's syntax."""
+    """Return one file's column of the second table, keyed by row. It is read from the file's syntax."""
     code = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
-    # A line of a .start file names what to import and to call.
+    # Turn the line "module:function" of a .start file into Python: import the module, call the function.
     tree = ast.parse(re.sub(r"^(\w+):(\w+)$", r"import \1; \1.\2()", text, flags=re.MULTILINE))
     imported: dict[str, None] = {}
     words = set()
@@ -193,7 +196,7 @@ def rules(text: str) -> dict[str, str]:
 
 
 def documents() -> dict[str, str]:
-    """Every generated file: its path in the checkout, and its text."""
+    """Return the text of every generated file, keyed by its path in the checkout."""
     texts = explanations((ROOT / "docs" / "policy-keys.toml").read_text(encoding="utf-8"))
     security = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     before, begin, rest = security.partition("<!-- start-up files -->\n")
@@ -211,7 +214,7 @@ def documents() -> dict[str, str]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Write the documents, or compare them with ``--check``."""
+    """Write the documents. With ``--check`` only compare them, and return 1 if one differs."""
     stale = []
     for name, text in documents().items():
         file = root / name
@@ -239,7 +242,7 @@ def _sentence(key: Key) -> str:
 
 
 def _anchor(key: Key) -> str:
-    # As GitHub makes anchors of headings: lower case, dots dropped.
+    # GitHub makes anchors of headings like this: lower case, without dots.
     return key.dotted.lower().replace(".", "")
 
 
