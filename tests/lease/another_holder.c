@@ -1,4 +1,5 @@
-/* A second implementation of docs/lease-protocol.md: hold a whole GPU that nobody holds or awaits, and become COMMAND.
+/* A second implementation of docs/lease-protocol.md: claim a whole GPU that is neither held nor awaited, then exec
+ * COMMAND.
  *
  *     AUTOGPU_LEASE_DIR=/run/autogpu another_holder BYTES UUID,UUID,... COMMAND [ARGUMENT ...]
  *
@@ -28,16 +29,17 @@ static void stop(const char *why, int status)
     exit(status);
 }
 
-/* Where the lock of a living owner begins, for a ticket the time in ms of its last beat; -1 if nobody owns the file. */
+/* Return the offset at which the owner's lock begins: for a ticket, the time of its last heartbeat in ms.
+ * Return -1 if no live process owns the file. */
 static long long owned_from(int file)
 {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     if (fcntl(file, F_OFD_GETLK, &lock))
-        return 0; /* what can't be told is alive */
+        return 0; /* if the kernel can't answer, assume a live owner */
     return lock.l_type == F_UNLCK ? -1 : lock.l_start;
 }
 
-/* True if the file is a live lease or ticket whose text names the GPU. Text that is no JSON may count as well. */
+/* True if the file is a live lease or ticket whose text names the GPU. Text that is not JSON may count, too. */
 static int names_gpu(int folder, const char *name, const char *uuid)
 {
     static char text[MOST_BYTES + 1], key[200], entry[200];
@@ -92,7 +94,7 @@ static void put_lease(int folder, const char *name, const char *uuid, const char
     for (char *c = script; *c; c++)
         *c = isalnum((unsigned char)*c) || strchr("._-", *c) ? *c : '_';
     snprintf(hidden, sizeof hidden, ".job.%016llx", number);
-    /* Without O_CLOEXEC: the command keeps the lock. */
+    /* No O_CLOEXEC: the command inherits the file, and so keeps the lock. */
     int file = openat(folder, hidden, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (file < 0 || fcntl(file, F_OFD_SETLK, &lock) ||
         dprintf(file,
@@ -101,7 +103,7 @@ static void put_lease(int folder, const char *name, const char *uuid, const char
                 getpid(), strtoull(field, NULL, 10), space, script, name, uuid, strtoull(bytes, NULL, 10)) < 0 ||
         fchmod(file, 01644) || renameat(folder, hidden, folder, name))
         stop("the lease can't be written", 1);
-    if (fcntl(file, F_DUPFD, FIRST_INHERITED) >= 0) /* shells use small numbers for themselves */
+    if (fcntl(file, F_DUPFD, FIRST_INHERITED) >= 0) /* a shell uses small descriptor numbers itself */
         close(file);
 }
 
@@ -127,7 +129,7 @@ int main(int argc, char **argv)
         stop("the system refuses", 1);
     snprintf(name, sizeof name, "job.%u.%d.%08x", geteuid(), getpid(), number);
     put_lease(folder, name, uuid, argv[1], argv[3]);
-    if (is_taken(folder, uuid, name)) { /* by a process that went on without the mutex */
+    if (is_taken(folder, uuid, name)) { /* a process without the mutex has claimed it, too */
         unlinkat(folder, name, 0);
         stop("another process took the GPU in the same moment", TRY_AGAIN);
     }

@@ -1,11 +1,11 @@
-"""What a job takes of the GPUs of a test, by the claims and the queue that it is shown."""
+"""Functions that choose GPUs for the jobs of the lease tests, given the holders and the waiters."""
 
 from autogpu.lease import Terms
 from autogpu.lease.queue import wait_for_lease
 
 
 def wait_for_claims(lease, choose, *, on_wait=lambda state: None, **options):
-    """Wait until ``choose`` returns claims, which ``lease`` then holds; a decision plays no part."""
+    """Wait until ``choose`` returns claims, and return ``lease``, which holds them. The decision is always ``None``."""
 
     def pair(holders, waiters):
         claims = choose(holders, waiters)
@@ -16,7 +16,7 @@ def wait_for_claims(lease, choose, *, on_wait=lambda state: None, **options):
 
 
 def promised(holders):
-    """Bytes by GPU: the sum over jobs of the most that any member of the job claims."""
+    """Return the claimed bytes, keyed by GPU UUID: the sum over jobs of the largest claim of the job's processes."""
     most = {}
     for holder in holders:
         for uuid, size in holder.claims.items():
@@ -29,7 +29,7 @@ def promised(holders):
 
 
 def free(uuids, size):
-    """Take the first GPU that is neither held nor waited for."""
+    """Return a function that takes the first GPU that is neither held nor waited for."""
 
     def choose(holders, waiters):
         taken = promised(holders)
@@ -42,7 +42,7 @@ def free(uuids, size):
 
 
 def room(totals, size):
-    """Take the first GPU on which there is room; ignore who waits."""
+    """Return a function that takes the first GPU with ``size`` bytes left. It ignores the waiters."""
 
     def choose(holders, waiters):
         taken = promised(holders)

@@ -1,4 +1,4 @@
-"""Lease folders that other users can reach, and processes in them that are really killed."""
+"""Fixtures of the lease tests: a folder that every user can write, and worker processes that a test can kill."""
 
 import json
 import os
@@ -26,12 +26,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 def holders(folder):
-    """Who holds a lease at this moment."""
     return snapshot(folder).holders
 
 
 def waiters(folder):
-    """The queue at this moment, with those that are passed over."""
+    """Return all waiters in their order, including the unresponsive ones."""
     return snapshot(folder).waiters
 
 
@@ -40,13 +39,13 @@ PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.
 
 
 class Fork:
-    """A fork of the process that has imported all that a worker needs; used as :class:`subprocess.Popen` is."""
+    """A fork of ``parent``, which has imported everything. Has the part of ``subprocess.Popen`` that a worker needs."""
 
     def __init__(self, parent, arguments):
         (its_stdin, stdin), (stdout, its_stdout), (stderr, its_stderr) = [os.pipe() for _ in range(3)]
         self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb")
         its = (its_stdin, its_stdout, its_stderr)
-        # It opens these anew: of a pipe, each opening is an end of its own.
+        # ``parent`` has no descriptors of these pipes. The fork opens their paths, which makes new ends of the pipes.
         files = [f"/proc/{os.getpid()}/fd/{end}" for end in its]
         parent.stdin.write(json.dumps({"arguments": arguments, "files": files}).encode() + b"\n")
         parent.stdin.flush()
@@ -63,7 +62,7 @@ class Fork:
 
 
 def pass_a_tick():
-    """Wait until the kernel's clock for files, by which the queue is ordered, has gone on: it goes by some ms."""
+    """Wait until file timestamps advance. They order the queue, and the kernel advances them in steps of some ms."""
     with tempfile.NamedTemporaryFile() as first:
         begun_ns, until_s = os.fstat(first.fileno()).st_ctime_ns, time.monotonic() + TIMEOUT_S
         while os.fstat(first.fileno()).st_ctime_ns == begun_ns:
@@ -72,7 +71,7 @@ def pass_a_tick():
 
 
 class Worker:
-    """A process of ``worker.py``: a fork of ``parent``, or what a command starts."""
+    """A process of ``worker.py``: a new program if ``python`` or ``prefix`` is given, else a fork of ``parent``."""
 
     def __init__(self, parent, path, *arguments, python=None, prefix=()):
         if python or prefix:
@@ -88,13 +87,13 @@ class Worker:
         self.process.stdin.flush()
 
     def hear(self, timeout_s=TIMEOUT_S):
-        """Its next answer."""
+        """Return the worker's next answer. Fail if the worker has ended or is silent for ``timeout_s``."""
         end = time.monotonic() + timeout_s
         while b"\n" not in self._pending:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
             part = os.read(self.process.stdout.fileno(), 65536) if readable else None
             if not part:
-                # With all that it forked, which would keep its stderr open.
+                # Kill its children as well: a living child would keep stderr open, and the read below would not end.
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(TIMEOUT_S)
                 state = "ended" if readable else f"silent for {timeout_s} s"
@@ -108,7 +107,7 @@ class Worker:
         return self.hear()
 
     def result(self, timeout_s=TIMEOUT_S):
-        """Its next answer that is not an event of waiting."""
+        """Return the next answer that is not an event of waiting; drop the events before it."""
         end = time.monotonic() + timeout_s
         while True:
             told = self.hear(max(0.01, end - time.monotonic()))
@@ -116,11 +115,11 @@ class Worker:
                 return told
 
     def wait_in_line(self, **command):
-        """Start to wait, and return when it stands in line."""
+        """Let the worker wait for a GPU, and return its first event when its ticket is in the queue."""
         self.tell("wait", **command)
         told = self.hear()
         assert told["event"] == "waiting", told
-        pass_a_tick()  # who comes next comes later
+        pass_a_tick()  # the next ticket gets a later timestamp
         return told
 
     def kill(self, number=signal.SIGKILL):
@@ -129,13 +128,13 @@ class Worker:
             self.process.wait(TIMEOUT_S)
 
     def stop(self, folder):
-        """Stop it, but not while it holds the mutex, which no other process could take then."""
+        """Send SIGSTOP. Hold the mutex meanwhile: a process that is stopped with the mutex would block all others."""
         with folder.locked():
             os.kill(self.process.pid, signal.SIGSTOP)
             until(lambda: Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 
     def end(self):
-        # The session: with all that it forked.
+        # The worker leads a process group of its own: this kills its children as well.
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except OSError:
@@ -150,7 +149,7 @@ class Worker:
 
 @pytest.fixture
 def path():
-    """A sticky folder that every user can write, as the host's is; pytest's own are closed to others."""
+    """Make a sticky folder that all users can write, like the host's. Other users can't enter pytest's ``tmp_path``."""
     made = Path(tempfile.mkdtemp(prefix="autogpu-test-"))
     leases = made / "leases"
     leases.mkdir()
@@ -162,7 +161,7 @@ def path():
 
 @pytest.fixture(params=["0", "1", "2"])
 def protected_regular(request):
-    """How the kernel guards files in sticky folders against those who open them with O_CREAT."""
+    """Run a test with each value of ``fs.protected_regular``, which restricts O_CREAT in sticky folders."""
     try:
         before = SWITCH.read_text()
         SWITCH.write_text(request.param)
@@ -179,14 +178,14 @@ def folder(path):
 
 @pytest.fixture(scope="session")
 def parent():
-    """The process that workers are forks of."""
+    """Start the process that forks the workers."""
     with subprocess.Popen([sys.executable, PROGRAM, "--forks"], **PIPES) as parent:
         yield parent
 
 
 @pytest.fixture
 def start(path, parent):
-    """Start a worker; all are killed at the end."""
+    """Return a function that starts a worker. All workers are killed after the test."""
     workers = []
 
     def start(*arguments, **options):
@@ -199,7 +198,6 @@ def start(path, parent):
 
 
 def until(predicate, timeout_s=10.0):
-    """Wait for ``predicate`` to become true."""
     end = time.monotonic() + timeout_s
     while not predicate():
         assert time.monotonic() < end, f"not within {timeout_s} s"
@@ -207,5 +205,4 @@ def until(predicate, timeout_s=10.0):
 
 
 def lease_text(claims):
-    """What a lease of this process says."""
     return model.encode_lease({**model.identity("a.py"), "group": "j"}, model.Terms(claims))

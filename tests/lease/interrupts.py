@@ -1,4 +1,4 @@
-"""Ctrl-C at any line of the lease package."""
+"""Helpers to interrupt the lease package at any line, and to count the files that stay open or locked."""
 
 import ast
 import os
@@ -16,13 +16,13 @@ def open_files():
 
 
 def locked_files():
-    """Count the descriptors of this process with a lock that others can meet.
+    """Count the descriptors of this process that hold a lock on a file which still has a name.
 
-    A descriptor that stays open harms nobody without a lock, or if its file has been removed.
+    An open descriptor without a lock, or of a removed file, harms no other process.
     """
     kept = 0
     for file in Path("/proc/self/fdinfo").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them
+        with suppress(FileNotFoundError):  # the descriptor of this listing itself
             is_removed = os.readlink(f"/proc/self/fd/{file.name}").endswith(" (deleted)")
             kept += "lock:" in file.read_text() and not is_removed
     return kept
@@ -33,7 +33,7 @@ def interrupt():
 
 
 def is_cleaning_up(frame):
-    """Whether a ``finally`` or ``except`` of ours is running: Python can't guard those against Ctrl-C."""
+    """True if a ``finally`` or ``except`` block of the lease package runs. Python can't guard these against Ctrl-C."""
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(OURS) and frame.f_lineno in cleaning_lines(name):
@@ -49,7 +49,7 @@ def cleaning_lines(name):
         if isinstance(node, ast.Try):
             for part in [node.finalbody] + [handler.body for handler in node.handlers]:
                 if part:
-                    # Python 3.7 does not know where a statement ends.
+                    # Python 3.7 has no ``end_lineno``.
                     last = max(getattr(one, "lineno", 0) for one in ast.walk(part[-1]))
                     lines.update(range(part[0].lineno, last + 1))
     return lines

@@ -1,7 +1,7 @@
-"""One user's processes that claim, hold, wait and give back at random, each killed at a random moment.
+"""Processes of one user that claim, hold, wait and release at random, until each is killed at a random moment.
 
-Started as a program, for as many kills as it is told, and as any user where the tests are root. Prints one JSON
-object: what the processes did as they were killed, and what did not hold after a kill.
+A test starts this program with one JSON argument, such as the folder and the number of kills. Root can start it as any
+user. It prints one JSON object: how many processes were killed in each state, and the failures after a kill.
 """
 
 import json
@@ -22,15 +22,14 @@ from tests.lease.choosers import room, wait_for_claims
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
 
-# A process starts to act at once, and few of its acts take longer.
+# Long enough: a process acts as soon as it has started, and few of its actions take longer.
 LONGEST_LIFE_S = 0.03
 
-# On a machine with much to do a living process may keep the mutex for seconds; one that is killed frees it at once.
+# On a busy machine a living process may keep the mutex for seconds. A killed process frees it at once.
 PATIENCE_S = 60.0
 
 
 def act(folder, totals, dice, say):
-    """One process: acts until it is killed."""
     say("starting")
     while True:
         size = dice.randint(1, max(totals.values()))
@@ -51,7 +50,7 @@ def act(folder, totals, dice, say):
 
 
 def wrong_after(folder, pid):
-    """What does not hold after the end of ``pid``."""
+    """Return the failures after the end of ``pid``: no claim is possible, a stuck mutex, a live lease or ticket."""
     try:
         lease = leases.acquire_lease(leases.Lease(folder, "check.py"), lambda *_: {"GPU-x": 1})
         found = leases.snapshot(folder)

@@ -1,7 +1,7 @@
 """A process that claims GPUs on command: one JSON object per line on stdin, one or more answers on stdout.
 
-Started as a program, by any supported Python and, where the tests are root, as any user: everything is
-imported before the user changes, who may not be able to read this checkout.
+Tests start it as a program, with any supported Python. If the tests run as root, it can change to any user. It imports
+everything before that, because the other user may not be able to read this checkout.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from autogpu.variables import LEASE
 from tests.lease.choosers import chooser, free, wait_for_claims
 from tests.lease.interrupts import OURS, cleaning_lines, interrupt, is_cleaning_up, locked_files
 
-# A test has no time for seconds.
+# The defaults are 1 s and 2 s, too slow for a test.
 queue.LOOK_S, queue.READ_S = 0.1, 0.2
 
 
@@ -50,7 +50,7 @@ class Worker:
         choose = chooser(command)
 
         def told_to_go_on(*seen):
-            """With the mutex in hand, as one that is stopped there."""
+            """If ``stops`` is set, pause inside the mutex until the test sends a line."""
             if command.pop("stops", False):
                 answer({"event": "choosing"})
                 sys.stdin.readline()
@@ -84,7 +84,7 @@ class Worker:
         return {"claims": dict(self.lease.claims)}
 
     def relay(self, command):
-        """Forks that wait for one GPU; each that gets it gives it back. How many had it, what the others said."""
+        """Fork processes that wait for one GPU and release it at once. Return how many of them held it."""
         reading, writing = os.pipe()
         for _ in range(command["count"]):
             if os.fork():
@@ -111,7 +111,7 @@ class Worker:
         return {"served": told.count(b".")}
 
     def wait_for_lock(self, command):
-        """Stand in line for the lock of a file that is another process's, in a thread, and keep it."""
+        """Wait in a thread for the lock of another process's file, and keep that lock."""
         descriptor = os.open(str(self.folder.path / command["name"]), os.O_RDONLY)
         threading.Thread(target=fcntl.flock, args=(descriptor, fcntl.LOCK_EX), daemon=True).start()
         self.keep.append(descriptor)
@@ -123,7 +123,7 @@ class Worker:
         return {}
 
     def plant_ticket(self, command):
-        """A place in the queue that no version of ours has made."""
+        """Put a locked ticket of any name into the queue, as a hostile user could."""
         descriptor = os.open(str(self.folder.path / command["name"]), os.O_CREAT | os.O_RDWR, 0o644)
         leases.locks.own(descriptor)
         os.write(descriptor, json.dumps({"v": 1, "pid": os.getpid(), "count": 1, "uuids": []}).encode())
@@ -159,7 +159,7 @@ class Worker:
         return {"marker": environ[LEASE]}
 
     def fork(self, command):
-        """A child that lives until it is killed, and tries what must have no effect on its parent's lease."""
+        """Fork a child that lives until it is killed. It releases its copy of the lease, which must have no effect."""
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -173,7 +173,7 @@ class Worker:
         return {"child": child, "mine": json.loads(os.read(reading, 1000).decode())}
 
     def exec(self, command):
-        """Another program in the same process, which writes what it finds and sleeps."""
+        """Run this program again in this process. It first reports all holders and whether it has a parent lease."""
         self.lease.mark_children(os.environ, os.environ.get("CUDA_VISIBLE_DEVICES"))
         os.execv(sys.executable, [sys.executable, __file__, str(self.folder.path), "--after-exec"])
 
@@ -198,7 +198,7 @@ class Worker:
         thread = threading.Thread(target=run)
         thread.start()
         assert choosing.wait(10)
-        # A library's fork runs none of Python's hooks; its child comes back to a lock of Python's that stays closed.
+        # A fork by a library skips Python's fork hooks. Its child hangs on an interpreter lock that nobody releases.
         child = os.fork() if command["by"] == "python" else ctypes.CDLL(None).fork()
         if child == 0:
             os.close(0)
@@ -210,14 +210,14 @@ class Worker:
         return {"child": child}
 
     def close_everything(self, command):
-        """What a daemon does when it starts; and its next file gets a number that was ours."""
+        """Close all descriptors, as a daemon does when it starts. Its next files get the numbers of the closed ones."""
         os.closerange(3, 1000)
         self.keep.append([os.open("/dev/null", os.O_RDONLY) for _ in range(8)])
         self.lease.release()
         return {"still_open": len([os.fstat(descriptor) for descriptor in self.keep[-1]])}
 
     def crowd(self, command):
-        """Many forks that claim at the same instant, and live until this process is told the next thing."""
+        """Fork processes that claim at the same instant and then live until they are killed."""
         start_reading, start_writing = os.pipe()
         reading, writing = os.pipe()
         children = []
@@ -258,7 +258,7 @@ class Worker:
                     os._exit(0)
             _, status = os.waitpid(child, 0)
             problems = self._left_over()
-            # That has tidied up, apart from a file that was not in its place yet, each of which is a line more to run.
+            # _left_over() has removed stale files, but no hidden file. Each of these would add lines to the next run.
             for hidden in self.folder.path.glob(".*"):
                 hidden.unlink()
             problems += sorted(path.name for path in self.folder.path.iterdir())
@@ -272,7 +272,7 @@ class Worker:
         problems = []
         lines = 0
         for file in Path(OURS).glob("*.py"):
-            cleaning_lines(str(file))  # once, and not in each child
+            cleaning_lines(str(file))  # fill the cache here, not in each child
         while True:
             reading, writing = os.pipe()
             child = os.fork()
@@ -287,7 +287,7 @@ class Worker:
                     os._exit(1)
             os.close(writing)
             ended, lines, where = json.loads(os.read(reading, 1000).decode())
-            # What was interrupted while it claimed holds nothing. In a __del__ Python drops what is raised.
+            # An interrupted claim holds nothing. Python drops an exception in a __del__: such a claim ends as usual.
             left = self._left_over(1 if ended else 0)
             problems += [[where, *left]] if left else []
             os.kill(child, signal.SIGKILL)
@@ -297,7 +297,7 @@ class Worker:
                 return {"lines": lines, "problems": problems}
 
     def interrupt_at_each_opcode(self, command):
-        """Raise KeyboardInterrupt before each opcode of the mutex where Python 3.7 and 3.8 run signal handlers."""
+        """Raise KeyboardInterrupt before each opcode of the mutex at which Python 3.7 and 3.8 run signal handlers."""
         before, opcodes, where = locked_files(), 0, "begin"
         while where and locked_files() == before:
             opcodes += 1
@@ -314,7 +314,7 @@ class Worker:
                 return trace
             frame.f_trace_opcodes = True
             opcode = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            # These Pythons run no signal handler before the two; newer ones run them at fewer opcodes.
+            # Python 3.7 and 3.8 run no signal handler before these two. Newer versions run them at fewer opcodes.
             if event == "opcode" and opcode not in {"SETUP_FINALLY", "SETUP_WITH"}:
                 opcodes += 1
                 if opcodes == stop_at:
@@ -374,14 +374,14 @@ class Worker:
         return leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
 
     def _wait(self, timeout_s=20):
-        """Stand in the queue for one look, and then, if there is time, have what was waited for."""
+        """Wait in the queue for one look, then claim. With ``timeout_s=0`` the wait times out before the claim."""
         looks = iter([None])
         choose = lambda *_: next(looks, {"GPU-0": 1})  # noqa: E731
         wanted = leases.Lease(self.folder, "a.py")
         return wait_for_claims(wanted, choose, demand=leases.Demand(), timeout_s=timeout_s)
 
     def _left_over(self, count=0):
-        """Leases beyond ``count``, or lost ones, places in the queue, and a mutex that is stuck."""
+        """Remove stale files. Return the problems: a stuck mutex, or not exactly ``count`` leases and tickets."""
         found = leases.snapshot(self.folder)
         names = [each.name for each in (*found.holders, *found.waiters)]
         with replace(self.folder, patience_s=0.5).locked() as (descriptor, problem):
@@ -390,7 +390,10 @@ class Worker:
         return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
 
     def _traced(self, what, stop_at, act):
-        """Do ``what`` and act at the given line of ours, or soon after it; whether it ran to its end."""
+        """Run ``what``, and call ``act`` at the given executed line of the lease package. Return False if interrupted.
+
+        An interrupt inside a ``finally`` or ``except`` block is put off until after the block.
+        """
         self.lines = 0
         self.where = ""
 
@@ -409,7 +412,7 @@ class Worker:
         try:
             self.lease = self._claim() if what == "claim" else self._wait(0 if what == "timeout" else 20)
         except KeyboardInterrupt as error:
-            self.keep.append(error)  # as a notebook does, with all that its traceback refers to
+            self.keep.append(error)  # a notebook keeps it, too, and so all frames of the traceback
             return False
         except GaveUp:
             pass
@@ -424,7 +427,7 @@ def answer(value):
 
 
 def fork_for_each_line():
-    """Fork for each line of stdin; returns in the child, which has the arguments and the files that the line names."""
+    """Fork for each line of stdin. Return in the child, with the arguments and standard streams that the line names."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
         order = json.loads(line)
@@ -436,7 +439,7 @@ def fork_for_each_line():
             for descriptor, file in enumerate(files):
                 os.dup2(file, descriptor)
                 os.close(file)
-            sys.stdin = open(0, closefd=False)  # noqa: SIM115  (the other one has read ahead)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115  (the old stdin has read ahead)
             sys.argv[1:] = order["arguments"]
             return
     sys.exit()
@@ -460,7 +463,7 @@ def main():
         os.umask(int(sys.argv[sys.argv.index("--umask") + 1], 8))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     answer({"pid": os.getpid()})
-    # readline, not iteration: that reads ahead, and a fork would share what was read.
+    # readline, because iteration reads ahead, and a fork would inherit the lines that were read.
     while True:
         try:
             line = sys.stdin.readline()
