@@ -1,4 +1,4 @@
-"""Broken and hostile folders: at worst one claims alone, never does one hang or crash."""
+"""Broken and hostile folders: a claim may fail or go without the mutex, but no process hangs or crashes."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ def take(*_):
 
 @pytest.fixture
 def locked(path):
-    """Put files into the folder that are locked as those of the living are."""
+    """Return a function that writes a file into the folder and locks it, as a live process does."""
     descriptors = []
 
     def locked(name, content):
@@ -39,7 +39,7 @@ def locked(path):
 
 
 @pytest.mark.slow
-def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(folder, path, start):
+def test_claim_goes_on_without_a_stuck_mutex_and_names_its_holder(folder, path, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     other = start()
     other.ask("hold_mutex")
@@ -54,7 +54,7 @@ def test_a_mutex_that_is_never_released_is_done_without_and_who_has_it_is_named(
     assert acquire_lease(Lease(folder, "a"), take).problem is None
 
 
-def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_parent(folder):
+def test_forked_child_does_not_release_its_parents_mutex(folder):
     with contextlib.ExitStack() as held:
         held.enter_context(folder.locked())
         assert in_a_fork(held.close) is None
@@ -62,7 +62,7 @@ def test_a_fork_that_goes_on_while_its_parent_has_the_mutex_leaves_it_to_the_par
             assert problem.holder == (os.getpid(), os.geteuid())
 
 
-def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothing_of_it(folder, monkeypatch):
+def test_child_forked_while_the_mutex_is_opened_does_not_keep_it(folder, monkeypatch):
     def opened():
         files = list(Path("/proc/self/fd").iterdir())
         return [str(each) for each in files if os.path.lexists(each) and os.readlink(each) == str(folder.path)]
@@ -76,13 +76,13 @@ def test_a_fork_that_another_thread_makes_while_the_mutex_is_opened_keeps_nothin
     monkeypatch.setattr(os, "fstat", fork_and_tell)
     with folder.locked():
         monkeypatch.undo()
-    # That which has no lock.
+    # The child has only the descriptor of the folder that has no lock.
     assert set(map(len, kept)) == {1}
 
 
-def test_where_there_are_too_many_locks_to_look_through_nobody_is_named_nor_taken_for_dead(folder, start, monkeypatch):
+def test_too_many_locks_hide_the_mutex_holder_but_no_lease(folder, start, monkeypatch):
     start().ask("acquire", free=["GPU-0"])
-    # As with thousands of locks before that one.
+    # As if /proc/locks listed thousands of locks before this one.
     monkeypatch.setattr(locks, "_MOST_PIECES", 0)
     with folder.locked(), replace(folder, patience_s=0.1).locked() as (_, problem):
         assert (problem.fault, problem.holder) == (Fault.MUTEX_HELD, None)
@@ -113,7 +113,7 @@ def is_open_in(pid, file):
     return False
 
 
-# What else can't be read is tried on plain bytes (test_record.py).
+# test_record.py tests other unreadable texts as plain bytes.
 @pytest.mark.parametrize(
     "content", [b"", b"[" * 60000, lease_text({"GPU-0": 8}).ljust(100_000)], ids=["empty", "brackets", "long"]
 )
@@ -125,7 +125,7 @@ def test_a_locked_lease_that_can_not_be_read_is_a_holder_without_claims(folder, 
     acquire_lease(Lease(folder, "a"), take).release()
 
 
-def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
+def test_files_with_other_names_are_ignored_and_kept(folder, path, locked):
     good = json.dumps(GOOD).encode()
     names = ["job", "job.1.2", "job.1.2.ABCDEF01", "job.1.2.abcdef012", "job.x.2.abcdef01", "job.1.2.abcdef01~"]
     names += ["wait.1.2.3", "wait.00000000001.2.abcdef01", "wait.1.2", "job.\u0661.2.abcdef01", "README", ".git"]
@@ -145,7 +145,7 @@ def test_names_that_are_not_ours_are_left_alone(folder, path, locked):
         pytest.param(lambda place: Path(place).symlink_to("elsewhere"), id="link"),
     ],
 )
-def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, path, locked, make):
+def test_special_file_with_a_leases_name_is_ignored_and_kept(folder, path, locked, make):
     place = str(path / "job.1.2.00000000")
     locked("elsewhere", json.dumps(GOOD).encode())
     make(place)
@@ -157,7 +157,7 @@ def test_what_only_looks_like_a_lease_neither_blocks_nor_leads_astray(folder, pa
 def test_many_long_texts_cost_a_claim_little_time(folder, locked):
     for number in range(100):
         locked(f"job.1.2.{number:08x}", b'{"a":"' + b"[]" * 32000)
-    # Of this process alone, since others have the processors, too. What is quadratic in a text takes hours.
+    # CPU time, because other processes use the processors, too. Parsing in quadratic time would take hours.
     begin = time.process_time()
     acquire_lease(Lease(folder, "a"), take).release()
     assert len(holders(folder)) == 100
@@ -165,10 +165,10 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
 
 
 @needs_root
-def test_what_one_user_floods_hides_no_claim_of_another(folder, locked, path):
-    # Several, since some come after the flood in whatever order a file system lists them.
+def test_long_files_of_one_user_hide_no_claim_of_another(folder, locked, path):
+    # Several leases: whatever order the file system lists them in, some come after the flood.
     leases = [acquire_lease(Lease(folder, "a"), take) for _ in range(20)]
-    # Of each size, so that what one budget for all would leave is used up as well.
+    # Files of many sizes: a budget shared by all users would be used up to its last bytes.
     sizes = [size for power in range(5, 16) for size in [2 << power] * 20]
     for number, size in enumerate(sizes):
         name = f"job.1.2.{number:08x}"
@@ -187,7 +187,7 @@ def mount(*options):
 
 
 @needs_root
-def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
+def test_full_file_system_is_reported_and_no_partial_lease_is_left(path):
     small = path / "small"
     small.mkdir()
     mount("-t", "tmpfs", "-o", "size=64k,mode=1777", "none", str(small))
@@ -211,7 +211,7 @@ def test_a_full_file_system_is_named_and_nothing_half_is_left(path):
 
 
 @needs_root
-def test_a_read_only_file_system_is_named(folder, path, start):
+def test_read_only_file_system_is_reported(folder, path, start):
     for options in (["--bind"], ["-o", "remount,bind,ro"]):
         mount(*options, str(path), str(path))
     try:

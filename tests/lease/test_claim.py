@@ -1,4 +1,4 @@
-"""Claims of real processes: seen while they live, gone when they end, in whichever way."""
+"""Claims of real processes: visible while their holder lives, gone after any kind of end."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def take(holders, waiters):
     return {"GPU-0": 1}
 
 
-def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
+def test_claim_is_visible_to_others_until_it_is_released(folder, start):
     other = start()
     lease = acquire_lease(Lease(folder, "/home/me/train.py"), lambda *_: {"GPU-0": 5})
 
@@ -40,7 +40,7 @@ def test_a_claim_is_seen_by_others_and_gone_when_released(folder, start):
     assert other.ask("holders")["holders"] == []
 
 
-def test_an_exception_raised_while_choosing_comes_through_and_frees_the_mutex(folder):
+def test_exception_in_choose_propagates_and_frees_the_mutex(folder):
     for error in (TimeoutError("by a signal"), TimeoutError(110, "by a signal"), KeyboardInterrupt(), ValueError("x")):
 
         def choose(holders, waiters, error=error):
@@ -54,16 +54,16 @@ def test_an_exception_raised_while_choosing_comes_through_and_frees_the_mutex(fo
     assert acquire_lease(Lease(folder, "a"), lambda *_: None) is None
 
 
-def test_a_lease_can_be_opened_by_all_and_written_by_none(folder):
+def test_lease_file_is_readable_by_all_and_writable_by_its_owner_only(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 5})
     mode = (folder.path / lease.name).stat().st_mode
     lease.release()
     assert stat.S_IMODE(mode) & 0o777 == 0o644
-    # What keeps systemd-tmpfiles from removing the lease of a job that has run for a month.
+    # Without the sticky bit systemd-tmpfiles would remove the lease of a job that has run for a month.
     assert mode & stat.S_ISVTX
 
 
-def test_a_killed_holder_gives_its_gpu_back_and_the_next_claim_removes_its_file(folder, start, path):
+def test_killed_holder_frees_its_gpu_and_next_claim_removes_its_file(folder, start, path):
     killed, other = start(), start()
     assert killed.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
     assert other.ask("acquire", free=["GPU-0"])["claims"] is None
@@ -75,7 +75,7 @@ def test_a_killed_holder_gives_its_gpu_back_and_the_next_claim_removes_its_file(
     assert other.ask("acquire", free=["GPU-0"])["claims"] == {"GPU-0": 1}
 
 
-def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
+def test_lease_without_a_lock_as_after_a_reboot_is_dead(folder, path):
     name = f"job.{os.geteuid()}.{os.getpid()}.00000000"
     live = acquire_lease(Lease(folder, "a"), take)
     (path / name).write_bytes((path / live.name).read_bytes())
@@ -84,7 +84,7 @@ def test_a_lease_of_before_the_boot_is_dead_whatever_it_says(folder, path):
 
 
 @pytest.mark.parametrize("version", each_python())
-def test_every_python_claims_and_is_understood(folder, start, version):
+def test_each_supported_python_claims_and_reads_leases(folder, start, version):
     worker = start(python=environments.interpreter(version))
     assert worker.ask("acquire", gpus={"GPU-0": 3})["claims"] == {"GPU-0": 3}
     (seen,) = holders(folder)
@@ -101,7 +101,7 @@ def test_threads_of_one_process_exclude_each_other(folder):
         lease.release()
 
 
-def test_simultaneous_claims_never_promise_more_than_there_is_and_the_killed_give_back_theirs(folder, start):
+def test_simultaneous_claims_fit_and_killed_processes_free_theirs(folder, start):
     totals = {f"GPU-{number}": 24 for number in range(4)}
     crowd, other = start(), start()
     told = crowd.ask("crowd", count=40, totals=totals, size=8)["told"]
@@ -114,7 +114,7 @@ def test_simultaneous_claims_never_promise_more_than_there_is_and_the_killed_giv
     assert other.ask("acquire", totals=totals, size=8)["claims"]
 
 
-def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
+def test_forked_child_keeps_the_claim_alive_and_can_not_release_it(folder, start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 1})
     one, other = (worker.ask("fork") for _ in range(2))
@@ -129,7 +129,7 @@ def test_a_forks_child_keeps_the_claim_and_can_not_end_it(folder, start):
     until(lambda: holders(folder) == ())
 
 
-def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself(folder, start):
+def test_exec_ends_the_claim_and_the_program_has_no_parent_lease(folder, start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 1})
     worker.tell("exec")
@@ -139,14 +139,14 @@ def test_a_program_started_by_exec_has_lost_the_claim_and_is_no_member_of_itself
     assert holders(folder) == ()
 
 
-def test_a_daemon_that_closed_everything_has_lost_the_claim_and_closes_no_strangers(folder, start):
+def test_closing_all_files_ends_the_claim_and_release_closes_no_others(folder, start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 1})
     assert worker.ask("close_everything") == {"still_open": 8}
     assert holders(folder) == ()
 
 
-def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder):
+def test_lease_file_never_becomes_a_standard_stream(folder):
     def claim_without_them():
         os.closerange(0, 3)
         lease = acquire_lease(Lease(folder, "a"), take)
@@ -160,12 +160,12 @@ def test_a_process_without_standard_streams_does_not_get_the_lease_as_one(folder
 @pytest.mark.parametrize(
     ("by", "finish"),
     [
-        pytest.param("python", True, id="a fork"),
-        pytest.param("a-library", True, id="a fork that runs none of Python's hooks"),
-        pytest.param("python", False, id="its parent is killed with the mutex in hand"),
+        pytest.param("python", True, id="fork-by-python"),
+        pytest.param("a-library", True, id="fork-by-a-library-without-python-hooks"),
+        pytest.param("python", False, id="parent-killed-while-it-holds-the-mutex"),
     ],
 )
-def test_a_child_forked_while_another_thread_chooses_does_not_keep_the_mutex(start, by, finish):
+def test_child_forked_while_a_thread_chooses_does_not_keep_the_mutex(start, by, finish):
     worker, other = start(), start()
     worker.ask("fork_while_choosing", finish=finish, by=by)
     if not finish:
@@ -186,7 +186,7 @@ def test_claiming_does_not_disturb_the_random_numbers_of_a_script(folder, start)
     assert random.getstate() == before
 
 
-# A script whose clocks stand still, as those of a test may.
+# A script whose clocks stand still, as in a test that freezes time.
 STILL = """
 import sys, time
 time.time = lambda: 1325376000.0
@@ -209,11 +209,11 @@ def test_a_clock_that_stands_still_does_not_stop_a_claim(folder):
     assert (done.stdout, done.stderr) == ("{'GPU-0': 1} MUTEX_HELD 2\n", "")
 
 
-def test_preparation_of_a_choice_runs_before_others_have_to_wait(folder):
+def test_prepare_runs_before_the_mutex_is_taken(folder):
     problems = []
 
     def prepare(holders):
-        # With the mutex in the hands of the caller this would give up after the folder's patience.
+        # If the caller held the mutex, this would give up after ``patience_s`` and yield a problem.
         with folder.locked() as (_, problem):
             problems.append(problem)
 
@@ -221,7 +221,7 @@ def test_preparation_of_a_choice_runs_before_others_have_to_wait(folder):
     assert problems == [None]
 
 
-def test_cap_is_chosen_anew_beside_a_rival_that_claims_without_the_mutex(folder, start):
+def test_cap_is_chosen_again_if_a_rival_claims_without_the_mutex(folder, start):
     rival = start()
     caps = {0: Cap(8, CapCause.SHARED), 1: Cap(2, CapCause.SHARED)}
 

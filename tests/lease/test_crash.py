@@ -1,4 +1,4 @@
-"""A process may die, or be interrupted, at every line of ours."""
+"""SIGKILL and Ctrl-C at every line of the lease package."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ WAIT = pytest.param("wait", 4, marks=pytest.mark.thorough)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "step"), [("claim", 1), ("timeout", 2), WAIT])
-def test_death_at_every_line_leaves_nothing_that_counts(start, what, step):
+def test_sigkill_at_every_line_leaves_no_lease_ticket_or_stuck_mutex(start, what, step):
     told = start().ask("die_everywhere", what=what, step=step)
     print(f"\n{what}: {told}")
     assert set(told) == {"lines"}
@@ -44,12 +44,12 @@ def test_ctrl_c_at_every_opcode_frees_the_mutex(start, version, body_raises):
     assert told["opcodes"] > 300
 
 
-def test_others_that_look_and_tidy_up_while_a_lease_is_made_neither_stop_it_nor_see_it_half_done(folder):
+def test_cleanup_while_a_lease_is_written_sees_all_of_it_or_nothing(folder):
     file = LockedFile(folder)
     seen = []
 
     def tidy_up(frame, event, argument):
-        """Before each line of ours that makes the file: any number of others may be on another processor."""
+        """Read and clean the folder before each line of ``put``, as processes on other processors may do."""
         if frame.f_code.co_name != "put":
             return None
         if event == "line":
@@ -78,7 +78,7 @@ LONGEST_S = 100.0
 @pytest.mark.thorough
 @pytest.mark.turns(3)
 @pytest.mark.timeout(LONGEST_S + 100)
-@pytest.mark.parametrize("version", ["3.8", sys.version_info[:2], "3.13"], ids=["3.8", "this", "3.13"])
+@pytest.mark.parametrize("version", ["3.8", sys.version_info[:2], "3.13"], ids=["3.8", "current", "3.13"])
 def test_interrupts_at_random_moments_leave_no_claim_and_no_lock(start, version):
     python = environments.interpreter(version) if isinstance(version, str) else sys.executable
     if python is None:

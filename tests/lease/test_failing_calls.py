@@ -1,4 +1,4 @@
-"""Whatever call the system refuses, of a claim, a wait or a look: one error of ours, and nothing is left behind."""
+"""System calls that fail during a claim, a wait or a look: the only error is LeaseUnavailable, and nothing is left."""
 
 import errno
 import fcntl
@@ -36,7 +36,10 @@ CALLS += [(fcntl, "flock"), (fcntl, "fcntl")]
 
 
 class Refusing:
-    """Stands before the calls that the lease package makes, itself or through pathlib, and lets one of them fail."""
+    """Replacements for the system calls that the lease package makes, directly or through pathlib.
+
+    Call number ``refused_at`` and all calls named in ``refused`` fail.
+    """
 
     def __init__(self, monkeypatch, number, refused=()):
         self.refused_at, self.made, self._number, self._refused = None, 0, number, refused
@@ -49,7 +52,7 @@ class Refusing:
         self.made += 1
         if self.made == self.refused_at or name in self._refused:
             self.refused = name, sys._getframe(1).f_code.co_name, sys._getframe(1).f_lineno
-            if name == "close":  # Linux closes it nevertheless
+            if name == "close":  # Linux closes the descriptor although close(2) fails
                 call(*arguments, **options)
             raise OSError(self._number, os.strerror(self._number))
         return call(*arguments, **options)
@@ -90,7 +93,7 @@ def make(folder, environ):
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", [claim, look, make, pytest.param(wait, marks=pytest.mark.slow)])
-def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path, monkeypatch, what, number):
+def test_failing_call_raises_only_lease_unavailable_and_leaves_nothing(folder, path, monkeypatch, what, number):
     monkeypatch.setattr(queue, "LOOK_S", 0.001)
     environ = {LEASE_DIR: str(path)}
     what(folder, environ)
@@ -111,7 +114,7 @@ def test_a_call_that_fails_is_one_error_of_ours_and_leaves_nothing(folder, path,
 @pytest.mark.parametrize(
     "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESTALE], ids=errno.errorcode.get
 )
-def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
+def test_file_system_without_locks_is_reported_and_no_file_is_left(folder, monkeypatch, number):
     with monkeypatch.context() as patched:
         Refusing(patched, number, refused=("flock", "fcntl"))
         with pytest.raises(LeaseUnavailable) as caught:
@@ -120,9 +123,9 @@ def test_a_file_system_that_can_not_lock_is_named(folder, monkeypatch, number):
     assert list(folder.path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [None, errno.EINVAL], ids=["lets-it-pass", "knows-none"])
-def test_a_file_system_on_which_others_see_no_lock_of_a_lease_is_one_that_can_not_lock(folder, monkeypatch, number):
-    """As where a server takes every lock, or each client its own: FUSE, old NFS, ``nolock``; and in gVisor."""
+@pytest.mark.parametrize("number", [None, errno.EINVAL], ids=["lock-granted-but-invisible", "lock-command-unknown"])
+def test_file_system_that_hides_locks_from_others_is_unusable(folder, monkeypatch, number):
+    """FUSE, old NFS and ``nolock`` grant every lock, or keep the locks of each client apart. gVisor fails as well."""
     free = locks._FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0)
 
     def on_such(descriptor, command, argument=0):

@@ -1,4 +1,4 @@
-"""Which folder is the host's, and which is not to be trusted."""
+"""Choice of the lease folder, and folders that are refused because they can't be trusted."""
 
 import errno
 import multiprocessing
@@ -21,7 +21,7 @@ def places(path):
     return {"host": path.parent / "run", "fallback": path.parent / "autogpu.v1"}
 
 
-def test_the_environment_names_it_first_and_then_the_one_that_the_administrator_made(path, places):
+def test_environment_variable_comes_before_the_host_folder(path, places):
     places["host"].mkdir()
     places["fallback"].mkdir()
     named = find_folder({"AUTOGPU_LEASE_DIR": str(path)}, **places)
@@ -30,7 +30,7 @@ def test_the_environment_names_it_first_and_then_the_one_that_the_administrator_
     assert (host.path, host.origin, host.owner_uid) == (places["host"], FolderOrigin.HOST, os.geteuid())
 
 
-def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
+def test_fallback_folder_is_made_for_all_users_whatever_the_umask(places):
     before = os.umask(0o077)
     try:
         folder = find_folder({}, **places)
@@ -44,7 +44,7 @@ def test_else_one_is_made_that_all_users_can_use_whatever_the_umask(places):
     assert stat.S_IMODE(named.path.stat().st_mode) == 0o1777
 
 
-def test_many_who_make_it_at_once_get_one_folder(places):
+def test_processes_that_make_the_folder_at_once_share_one_folder(places):
     context = multiprocessing.get_context("fork")
     gate, inodes = context.Barrier(8), context.SimpleQueue()
 
@@ -74,12 +74,12 @@ def test_many_who_make_it_at_once_get_one_folder(places):
         pytest.param(
             lambda place: (place.mkdir(), os.chown(str(place), ALICE, ALICE)),
             Fault.OTHERS,
-            id="another-users",
+            id="owned-by-another-user",
             marks=needs_root,
         ),
     ],
 )
-def test_a_host_folder_that_can_not_be_trusted_is_not_passed_by(places, make, fault):
+def test_untrusted_host_folder_is_an_error_without_a_fallback(places, make, fault):
     make(places["host"])
     with pytest.raises(LeaseUnavailable) as caught:
         find_folder({}, **places)
@@ -88,7 +88,7 @@ def test_a_host_folder_that_can_not_be_trusted_is_not_passed_by(places, make, fa
 
 
 @needs_root
-def test_a_sticky_folder_may_be_any_users(path, places):
+def test_sticky_folder_may_belong_to_any_user(path, places):
     path.rename(places["host"])
     os.chown(str(places["host"]), BOB, BOB)
     assert find_folder({}, **places).owner_uid == BOB
@@ -101,7 +101,7 @@ def test_a_folder_that_can_not_be_made_is_unavailable(value):
 
 
 @pytest.mark.parametrize("make", [True, False])
-def test_a_folder_whose_parent_is_missing_is_told_what_to_make(path, make):
+def test_missing_parent_of_the_folder_is_reported(path, make):
     inside = path / "missing" / "leases"
     with pytest.raises(LeaseUnavailable) as raised:
         find_folder({LEASE_DIR: str(inside)}, make=make)
@@ -109,14 +109,14 @@ def test_a_folder_whose_parent_is_missing_is_told_what_to_make(path, make):
     assert (raised.value.problem.fault, raised.value.problem.path) == (Fault.NO_PARENT, str(inside))
 
 
-def test_a_folder_that_is_trusted_no_longer_is_not_used(folder, path):
+def test_folder_that_lost_its_sticky_bit_is_not_used(folder, path):
     path.chmod(0o777)
     with pytest.raises(LeaseUnavailable) as caught:
         acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
     assert caught.value.problem.fault is Fault.NOT_STICKY
 
 
-def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
+def test_folder_replaced_by_a_link_is_not_followed(folder, path):
     path.rename(path.parent / "moved")
     path.symlink_to("moved")
     with pytest.raises(LeaseUnavailable):
@@ -124,21 +124,21 @@ def test_a_folder_that_has_become_a_link_is_not_followed(folder, path):
     assert list((path.parent / "moved").iterdir()) == []
 
 
-def test_a_folder_that_vanished_is_said_so(folder, path):
+def test_vanished_folder_is_reported_as_missing(folder, path):
     def choose(holders, waiters):
         path.rmdir()
         return {"GPU-0": 1}
 
-    # While one chooses, and before that.
+    # In the first attempt the folder vanishes during the choice. The later attempts find no folder.
     for attempt in (lambda: acquire_lease(Lease(folder, "a"), choose),) * 2 + (lambda: holders(folder),):
         with pytest.raises(LeaseUnavailable) as caught:
             attempt()
         assert (caught.value.problem.fault, caught.value.problem.number) == (Fault.UNUSABLE, errno.ENOENT)
 
 
-def test_where_there_is_no_flock_everything_imports_and_claiming_says_so():
+def test_without_flock_imports_work_and_find_folder_reports_it():
     code = (
-        # Those of the standard library that have such a system in mind come first.
+        # Modules of the standard library that need what is removed below are imported first.
         "import dataclasses, json, os, pathlib, sys, threading\n"
         "sys.modules['fcntl'] = None\n"
         "for name in 'O_NOFOLLOW O_CLOEXEC O_NONBLOCK O_DIRECTORY register_at_fork geteuid'.split():\n"

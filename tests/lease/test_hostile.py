@@ -1,4 +1,4 @@
-"""What other users plant, lock or flood costs their own claims; what can't be told from here is alive."""
+"""Hostile users plant files, take locks and flood the folder: this affects no claim but their own."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ from tests.lease.test_broken import mount
 
 @pytest.fixture(params=["plain", "overlay"])
 def on_any(request, path):
-    """The lease folder, also on an overlay file system, as containers have it."""
+    """Return the lease folder, once as it is and once on an overlay file system, as in containers."""
     if request.param == "plain":
         yield path
         return
@@ -35,13 +35,13 @@ def on_any(request, path):
 
 
 @needs_root
-def test_a_dead_jobs_lease_is_not_kept_by_who_waited_for_its_lock(on_any, folder, start):
+def test_waiting_for_a_leases_lock_does_not_keep_a_dead_job_alive(on_any, folder, start):
     alice, bob, waiting = start("--uid", str(ALICE)), start("--uid", str(BOB)), start("--uid", str(ALICE))
     alice.ask("acquire", free=["GPU-0"])
     waiting.wait_in_line(free=["GPU-0"])
     for each in (*holders(folder), *waiters(folder)):
         bob.ask("wait_for_lock", name=each.name)
-    # Nor does a ticket stand for who waited for its lock.
+    # A ticket ends with its process, too, although bob has waited for its lock.
     waiting.kill()
     until(lambda: waiters(folder) == ())
     alice.kill()
@@ -55,7 +55,7 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 @needs_root
 @pytest.mark.xdist_group("pids")
 @pytest.mark.skipif(not os.access(str(LAST_PID), os.W_OK), reason="no process can be given a certain pid here")
-def test_a_dead_jobs_lease_is_not_kept_by_another_users_process_that_has_got_its_pid(on_any, folder, start):
+def test_reused_pid_of_another_user_does_not_keep_a_dead_job_alive(on_any, folder, start):
     alice = start("--uid", str(ALICE))
     alice.ask("acquire", free=["GPU-0"])
     (lease,) = holders(folder)
@@ -103,7 +103,8 @@ def test_planted_names_keep_no_user_from_the_queue(folder, start):
 @pytest.mark.thorough
 def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
-    # Before and after, since a file system lists them in whatever order; by users, since root would tidy up.
+    # Bob claims before and after the flood, because a file system may list files in any order. All files belong to
+    # ordinary users, because root would remove the stale ones.
     claims = {"gpus": {"GPU-0": 1}}
     before = [bob.ask("acquire", **claims)["claims"] for _ in range(5)]
     alice.ask("plant", names=[f"job.1.2.{number:08x}" for number in range(6000)])
@@ -116,7 +117,7 @@ def test_a_flood_of_files_hides_no_claim_of_another_user(folder, start):
 
 @needs_root
 @pytest.mark.thorough
-def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder, path, start):
+def test_hard_links_to_a_lease_hide_no_claim_of_its_owner(folder, path, start):
     alice = start("--uid", str(ALICE))
     for _ in range(5):
         alice.ask("acquire", gpus={"GPU-0": 1})
@@ -127,8 +128,10 @@ def test_names_that_others_give_to_a_lease_are_not_at_its_owners_expense(folder,
 
 
 @needs_root
-@pytest.mark.parametrize("options", [[], ["--mount-proc"]], ids=["the-parents-proc", "its-own-proc"])
-def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(folder, start, options):
+@pytest.mark.parametrize(
+    "options", [[], ["--mount-proc"]], ids=["proc-of-the-parent-namespace", "proc-of-the-own-namespace"]
+)
+def test_claim_of_another_pid_namespace_is_alive_with_either_proc(folder, start, options):
     prefix = ("unshare", "--pid", "--fork", "--kill-child", *options)
     try:
         inside = start(prefix=prefix)
@@ -138,12 +141,12 @@ def test_claims_of_another_pid_namespace_are_alive_whichever_proc_is_mounted(fol
     (seen,) = holders(folder)
     assert (seen.claims, seen.pid, seen.pid_here) == ({"GPU-0": 1}, 1, None)
     assert seen.pid_namespace not in (None, process.pid_namespace())
-    # Seen from inside as well, where /proc may count pids as another namespace does.
+    # The claim is visible inside, too, even if /proc there shows the pids of the parent namespace.
     assert [holder["claims"] for holder in inside.ask("holders")["holders"]] == [{"GPU-0": 1}]
     assert start().ask("acquire", free=["GPU-0"])["claims"] is None
 
 
-# How many files are opened to see who holds what.
+# Prints the number of holders, and how many files were opened to find them.
 LOOK = """
 import os, sys
 from pathlib import Path
@@ -156,7 +159,7 @@ print(len(snapshot(Folder(Path(sys.argv[1]), "", 0)).holders), len(opened) - 1)
 
 @needs_root
 @pytest.mark.thorough
-def test_in_a_user_namespace_a_flood_is_that_of_one_user_of_whom_the_newest_files_are_read(path, start):
+def test_in_a_user_namespace_only_the_newest_4096_files_are_read(path, start):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     alice.ask("plant", names=[f"wait.{number:010d}.2.{number:08x}" for number in range(20000)])
     for _ in range(5):
@@ -173,8 +176,8 @@ FIRST_SUBORDINATE = 200000
 
 @needs_root
 @pytest.mark.thorough
-@pytest.mark.parametrize("are_known", [True, False], ids=["of-one-user", "of-unknown-users"])
-def test_a_user_with_many_uids_costs_no_more_than_one_and_holds_as_one(folder, path, start, monkeypatch, are_known):
+@pytest.mark.parametrize("are_known", [True, False], ids=["uids-in-subuid-file", "uids-of-unknown-users"])
+def test_flood_from_many_uids_is_bounded_and_hides_no_claim(folder, path, start, monkeypatch, are_known):
     ids = path.parent / "subuid"
     ids.write_text(f"# name:first:count\nnobody-at-all:1:x\n{ALICE}:{FIRST_SUBORDINATE}:65536\n" * are_known)
     monkeypatch.setattr(users, "SUBORDINATE_IDS", ids)
@@ -210,7 +213,7 @@ def test_ten_thousand_unknown_users_hide_no_claim(folder, path, start):
     assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}] * 5
 
 
-def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, start):
+def test_reader_without_free_descriptors_does_not_take_leases_for_dead(folder, start):
     start().ask("acquire", free=["GPU-0"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
@@ -219,7 +222,7 @@ def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, sta
         with pytest.raises(OSError, match="Too many"):
             while True:
                 kept.append(os.open("/dev/null", os.O_RDONLY))
-        os.close(kept.pop())  # for the folder
+        os.close(kept.pop())  # the folder needs one descriptor
         with pytest.raises(LeaseUnavailable) as caught:
             holders(folder)
         assert caught.value.problem.number == errno.EMFILE
@@ -231,8 +234,8 @@ def test_a_process_that_may_open_no_more_files_takes_nobody_for_dead(folder, sta
 
 
 @needs_root
-def test_who_plants_places_before_others_is_served_after_them(folder, start):
-    """Whatever numbers stand in the names; as another user, who can have no earlier time on any file."""
+def test_planted_ticket_is_served_after_earlier_waiters(folder, start):
+    """The numbers in the names do not count. No user can give a file an earlier ctime."""
     alice, holder = start("--uid", str(ALICE)), start()
     holder.ask("acquire", free=["GPU-0"])
     line = [start("--uid", str(uid)) for uid in (3000, 2000, 1000)]

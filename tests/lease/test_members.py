@@ -1,4 +1,4 @@
-"""Children of a process that holds a lease are members of it, and no other process is."""
+"""Members of a lease: processes below its holder, and no others."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def holder(start):
     return worker
 
 
-@pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["set", "unset", "empty"])
+@pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["devices-set", "devices-unset", "devices-empty"])
 def test_a_child_finds_its_parents_lease(holder, folder, environ):
     marker = holder.ask("marker", visible=environ.get(VISIBLE))["marker"]
     found = ancestor_lease({**environ, LEASE: marker}, holders(folder), [above(holder.pid)])
@@ -40,13 +40,13 @@ def test_a_child_finds_its_parents_lease(holder, folder, environ):
     [*((GPUS, has) for has in ({}, {VISIBLE: ""}, {VISIBLE: "GPU-0"}, {VISIBLE: "0"})), ({}, {VISIBLE: ""})],
     ids=str,
 )
-def test_a_process_that_changed_the_visible_devices_has_another_list(holder, folder, had, has):
+def test_child_that_changed_visible_devices_lacks_its_parents_list(holder, folder, had, has):
     marker = holder.ask("marker", visible=had.get(VISIBLE))["marker"]
     assert not has_parents_list({**has, LEASE: marker})
     assert ancestor_lease({**has, LEASE: marker}, holders(folder), [above(holder.pid)]).pid == holder.pid
 
 
-def test_a_lease_is_none_to_its_own_process(folder):
+def test_own_lease_is_not_an_ancestor_lease(folder):
     lease = acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-0": 1})
     environ: dict[str, str] = {}
     lease.mark_children(environ, None)
@@ -54,25 +54,25 @@ def test_a_lease_is_none_to_its_own_process(folder):
     lease.release()
 
 
-def test_a_copied_marker_makes_no_member_of_who_is_not_below_the_holder(holder, folder):
+def test_copied_marker_admits_no_process_outside_the_holders_tree(holder, folder):
     marker = holder.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), process.with_ancestors()) is None
 
 
 @needs_root
-def test_a_copied_marker_makes_no_member_of_another_user(start, folder):
+def test_copied_marker_admits_no_process_of_another_user(start, folder):
     alice = start("--uid", str(ALICE))
     alice.ask("acquire", gpus={"GPU-0": 5})
     marker = alice.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), [above(alice.pid)]) is None
 
 
-def test_where_no_process_can_be_seen_the_marker_counts(holder, folder):
+def test_marker_counts_if_no_ancestor_is_visible(holder, folder):
     marker = holder.ask("marker", visible=None)["marker"]
     assert ancestor_lease({LEASE: marker}, holders(folder), []).pid == holder.pid
 
 
-@pytest.mark.parametrize("has_fork", [False, True], ids=["ends-with-the-parent", "lasts-while-a-fork-of-it-lives"])
+@pytest.mark.parametrize("has_fork", [False, True], ids=["parent-killed", "parent-killed-but-its-fork-lives"])
 def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork):
     marker = holder.ask("marker", visible=None)["marker"]
     parent = above(holder.ask("fork")["child"] if has_fork else holder.pid)
@@ -85,14 +85,14 @@ def test_membership_lasts_as_long_as_the_parents_lease(holder, folder, has_fork)
     "marker",
     ["", "v1", "v1:::::", "v2:{name}:{pid}:{start}:", "v1:../job:1:1:", "v1:{name}:1:{start}:", "v1:{name}:{pid}:1:"],
 )
-def test_a_marker_that_does_not_fit_means_nothing(holder, folder, marker):
+def test_malformed_or_mismatched_marker_is_ignored(holder, folder, marker):
     _, name, pid, start, _ = holder.ask("marker", visible=None)["marker"].split(":")
     assert pid != str(os.getpid())
     marker = marker.format(name=name, pid=pid, start=start)
     assert ancestor_lease({LEASE: marker}, holders(folder), [above(holder.pid)]) is None
 
 
-# The first process of a container, which has a lease and starts another container.
+# Runs as the first process of a container: claims a GPU, then starts another container.
 OUTER = """
 import os, subprocess, sys
 from autogpu.lease import Lease, acquire_lease, find_folder
@@ -112,7 +112,7 @@ print(os.getpid(), parent and parent.pid)
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
-def test_a_child_in_a_container_of_its_own_may_have_its_parents_pid(folder):
+def test_child_with_its_parents_pid_in_another_container_is_a_member(folder):
     container = [*CONTAINER, SHARED]
     command = [*container, "sh", sys.executable, "-c", OUTER, INNER, *container]
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(folder.path)}

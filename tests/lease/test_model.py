@@ -1,4 +1,4 @@
-"""What leases promise, from plain values."""
+"""Properties of Holder and Waiter values, and the owner of a process."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ from tests.lease.conftest import ALICE, needs_root
     ("silent_s", "pid", "is_unresponsive"),
     [(4.9, 7, False), (-1.0, 7, False), (5.0, 7, True), (-100.0, 7, True), (0.0, None, True)],
 )
-def test_the_silent_the_unreadable_and_those_of_the_future_are_passed_over(silent_s, pid, is_unresponsive):
+def test_waiter_without_recent_heartbeat_or_pid_is_unresponsive(silent_s, pid, is_unresponsive):
     waiter = Waiter("wait", 1, False, pid, silent_s=silent_s)
     assert waiter.is_unresponsive is is_unresponsive
 
 
-def test_a_pid_is_believed_only_with_namespace_start_and_owner():
+def test_pid_here_needs_a_matching_namespace_start_time_and_owner():
     pid, space, start, uid = os.getpid(), process.pid_namespace(), process.start_time(), os.geteuid()
     own = Holder("job", uid, True, pid, space, start)
     assert own.pid_here == pid
@@ -44,7 +44,7 @@ sys.stdin.read()
 
 
 @needs_root
-def test_owner_of_a_process_that_may_not_be_dumped_is_its_user():
+def test_owner_of_an_undumpable_process_is_its_user_not_root():
     with subprocess.Popen([sys.executable, "-c", UNDUMPABLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alices:
         assert alices.stdout.readline()
         assert Path(f"/proc/{alices.pid}/fd").stat().st_uid == 0

@@ -1,4 +1,4 @@
-"""Whose job a process is: by its parents, or by the lease that it keeps alive."""
+"""Which job a process belongs to: that of an ancestor, or that of the lease which the process keeps open."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from autogpu.process import start_time
 from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, BOB, needs_root
 
-# Claims, and starts a program that starts another one; says their pids.
+# Claims a GPU and starts a shell, which starts another program and prints both pids.
 HOLDER = """
 import os, subprocess, sys
 from autogpu.lease import Lease, acquire_lease, find_folder
@@ -25,12 +25,12 @@ if sys.argv[1:]:
 command = ["sh", "-c", "sleep 600 & echo $$ $!; wait"]
 subprocess.Popen(command, close_fds=False, stdin=subprocess.DEVNULL).wait()
 """
-GONE = (1 << 22) + 1  # above what Linux gives to any process
+GONE = (1 << 22) + 1  # above the largest pid that Linux allows
 
 
 @pytest.fixture
 def job(folder):
-    """Start one; its holder's pid, and those below it, nearest first."""
+    """Return a function that starts a job and returns its holder (a Popen) and the pids below it, nearest first."""
     started, below = [], []
 
     def job(*options):
@@ -53,11 +53,11 @@ def found(folder, *listed, **options):
     return processes_of([holder], listed, **options).of(holder)
 
 
-def test_what_is_below_a_holder_is_of_its_job_and_no_other_process_is(folder, job):
+def test_only_a_holder_and_processes_below_it_belong_to_its_job(folder, job):
     holder, shell, program = job()
     assert found(folder, program, os.getpid(), GONE) == (holder.pid, program)
     assert found(folder, shell, program) == (holder.pid, shell, program)
-    # As soon as it claims, and before the driver lists any of them.
+    # The holder belongs to its job from the claim on, before the driver lists any process of the job.
     assert (found(folder), found(folder, is_complete=True)) == ((holder.pid,), (holder.pid,))
 
 
@@ -71,7 +71,7 @@ def test_table_looks_each_process_up_once_for_all_sets_of_holders(folder, job, m
     assert table.of([lease, other]).of(lease) == (holder.pid, program)
 
 
-def test_a_thousand_holders_that_the_driver_does_not_list_cost_a_few_looks(folder, job, monkeypatch):
+def test_thousand_unlisted_holders_cost_at_most_16_lookups(folder, job, monkeypatch):
     job()
     (lease,) = snapshot(folder).holders
     holders, looks = [replace(lease, name=f"job.0.1.{number:08x}") for number in range(1000)], []
@@ -80,8 +80,8 @@ def test_a_thousand_holders_that_the_driver_does_not_list_cost_a_few_looks(folde
     assert 0 < len(looks) <= 16
 
 
-@pytest.mark.parametrize("is_left", [True, False], ids=["its-programs-keep-the-lease", "they-do-not"])
-def test_where_the_holder_has_ended_a_process_that_keeps_the_lease_stands_for_it(folder, job, is_left):
+@pytest.mark.parametrize("is_left", [True, False], ids=["programs-keep-lease", "programs-drop-lease"])
+def test_process_that_keeps_the_lease_represents_an_ended_holder(folder, job, is_left):
     holder, shell, program = job(*["left"] * is_left)
     (lease,) = snapshot(folder).holders
     holder.kill()
@@ -92,10 +92,10 @@ def test_where_the_holder_has_ended_a_process_that_keeps_the_lease_stands_for_it
 
 
 def test_a_process_that_only_reads_a_lease_does_not_keep_it(folder, job):
-    # It is older than those that keep it, of which the oldest one stands for the holder.
+    # The reader starts first, because the oldest process that keeps a lease represents its holder.
     command = ["sh", "-c", 'read path; exec 3< "$path"; echo; exec sleep 600']
     reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    time.sleep(0.02)  # more than a tick, in which starts are counted
+    time.sleep(0.02)  # more than a tick, the unit of start times
     holder, shell, program = job("left")
     (lease,) = snapshot(folder).holders
     try:
@@ -109,9 +109,9 @@ def test_a_process_that_only_reads_a_lease_does_not_keep_it(folder, job):
         reader.communicate(timeout=60)
 
 
-def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job):
+def test_lease_with_a_wrong_pid_start_or_namespace_has_no_processes(folder, job):
     program = job()[-1]
-    lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000")  # that no process keeps
+    lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000")  # no process has this file open
     assert len(processes_of([lease], [program]).of(lease)) == 2
     for wrong in ({"start_time": 1}, {"pid_namespace": "pid:[1]"}, {"pid_namespace": None}, {"pid": program}):
         assert processes_of([replace(lease, **wrong)], [program], is_complete=True).of(lease) == (), wrong
@@ -119,8 +119,10 @@ def test_a_lease_that_names_a_process_which_it_can_not_mean_has_none(folder, job
 
 
 @needs_root
-@pytest.mark.parametrize(("uid", "is_of_job"), [(ALICE, False), (BOB, False), (0, True)], ids=["hers", "bobs", "roots"])
-def test_a_lease_that_names_a_process_of_root_belongs_to_that_process_only_if_it_is_roots(folder, job, uid, is_of_job):
+@pytest.mark.parametrize(
+    ("uid", "is_of_job"), [(ALICE, False), (BOB, False), (0, True)], ids=["alices-lease", "bobs-lease", "roots-lease"]
+)
+def test_lease_with_a_pid_of_root_counts_only_if_root_owns_the_lease(folder, job, uid, is_of_job):
     job()
     lease = replace(snapshot(folder).holders[0], name="job.0.1.00000000", uid=uid)
     lease = replace(lease, pid=os.getpid(), start_time=start_time())
@@ -134,7 +136,7 @@ def test_a_lease_that_names_a_process_of_root_belongs_to_that_process_only_if_it
 
 
 @needs_root
-def test_a_lease_that_names_another_users_pid_takes_nothing_from_its_owners_job(folder, job):
+def test_lease_with_another_users_pid_takes_no_process_from_that_job(folder, job):
     holder, *_ = job()
     (own,) = snapshot(folder).holders
     planted = replace(own, name="job.1002.1.00000000", uid=BOB, claims={}, since_s=(own.since_s or 0.0) + 1)

@@ -33,7 +33,7 @@ COMMAND = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec cat")
 
 @pytest.fixture(scope="session")
 def program():
-    """``another_holder.c``, compiled where every user can run it."""
+    """Compile ``another_holder.c`` in a folder from which every user can run it."""
     with tempfile.TemporaryDirectory(prefix="autogpu-test-") as made:
         Path(made).chmod(0o755)
         built = Path(made) / "another_holder"
@@ -56,7 +56,6 @@ class Job:
         return self.process.stdout.readline().decode().strip()
 
     def end(self):
-        """Wait for the command, and return its exit status."""
         return self.process.wait(TIMEOUT_S)
 
     def kill(self):
@@ -126,7 +125,7 @@ def picked(server, *options):
 
 
 @pytest.mark.slow
-def test_autogpu_leaves_a_gpu_to_another_implementation_until_its_end(server, another):
+def test_autogpu_leaves_a_gpu_to_a_job_of_another_implementation(server, another):
     uuid = server.gpus[1].uuid
     assert picked(server) == "1"
     user = ALICE if os.geteuid() == 0 else None
@@ -162,7 +161,7 @@ def test_variable_autogpu_lease_makes_a_script_a_member_of_the_job(server, progr
 
 
 @pytest.mark.slow
-def test_another_implementation_leaves_a_gpu_to_autogpu_until_its_end(server, another, jobs):
+def test_another_implementation_leaves_a_gpu_to_a_job_of_autogpu(server, another, jobs):
     zero, one = (gpu.uuid for gpu in server.gpus)
     held = jobs([*AUTOGPU, "run", "--hold", "--devices", "1", "--", *COMMAND], server.environ_of_child())
     assert held.line() == "1"
@@ -179,7 +178,7 @@ def test_two_jobs_that_claim_at_once_never_get_the_same_gpu(another, start, path
         fcntl.flock(mutex, fcntl.LOCK_EX)
         job = another("GPU-0")
         worker.tell("acquire", free=["GPU-0"])
-        until(lambda job=job: is_asleep(job.pid))  # it waits for the mutex
+        until(lambda job=job: is_asleep(job.pid))  # the job waits for the mutex
         os.close(mutex)
         has_it = [worker.hear()["claims"] is not None, job.line() == "GPU-0"]
         assert (sorted(has_it), len(holders(folder))) == ([False, True], 1)
@@ -213,7 +212,7 @@ def test_another_implementation_passes_over_unresponsive_waiters_only(another, s
     assert another("GPU-2").end() == TRY_AGAIN
 
 
-# Content, True if a process owns the file, and True if the file holds GPU-a, keyed by the name of the case.
+# Keyed by row id: the content, True if a process owns the file, and True if the file then holds GPU-a.
 FILES = {
     "version-1": (GOOD, True, True),
     "later-version-with-unknown-fields": ({**GOOD, "v": 7, "topology": {"links": [[1], [2]]}}, True, True),
@@ -266,12 +265,12 @@ def test_a_lease_of_another_implementation_is_read_by_other_users(another, folde
 
 
 def rows(heading):
-    """The first column of the table under a heading of the page."""
+    """Return the names in the first column of the table under a heading of the page."""
     part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `(\w+)`", part, re.MULTILINE))
 
 
-def test_the_page_names_every_field():
+def test_protocol_page_lists_every_field_of_leases_and_tickets():
     fields = {**model.identity("a"), "group": "g"}
     cap = Cap(1, CapCause.GRANT, "Ray")
     lease = json.loads(model.encode_lease({**fields, "engine_job": "Slurm.1.0"}, Terms({"GPU-a": 1}, {"GPU-a": cap})))

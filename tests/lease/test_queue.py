@@ -1,4 +1,4 @@
-"""Waiting in line: in order, and never behind a dead process."""
+"""The queue: waiters are served in their order, and never behind a dead process."""
 
 import contextlib
 import fcntl
@@ -22,8 +22,8 @@ def never(holders, waiters):
     return None
 
 
-def test_a_free_gpu_goes_to_those_who_wait_in_their_order(folder, start):
-    """Processes of all users; one of them is killed before its turn."""
+def test_free_gpu_goes_to_the_waiters_in_their_order(folder, start):
+    """The waiters belong to several users, and one is killed before its turn."""
     users = (ALICE, BOB) if os.geteuid() == 0 else ()
     who = [(), *(("--uid", str(uid), "--umask", "077") for uid in users)]
     serving, *line = (start(*who[number % len(who)]) for number in range(7))
@@ -43,7 +43,7 @@ def test_a_free_gpu_goes_to_those_who_wait_in_their_order(folder, start):
     assert waiters(folder) == ()
 
 
-def test_the_queue_is_told_who_is_ahead(folder, start):
+def test_on_wait_gets_the_position_and_the_waiters_ahead(folder, start):
     holder, first = start(), start()
     holder.ask("acquire", free=GPU)
     first.wait_in_line(free=GPU, count=2, bytes=7)
@@ -54,11 +54,11 @@ def test_the_queue_is_told_who_is_ahead(folder, start):
     assert [one.pid_here for one in states[0].ahead] == [first.pid]
     assert states[0].ahead[0].demand == Demand(2, 7, ("GPU-0",))
     assert (caught.value.timeout_s, caught.value.position) == (0.05, 2)
-    # Whoever gave up no longer stands in line.
+    # A process that gave up has left the queue.
     assert [waiter.pid for waiter in waiters(folder)] == [first.pid]
 
 
-def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
+def test_claim_without_waiting_does_not_jump_the_queue(folder, start):
     holder, other, waiting, jumper = start(), start(), start(), start()
     holder.ask("acquire", gpus={"GPU-0": 1})
     other.ask("acquire", gpus={"GPU-1": 1})
@@ -75,7 +75,7 @@ def test_who_does_not_wait_does_not_jump_the_queue(folder, start):
     assert waiting.result() == {"claims": {"GPU-0": 1}}
 
 
-def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(folder, start):
+def test_ticket_ends_with_its_process_although_a_forked_child_lives(folder, start):
     holder, forking = start(), start()
     holder.ask("acquire", free=GPU)
     forking.ask("wait_in_thread")
@@ -86,7 +86,7 @@ def test_a_worker_that_a_waiting_process_forked_does_not_stand_in_line_for_it(fo
 
 
 @pytest.mark.slow
-def test_the_stopped_are_passed_over_after_five_seconds_and_keep_their_place(folder, start):
+def test_stopped_waiter_is_passed_over_after_5_s_and_keeps_its_place(folder, start):
     holder, stopped, next_one, jumper = start(), start(), start(), start()
     holder.ask("acquire", free=GPU)
     stopped.wait_in_line(free=GPU)
@@ -124,7 +124,7 @@ def test_ctrl_c_or_a_timeout_ends_the_wait_at_once(folder, start):
     assert waiters(folder) == ()
 
 
-def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeypatch):
+def test_waiter_reads_the_driver_from_time_to_time_without_the_mutex(folder, monkeypatch):
     monkeypatch.setattr(queue, "LOOK_S", 0.1)
     monkeypatch.setattr(queue, "READ_S", 0.15)
     order = []
@@ -137,19 +137,19 @@ def test_the_driver_is_read_now_and_then_while_others_can_choose(folder, monkeyp
         Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda _: order.append("read")
     )
 
-    # The place comes first. Not again under the mutex.
+    # The first look takes the ticket, before any reading. The last choice, under the mutex, reads nothing again.
     assert order == ["choose", "choose", "read", "choose", "choose", "read", "choose", "choose"]
     lease.release()
 
 
-def test_who_was_about_to_claim_and_came_too_late_has_a_place_at_once(folder):
+def test_waiter_that_lost_the_race_for_a_gpu_takes_a_ticket_at_once(folder):
     looks, at_s = iter([{"GPU-0": 1}]), []
 
     def on_wait(state):
         if waiters(folder):
             at_s.append(state.waited_s)
 
-    # At the latest it has one when the time is over.
+    # Otherwise the second look, which takes the ticket, would come only at the timeout of 0.9 s.
     with pytest.raises(GaveUp):
         choose = lambda *_: next(looks, None)  # noqa: E731
         wait_for_claims(Lease(folder, "a"), choose, demand=Demand(), timeout_s=0.9, on_wait=on_wait)
@@ -157,7 +157,7 @@ def test_who_was_about_to_claim_and_came_too_late_has_a_place_at_once(folder):
 
 
 @pytest.mark.parametrize(("near", "most"), [(8, 100), (-1, 3)], ids=["near", "far"])
-def test_who_has_many_ahead_looks_rarely_and_shows_all_the_same_that_it_is_running(folder, monkeypatch, near, most):
+def test_waiter_far_back_looks_rarely_but_sends_heartbeats(folder, monkeypatch, near, most):
     monkeypatch.setattr(queue, "_NEAR", near)
     monkeypatch.setattr(queue, "LOOK_S", 0.02)
     monkeypatch.setattr(queue, "_FAR_LOOK_S", 0.5)
@@ -169,7 +169,7 @@ def test_who_has_many_ahead_looks_rarely_and_shows_all_the_same_that_it_is_runni
 
 
 @pytest.mark.parametrize("demand", [Demand(count=0), Demand(bytes_per_gpu=-1), Demand(uuids=("a b",))], ids=str)
-def test_an_impossible_wish_is_refused_to_its_face(folder, path, demand):
+def test_impossible_demand_raises_value_error_and_takes_no_ticket(folder, path, demand):
     with pytest.raises(ValueError):
         wait_for_claims(Lease(folder, "a"), never, demand=demand, timeout_s=30)
     assert list(path.iterdir()) == []
@@ -190,13 +190,13 @@ def test_a_removed_ticket_is_taken_again(folder, path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         wait_for_claims(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
-    # What the caller raises comes through, and leaves the line.
+    # The caller's exception propagates, and the ticket is removed.
     assert waiters(folder) == ()
 
 
 @pytest.fixture
 def ticket(path):
-    """A ticket as anybody may make one: a file that is open and locked, and whatever its maker does to it."""
+    """Return a function that makes a ticket as any user can: an open, locked file with any name and fields."""
 
     def ticket(name, **fields):
         file = files.enter_context((path / name).open("w+"))
@@ -224,20 +224,20 @@ TRICKS = {
 
 @pytest.fixture
 def waiting(start):
-    """A waiter that comes at once, and then the one who holds the GPU."""
+    """Return a worker whose ticket is in the queue, and the worker that holds the GPU."""
     holder, waiting = start(), start()
     holder.ask("acquire", free=GPU)
     waiting.wait_in_line(free=GPU)
     return waiting, holder
 
 
-def test_who_comes_later_can_not_pass_for_the_first(folder, waiting, ticket):
+def test_later_ticket_with_an_earlier_name_is_not_served_first(folder, waiting, ticket):
     first, _ = waiting
     ticket(FIRST, t=0)
     assert pids(folder) == [first.pid, os.getpid()]
 
 
-def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_ticket(folder, path, ticket, request):
+def test_prepared_file_gets_its_place_when_it_gets_a_ticket_name(folder, path, ticket, request):
     for name in (".wait.0", "ready"):
         ticket(name, t=0)
     pass_a_tick()
@@ -248,7 +248,7 @@ def test_a_file_that_was_kept_ready_by_another_name_comes_when_it_becomes_a_tick
 
 
 @pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
-def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, path, ticket, trick, request):
+def test_changing_a_ticket_file_moves_it_to_the_end_of_the_queue(folder, path, ticket, trick, request):
     ticket(FIRST, t=0)
     pass_a_tick()
     first, holder = request.getfixturevalue("waiting")
@@ -259,7 +259,7 @@ def test_whatever_is_done_to_a_ticket_makes_it_come_later(folder, path, ticket, 
     assert first.result() == {"claims": {"GPU-0": 1}}
 
 
-def test_a_heartbeat_changes_no_place_and_no_other_process_makes_one(folder, start):
+def test_heartbeats_do_not_change_the_ctime_or_order_of_tickets(folder, start):
     holder, *line = start(), start(), start()
     holder.ask("acquire", free=GPU)
     for worker in line:
@@ -272,7 +272,7 @@ def test_a_heartbeat_changes_no_place_and_no_other_process_makes_one(folder, sta
     assert pids(folder) == [worker.pid for worker in line]
 
 
-def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypatch):
+def test_heartbeat_follows_a_clock_that_is_set_back_or_ahead(path, monkeypatch):
     with (path / FIRST).open("w+") as file, (path / FIRST).open() as other:
         assert locks.last_beat(other.fileno()) is None
         locks.own(file.fileno())
@@ -283,8 +283,8 @@ def test_a_clock_that_is_set_back_or_ahead_costs_nobody_the_place(path, monkeypa
             assert locks.last_beat(other.fileno()) == now_s
 
 
-def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, monkeypatch):
-    """A read lock needs no more than that, and would be in the way of a write lock."""
+def test_read_lock_of_another_process_can_not_stop_a_heartbeat(path, monkeypatch):
+    """Who may read a file may take a read lock on it, which would block the owner's write lock."""
     with (path / FIRST).open("w+") as file, (path / FIRST).open() as another, (path / FIRST).open() as other:
         locks.own(file.fileno())
         for now_s in (5000.0, 5002.0, 5004.0):
@@ -299,13 +299,13 @@ def test_nobody_who_may_read_a_ticket_keeps_its_owner_from_a_heartbeat(path, mon
                     pass
             assert taken == [0, 4999000]
             assert locks.last_beat(other.fileno()) == now_s
-    # The owner has ended, and a lock of another remains.
+    # The owner has closed the file, and only a read lock of another descriptor remains.
     with (path / FIRST).open() as another, (path / FIRST).open() as other:
         locks._set_owned(another.fileno(), fcntl.F_RDLCK, 0, 0)
         assert locks.last_beat(other.fileno()) is None
 
 
-def test_each_reading_has_the_heartbeats_of_its_own_moment(folder, ticket, monkeypatch):
+def test_each_reading_of_the_folder_has_the_current_heartbeats(folder, ticket, monkeypatch):
     file = ticket(FIRST)
     with monkeypatch.context() as then:
         then.setattr(locks, "unix_s", lambda: time.time() - 100)

@@ -1,4 +1,4 @@
-"""A lease's text as an enemy would write it."""
+"""Text of leases and tickets: written and read back, malformed, or written by a hostile user."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def without(name):
     return json.dumps({key: value for key, value in GOOD.items() if key != name}).encode()
 
 
-def test_what_is_written_is_read_back():
+def test_written_lease_is_read_back():
     written = model.encode_lease({**model.identity("/home/a/train.py"), "group": "g"}, model.Terms({"GPU-a": 0}))
     assert b"/home" not in written
     fields = model.lease_fields(written)
@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back():
     assert (fields["claims"], fields["group"]) == ({"GPU-a": 0}, "g")
 
 
-def test_the_page_on_security_shows_a_lease_as_it_is_written():
+def test_security_page_shows_the_fields_of_a_real_lease():
     page = Path(__file__).parents[2].joinpath("docs/security.md").read_text()
     shown = next(line for line in page.splitlines() if line.startswith('{"v":'))
     written = model.encode_lease({**model.identity("a.py"), "group": "g"}, model.Terms({"GPU-a": 0}))
@@ -68,7 +68,7 @@ WRONG: dict[str, list[object]] = {
         *(pytest.param(text(**{name: each}), id=f"{name}-{str(each)[:20]}") for name in WRONG for each in WRONG[name]),
     ],
 )
-def test_what_no_version_writes_is_unreadable(raw):
+def test_malformed_lease_is_rejected(raw):
     with pytest.raises(model.MalformedRecord):
         model.lease_fields(raw)
 
@@ -84,13 +84,13 @@ NO_WISH: dict[str, list[object]] = {
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in NO_WISH.items() for value in values])
-def test_a_ticket_with_an_impossible_wish_is_unreadable(field, value):
+def test_ticket_with_an_impossible_demand_is_rejected(field, value):
     assert model.ticket_fields(json.dumps(TICKET).encode())["demand"].uuids == ("G",)
     with pytest.raises(model.MalformedRecord):
         model.ticket_fields(json.dumps({**TICKET, field: value}).encode())
 
 
-def test_a_later_version_is_read_for_what_we_know():
+def test_known_fields_of_a_later_version_are_read():
     assert model.lease_fields(text(v=7, exclusive=True, topology={"links": [[1], [2]]}))["claims"] == {"GPU-a": 8}
 
 
@@ -111,11 +111,11 @@ def test_cap_with_an_unknown_cause_counts_as_sharing(fields, cause, whose):
     assert caps == {"GPU-a": Cap(4, cause, whose)}
 
 
-def test_brackets_in_a_name_are_no_nesting():
+def test_brackets_in_a_script_name_do_not_count_as_nesting():
     assert model.lease_fields(text(script="[" * 70 + '"{'))["script"] == "[" * 70 + '"{'
 
 
-def test_a_name_can_not_speak_to_the_terminal():
+def test_control_characters_in_names_are_escaped():
     hostile = "\x1b]0;owned\x07a\nb\u202etxt\ud800.py" + "x" * 500
     fields = model.lease_fields(text(script=hostile, group="g\x1b[2J", pidns="p\r"))
     assert fields["script"].startswith("\\x1b]0;owned\\x07a\\nb\\u202etxt")
@@ -124,7 +124,7 @@ def test_a_name_can_not_speak_to_the_terminal():
     assert (fields["group"], fields["pid_namespace"]) == ("g\\x1b[2J", "p\\r")
 
 
-def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
+def test_deep_nesting_is_rejected_despite_a_raised_recursion_limit():
     def read():
         with pytest.raises(model.MalformedRecord):
             model.lease_fields(b"[" * 60000)
@@ -143,6 +143,6 @@ def test_nesting_does_not_take_down_a_program_that_raised_the_recursion_limit():
 
 
 @pytest.mark.parametrize("claims", [{"GPU-a": -1}, {"GPU-a": 1.0}, {"GPU-a": True}, {"a b": 1}], ids=str)
-def test_what_readers_would_refuse_is_not_written(claims):
+def test_invalid_claims_are_not_written(claims):
     with pytest.raises(ValueError):
         model.encode_lease({**GOOD}, model.Terms(claims))

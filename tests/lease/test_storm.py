@@ -1,4 +1,4 @@
-"""Processes of two users that are killed at random, by the hundred: what must hold after each, and at any moment."""
+"""Hundreds of processes of two users are killed at random: what must be true after each kill, and at any moment."""
 
 import json
 import os
@@ -22,7 +22,10 @@ AT_ONCE = 6
 
 
 def promised(path):
-    """Bytes by GPU, without the code under test: a job counts once, with the most that any file of it says."""
+    """Return the claimed bytes, keyed by GPU UUID, without the code under test.
+
+    A job counts once, with the largest claim in any of its files.
+    """
     most = {}
     for file in path.glob("job.*"):
         try:
@@ -39,7 +42,7 @@ def promised(path):
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_a_storm_of_kills(folder, path):
+def test_random_kills_never_overbook_a_gpu_or_leave_a_claim(folder, path):
     seed = int(os.environ.get("STORM_SEED") or random.SystemRandom().randrange(1 << 31))
     begun_s = time.monotonic()
     storms = []
@@ -47,13 +50,13 @@ def test_a_storm_of_kills(folder, path):
         order = {"folder": str(path), "uid": uid, "seed": seed + number, "totals": TOTALS, "at_once": AT_ONCE}
         order["kills"] = KILLS // len(USERS)
         command = [sys.executable, str(Path(__file__).with_name("storm.py")), json.dumps(order)]
-        # Of a session each, so that a storm that fails leaves none of its processes behind.
+        # Each storm has a session of its own, so that all its processes can be killed together.
         pipe = subprocess.PIPE
         storms.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
     looks, most = 0, dict.fromkeys(TOTALS, 0)
     try:
         while any(storm.poll() is None for storm in storms) and time.monotonic() - begun_s < 800:
-            # Who has the mutex sees no claim come, so that what is read in turn was promised at one moment.
+            # No process can claim while we hold the mutex, so all files show the claims of the same moment.
             with replace(folder, patience_s=TIMEOUT_S).locked():
                 now = promised(path)
             looks += 1
@@ -83,7 +86,7 @@ def test_a_storm_of_kills(folder, path):
     assert wrong == []
     assert sum(killed.values()) == KILLS // 2 * 2
     assert all(most[gpu] <= size for gpu, size in TOTALS.items())
-    # A storm in which nothing met would prove nothing.
+    # The storm proves something only if several processes held claims at the same time.
     assert all(most[gpu] > size // 2 for gpu, size in TOTALS.items())
     assert sum(count > 0 for count in killed.values()) >= 4
     assert whole is not None

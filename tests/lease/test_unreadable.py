@@ -1,4 +1,4 @@
-"""Files in the lease folder that nobody else can open, read or even ask about: they cost their owner alone."""
+"""Files in the lease folder that other users can't open, read or stat: no other user's claims are affected."""
 
 import contextlib
 import ctypes
@@ -24,9 +24,9 @@ from tests.lease.test_broken import mount
 
 NAME = f"job.{ALICE}.1.aaaaaaaa"
 
-# What a user can do to a name in a sticky folder, as a program that then waits for its end of stdin.
+# Files that a user can make in a sticky folder and others can't read. PROGRAM runs one of these lines.
 PLANTS = {
-    # The system refuses each opening until the holder gives way, at most for 45 s: EAGAIN.
+    # open(2) fails with EAGAIN until the holder gives up its kernel lease, for at most 45 s.
     "kernel-lease": "fcntl.fcntl(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), fcntl.F_SETLEASE, fcntl.F_WRLCK)",
     "no-permission": "os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o000))",
     "access-list": "os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o644)); os.setxattr(name, ACL_NAME, ACL)",
@@ -76,7 +76,7 @@ def test_file_that_nobody_can_read_hides_no_claim_of_others(path, start, kind):
 
 
 @needs_root
-def test_status_and_doctor_name_the_file_and_its_owner(folder, path):
+def test_status_and_doctor_name_an_unreadable_file_and_its_owner(folder, path):
     with planted(path, PLANTS["kernel-lease"]):
         (of_status,) = read_leases({LEASE_DIR: str(path)}).leases.unreadable
         (of_doctor,) = unreadable_files(folder)
@@ -113,8 +113,8 @@ def test_file_system_that_never_answers_keeps_nobody_waiting(folder, path, start
 
 
 @needs_root
-def test_mounts_are_those_of_the_folder_and_inside_it(tmp_path):
-    """Blanks are escaped in the list of mounts, and a name that begins like the folder's is another folder's."""
+def test_mounts_of_a_folder_are_its_file_system_and_mounts_inside(tmp_path):
+    """The list of mounts escapes blanks. A folder whose name only begins with the folder's name is another folder."""
     places = [tmp_path / name for name in ("a b", "a b c")]
     for place in places:
         place.mkdir()
@@ -131,13 +131,13 @@ def test_mounts_are_those_of_the_folder_and_inside_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["fuse", "fuse.sshfs", "fuseblk"])
-def test_file_systems_of_fuse_are_told_by_their_names(name):
+def test_fuse_is_recognised_by_the_file_system_type(name):
     assert Mounts(name).is_fuse
     assert not Mounts("tmpfs").is_fuse
 
 
 def test_stale_file_of_another_user_stays(folder, path):
-    """A process that reaches the folder through FUSE is alive, though from here its file has no lock."""
+    """The file may belong to a live process that uses the folder through FUSE. Its lock is not visible here."""
     if os.geteuid() != 0:
         pytest.skip("only root could remove it")
     for uid, name in ((0, "job.0.1.aaaaaaaa"), (BOB, f"job.{BOB}.1.aaaaaaaa")):

@@ -1,4 +1,4 @@
-"""Two real users, who may not touch each other's files, in one sticky folder."""
+"""Two real users in one sticky folder, who can't change each other's files."""
 
 import errno
 import os
@@ -10,11 +10,11 @@ from autogpu.lease import Fault
 from autogpu.status.snapshot import read_leases
 from tests.lease.conftest import ALICE, BOB, needs_root
 
-# The kernel's switch for sticky folders is one for the whole machine.
+# These tests run one after another: fs.protected_regular is one setting for the whole machine.
 pytestmark = [needs_root, pytest.mark.xdist_group("fs.protected_regular")]
 
 
-def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, protected_regular):
+def test_stale_lease_of_another_user_stays_and_does_not_count(folder, start, path, protected_regular):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
     alice.ask("acquire", gpus={"GPU-0": 1})
     alice.kill()
@@ -24,7 +24,7 @@ def test_the_dead_of_other_users_stay_and_do_not_count(folder, start, path, prot
     assert len(list(path.glob(f"job.{ALICE}.*"))) == 1
 
 
-def test_a_folder_that_a_user_can_not_write_is_named(start, path):
+def test_claim_in_an_unwritable_folder_raises_lease_unavailable(start, path):
     path.chmod(0o755)
     alice = start("--uid", str(ALICE))
     told = alice.ask("acquire", gpus={"GPU-0": 1})
@@ -33,7 +33,7 @@ def test_a_folder_that_a_user_can_not_write_is_named(start, path):
     assert alice.ask("holders")["holders"] == []
 
 
-def test_nor_does_the_doctor_or_status_pass_it(path):
+def test_doctor_and_status_report_an_unwritable_folder(path):
     environ = {"AUTOGPU_LEASE_DIR": str(path)}
     assert (try_folder(environ)[1], read_leases(environ).obstacle) == (None, None)
     path.chmod(0o755)
@@ -54,6 +54,6 @@ def test_the_holder_of_the_mutex_is_named_to_other_users(start, is_shared):
     bob.ask("acquire", gpus={})
     alice.ask("hold_mutex", is_shared=is_shared)
     told = bob.ask("acquire", gpus={"GPU-0": 1}, patience_s=0.1)
-    # The uid is the one that /proc shows for a process that changed its user.
+    # Only its presence: /proc decides which uid it shows for a process that changed its user.
     assert (told["problem"], told["holder"][0]) == ("MUTEX_HELD", alice.pid)
     assert told["holder"][1] is not None

@@ -1,4 +1,4 @@
-"""Promises hold, and the queue is served in its order, where the mutex can't be had."""
+"""If the mutex is stuck, no GPU is claimed twice and the queue is still served in its order."""
 
 import time
 
@@ -13,24 +13,24 @@ GPUS = [f"GPU-{number}" for number in range(4)]
 
 
 def stuck(start):
-    """The mutex in the hands of a process that never gives it back."""
+    """Start a process that takes the mutex and never releases it. Return it."""
     start().ask("acquire", gpus={})
     worker = start()
     worker.ask("hold_mutex")
     return worker
 
 
-def test_many_who_choose_at_once_never_promise_a_gpu_twice(folder, start):
+def test_simultaneous_claims_without_the_mutex_overbook_no_gpu(folder, start):
     stuck(start)
     crowd = start().ask("crowd", count=40, totals=dict.fromkeys(GPUS, 10), size=4, patience_s=0.1)
     claimed = [told["claims"] for told in crowd["told"] if told["claims"]]
     assert promised(holders(folder)) == dict.fromkeys(GPUS, 8)
-    # Neither more than fit nor fewer: two that collided did not both give up.
+    # As many claims as fit. Fewer would mean that two processes collided and both gave up.
     assert len(claimed) == 8
     assert all(told["problem"] == "MUTEX_HELD" for told in crowd["told"] if told["claims"])
 
 
-def test_one_that_was_stopped_inside_the_mutex_takes_nothing_that_was_claimed_meanwhile(start):
+def test_process_stopped_in_the_mutex_respects_claims_made_meanwhile(start):
     stopped, other = start(), start()
     stopped.tell("acquire", free=GPUS[:2], stops=True)
     assert stopped.hear() == {"event": "choosing"}
@@ -40,7 +40,7 @@ def test_one_that_was_stopped_inside_the_mutex_takes_nothing_that_was_claimed_me
     assert stopped.result()["claims"] == {"GPU-1": 1}
 
 
-def test_the_queue_is_served_in_its_order_also_without_the_mutex(start):
+def test_queue_is_served_in_order_without_the_mutex(start):
     holder = start()
     holder.ask("acquire", free=["GPU-0"])
     stuck(start)
@@ -64,7 +64,7 @@ def test_two_hundred_and_fifty_waiters_are_all_served(folder, start):
     assert relay.result(timeout_s=600) == {"served": 250}
 
 
-def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
+def test_process_waits_only_once_for_a_stuck_mutex(folder, start):
     holder, problems = stuck(start), []
     folder = replace(folder, patience_s=0.8)
 
@@ -80,7 +80,7 @@ def test_a_process_has_one_patience_for_a_mutex_that_is_stuck(folder, start):
     assert len(problems) == 5
     assert all((problem.fault, problem.holder[0]) == (Fault.MUTEX_HELD, holder.pid) for problem in problems)
     assert min(problem.stuck_s for problem in problems) >= 0.8
-    # Once it has been had, it is waited for anew.
+    # After a claim got the mutex, the process waits the full time again.
     holder.kill()
     claim()
     stuck(start)
