@@ -1,4 +1,4 @@
-"""What every test gets: a home of its own, and none of the machine's policy or GPU settings."""
+"""Fixtures for all tests. Each test has its own home and none of this machine's policy or GPU settings."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.support.forkserver import Forks
 from tests.support.processes import Process
 from tests.support.turns import pytest_addoption, pytest_collection_modifyitems, pytest_report_header  # noqa: F401
 
-# A shell tells what it starts in the background to ignore Ctrl-C, and everything that a test starts would do so.
+# A shell makes its background processes ignore SIGINT, and every process that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Point every directory that autogpu reads at ``tmp_path`` and clear what steers it."""
-    # An environment that is active in this shell is none of those in which a test runs `autogpu install`.
+    """Point every directory that autogpu reads at ``tmp_path``, and unset the variables that configure it."""
+    # Tests run `autogpu install` in environments of their own, not in the one that is active in this shell.
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     for name in list(os.environ):
@@ -42,7 +42,7 @@ def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def lease_folder(tmp_path: Path) -> Path:
-    """The folder that ``AUTOGPU_LEASE_DIR`` names, for all users to write."""
+    """Create the folder of ``AUTOGPU_LEASE_DIR``, writable by all users."""
     made = tmp_path / "leases"
     made.mkdir()
     made.chmod(0o1777)
@@ -51,26 +51,26 @@ def lease_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """Processes that have imported TensorFlow, for the scripts of all tests."""
+    """Provide processes that have imported TensorFlow; all tests of the session share them."""
     made = Forks(tmp_path_factory.mktemp("forks"))
     yield made
     made.close()
 
 
 def each_python(*marks: Any) -> list:
-    """One parameter for each supported version; those this machine lacks skip and say so.
+    """Return one parameter for each supported Python. Versions that this machine lacks are skipped with a reason.
 
-    The oldest, the newest and the one that runs the tests are in every run; the others take turns.
+    The oldest version, the newest one and the one that runs the tests are in every run. The others take turns.
 
     Args:
-        marks: For all but the one that runs the tests.
+        marks: Marks for all versions except the one that runs the tests.
     """
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     there = [version for version in environments.SUPPORTED if environments.interpreter(version)]
     others = [version for version in there if version not in (there[0], own, there[-1])]
     parameters = []
     for version in environments.SUPPORTED:
-        # Side by side, the tests of one environment stay together: some write into it.
+        # With xdist, one worker runs all tests of an environment, because some of them write into it.
         of_version = [pytest.mark.xdist_group(f"python-{version}"), *(marks if version != own else ())]
         if version not in there:
             of_version.append(pytest.mark.skip(reason=f"no Python {version} on this machine"))
@@ -82,7 +82,7 @@ def each_python(*marks: Any) -> list:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Start processes whose driver and framework are fakes; each has imported its framework."""
+    """Return a function that starts a process with a fake driver and imports a fake framework in it."""
     processes: list[Process] = []
 
     def started(*devices: Any, **options: Any) -> Process:

@@ -1,10 +1,10 @@
 """Run the suites of ``make`` one after the other, the cheapest first, up to the first in which something fails.
 
-The last lines tell all: a table of suites with their tests and seconds, and each failed test with its message::
+The output ends with a table of the suites with their tests and seconds, and with the message of each failed test::
 
-    python -m tests.suites                 # as CI does: what takes turns is left out when it is not due
-    python -m tests.suites --all           # everything
-    python -m tests.suites test-engines    # these suites alone
+    python -m tests.suites                 # as in CI: tests that take turns run only when they are due
+    python -m tests.suites --all           # all tests
+    python -m tests.suites test-engines    # only the suites given
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
-# By what they took when this was written; .ci/run prints the table that shows whether they still do.
+# Ordered by run time as measured when this was written. .ci/run prints a table of the current times.
 SUITES = ("site", "package", "test-readme", "test-engines", "test-thorough", "test", "test-frameworks", "test-matrix")
-# Where make has pytest write what became of each test.
+# Folder to which `make` has pytest write a JUnit report of each suite.
 REPORTS = Path(".cache/reports")
 LINES_OF_A_FAILURE = 12
 CHARACTERS_OF_A_LINE = 1000
@@ -31,12 +31,12 @@ LAST_LINES = 30
 
 @dataclass(frozen=True)
 class Suite:
-    """One that has ended.
+    """Result of one suite.
 
     Attributes:
-        tests: How many ran; ``None`` where it left no report, as what is no tests.
-        failures: By test, the message.
-        last_lines: Of its output.
+        tests: Number of tests that ran; ``None`` if there is no report, because the target runs no tests.
+        failures: Messages, keyed by test.
+        last_lines: Last lines of the output.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Suite:
 
 
 def run(name: str, variables: Sequence[str]) -> Suite:
-    """Run a target of ``make``, whose output is passed on as it comes."""
+    """Run a target of ``make`` and print its output as it comes."""
     report = REPORTS / f"{name}.xml"
     report.unlink(missing_ok=True)
     last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -72,7 +72,7 @@ def run(name: str, variables: Sequence[str]) -> Suite:
 
 
 def read(report: Path) -> tuple[int | None, int, dict[str, str]]:
-    """From a report in JUnit's format, how many tests ran and were skipped, and the messages of those that failed."""
+    """Read a JUnit report: the number of tests that ran, the number skipped, and the failures' messages by test."""
     if not report.exists():
         return None, 0, {}
     cases = list(ElementTree.parse(report).iter("testcase"))
@@ -86,13 +86,12 @@ def read(report: Path) -> tuple[int | None, int, dict[str, str]]:
 
 
 def _name(case: ElementTree.Element) -> str:
-    # A file that can't be imported has no class, and its message says no more than that.
+    # The case of a file that can't be imported has no class. Its cause is in the text of the case, not in the message.
     file, name = case.get("classname"), case.get("name", "")
     return f"{file.replace('.', '/')}.py::{name}" if file else name
 
 
 def summary(suites: Sequence[Suite]) -> str:
-    """The table, and below it what failed."""
     lines = [f"{'suite':<20}{'tests':>7}{'skipped':>9}{'failed':>8}{'seconds':>9}"]
     for suite in suites:
         tests = "-" if suite.tests is None else suite.tests
@@ -110,7 +109,7 @@ def summary(suites: Sequence[Suite]) -> str:
 
 
 def lines_of_failures(failures: dict[str, str]) -> list[str]:
-    """The first lines of each message and the last one, below the name of its test."""
+    """Return each failed test with the first lines of its message and the last one."""
     lines = []
     for test, message in failures.items():
         told = [line[:CHARACTERS_OF_A_LINE] for line in message.strip().splitlines()]
@@ -125,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="leave nothing out that takes turns")
     parser.add_argument("suites", nargs="*", default=SUITES, metavar="SUITE", help="a target of make")
     chosen = parser.parse_args(arguments)
-    # A time limit of CI's ends it by this: what is known by then is told.
+    # CI's time limit sends SIGTERM. Handled as Ctrl-C, it lets this program print the results so far.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     ended: list[Suite] = []
     for name in chosen.suites:
