@@ -1,4 +1,4 @@
-"""Processes that acquire GPUs by plain readings and real leases, for tests."""
+"""Helpers for tests in which a process acquires GPUs with plain readings and real leases."""
 
 import contextlib
 import errno
@@ -31,13 +31,13 @@ def asking(*gpus, **asked):
 
 
 def rank_of(place, *gpus, job=JOB["group"], **asked):
-    """What one of two ranks asks that would wait for its GPU."""
+    """Return the request of one of two ranks, with a policy that waits for busy GPUs."""
     rank = LocalRank(place, 2, "Open MPI", job=job)
     return asking(*gpus, **{**WAITS, "grant": Grant(rank=rank), **asked})
 
 
 def beside(asked, job, *indices):
-    """The same where the driver shows that another job computes on these GPUs."""
+    """Return ``asked`` with ``job`` as a compute process on the GPUs with these indices."""
     devices = [
         replace(device, compute_processes=(Process(job.pid, 0),)) if device.index in indices else device
         for device in asked.inventory.devices
@@ -46,12 +46,12 @@ def beside(asked, job, *indices):
 
 
 def bytes_on(held):
-    """By UUID, what is held in GiB by index."""
+    """Return bytes keyed by GPU UUID; ``held`` has GiB keyed by GPU index."""
     return {gpu(index).uuid: gib * GIB for index, gib in held.items()}
 
 
 def cap_bytes(decision):
-    """The caps of a decision in bytes, keyed by GPU UUID."""
+    """Return the caps of a decision in bytes, keyed by GPU UUID."""
     return {uuid: cap.bytes for uuid, cap in decision.caps.items()}
 
 
@@ -60,20 +60,20 @@ def leases(folder):
 
 
 def child_of(folder, visible=""):
-    """The environment that the job which came first leaves to its children."""
+    """Return the environment variable that the first holder's process passes to its children."""
     first = leases(folder).holders[0]
     return {LEASE: f"v1:{first.name}:{first.pid}:{first.start_time}:{visible}"}
 
 
 @pytest.fixture
 def acquired(tmp_path, monkeypatch):
-    """Let a process acquire GPUs; it gives them back at the end of the test. Where it waits, it looks often."""
+    """Return a function that acquires GPUs until the test ends. A waiter polls often, to keep tests short."""
     found = []
     monkeypatch.setattr(queue, "LOOK_S", 0.05)
     monkeypatch.setattr(queue, "READ_S", 0.1)
 
     def every_holder():
-        """Yield every holder, as if all jobs were ancestors of the process. The tests start the jobs beside it."""
+        """Return all holders as ancestors: the tests start the jobs beside the process, not above it."""
         return [(holder.pid, holder.start_time) for holder in leases(tmp_path).holders]
 
     def acquired(asked, *, read=lambda: None, on_wait=lambda queue, decision: None, **environ):
@@ -88,7 +88,7 @@ def acquired(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_mutex(monkeypatch):
-    """From its call on the system lets this process have no ``flock``."""
+    """Return a function after whose call every ``flock`` of this process fails with ENOLCK."""
 
     def refused(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -98,7 +98,7 @@ def no_mutex(monkeypatch):
 
 @pytest.fixture
 def other(tmp_path):
-    """Start another job that holds GPUs, in GiB by index, until the test ends it or is over."""
+    """Return a function that starts a job holding ``held`` (GiB keyed by GPU index) until its or the test's end."""
     with contextlib.ExitStack() as jobs:
         yield lambda held, **options: jobs.enter_context(
             other_job({LEASE_DIR: str(tmp_path)}, bytes_on(held), **options)

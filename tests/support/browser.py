@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-# The browser itself must ask nobody for anything: no updates, no lists, no names of other hosts.
+# Chromium must not use the network by itself: no updates, no downloaded lists, no names of other hosts.
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"),
     *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -22,12 +22,11 @@ NO_CHROMIUM = "no chromium on this machine; Debian's package of that name has it
 
 
 def chromium() -> str | None:
-    """Return the path of Chromium; ``None`` if this machine has none."""
     return shutil.which("chromium")
 
 
 def browse(address: str, folder: Path, *options: str, is_dark: bool = False, timeout_s: float = 60.0) -> str:
-    """Return what Chromium prints for ``address``; ``folder`` is empty, and becomes its home and profile."""
+    """Return Chromium's stdout for ``address``. ``folder`` must be empty; it becomes its home and profile."""
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
     home = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     command = [chromium() or "chromium", *_OPTIONS, _ONLY_THIS_HOST, f"--user-data-dir={folder / 'profile'}", scheme]
@@ -44,7 +43,7 @@ def browse(address: str, folder: Path, *options: str, is_dark: bool = False, tim
         try:
             printed, _ = browser.communicate(timeout=timeout_s)
         finally:
-            # Its helpers are in its process group.
+            # Chromium's helper processes are in its process group.
             with suppress(ProcessLookupError):
                 os.killpg(browser.pid, signal.SIGKILL)
     if browser.returncode:

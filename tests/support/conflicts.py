@@ -1,8 +1,8 @@
-"""What scripts say about their GPUs against what policies say: a table whose cells run on a simulated server.
+"""A table of scripts' GPU settings (rows) against policies (columns). Each cell runs on a simulated server.
 
-The rule: what the script said explicitly is in force, where it said nothing the policy is, and nothing raises that
-runs without autogpu. ``ROWS`` and ``POLICIES`` hold what each side says; a cell where that is not all there is to it
-stands in the row's ``but``. Judged by what the driver was asked for, in the words of
+The rule: an explicit setting of the script is in force. Without one, the policy is in force. A script that runs without
+autogpu must not raise with it. ``ROWS`` and ``POLICIES`` hold the settings of each side. If a cell doesn't follow from
+the rule, the row's ``but`` has its expectation. Cells are judged by the memory that the driver granted, in the words of
 :mod:`tests.support.driver_grants`.
 """
 
@@ -21,8 +21,8 @@ from tests.support.forkserver import Forks
 from tests.support.framework_machines import CONTEXT, Machine, Ran
 from tests.support.versions import Version
 
-# All idle and alike, so that no cell depends on others' load: the highest index is the idlest, and CUDA counts as PCI.
-# Small ones: of the memory that an allocator takes, TensorFlow keeps a list that has a thirtieth of its size.
+# All GPUs are idle and equal, so that no cell depends on load: autogpu takes the highest index as the idlest, and CUDA
+# numbers them in PCI order. They are small, because TensorFlow's list of an allocator's memory takes a thirtieth of it.
 GPUS = (Gpu(name="NVIDIA GeForce GTX 1660 Ti", memory="6GiB", compute_capability="7.5"),) * 4
 IDLEST_FIRST = (3, 2, 1, 0)
 A_QUARTER = 1536
@@ -30,17 +30,17 @@ A_QUARTER = 1536
 WHOLE, GROWS = "whole", "grows"
 
 
-# By identity: one of them is one column or row.
+# Policies and rows are compared by identity, because each object is one column or row.
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """A column.
+    """A column of the table.
 
     Attributes:
-        environ: What says so to autogpu.
-        count: How many GPUs it gives.
-        growth: Whether memory is allocated as needed.
-        limit: MiB for each logical GPU.
-        logical_gpus: Into how many each GPU is split.
+        environ: Variables that set the policy.
+        count: Number of GPUs that the policy gives.
+        growth: True if memory is allocated as needed.
+        limit: Limit of each logical GPU in MiB.
+        logical_gpus: Number of logical GPUs on each GPU.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Policy:
     logical_gpus: int = 1
 
 
-# No limit is a power of two: without one, growth ends at such a size.
+# No limit is a power of two, because growth without a limit ends at a power of two.
 PLAIN = Policy("plain", {"AUTOGPU": "0"})
 POLICIES = (
     Policy("growth"),
@@ -67,15 +67,15 @@ POLICIES = (
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """What a script does, after ``PROLOGUE``.
+    """A row of the table: a script without its ``PROLOGUE``.
 
     Attributes:
-        lists_first: Whether it begins with ``LISTS``.
-        gpus: GPU numbers that it names, each of which stands for a GPU, the idlest first; ``None`` if it names none.
-        growth: What it says of memory growth; ``None`` if nothing.
-        limit: MiB that it allows itself on each GPU; ``None`` if it sets no limit.
-        prints_replicas: Whether it prints a number of replicas: as many as logical GPUs, at least one.
-        but: By policy, what a cell has in place of the above: what is granted by GPU, or the GPUs alone.
+        lists_first: True if the script begins with ``LISTS``.
+        gpus: GPU numbers in the script. Each is given a GPU, idlest first. ``None`` if the script has no GPU number.
+        growth: The script's own setting of memory growth; ``None`` if it has none.
+        limit: MiB that the script sets as its limit on each GPU; ``None`` if it sets no limit.
+        prints_replicas: True if the script prints its number of replicas: the number of logical GPUs, at least one.
+        but: Exceptions, keyed by policy name: the expected grants keyed by GPU, or only the expected GPUs.
     """
 
     name: str
@@ -133,8 +133,8 @@ LISTS = "gpus = config.list_physical_devices('GPU')\n"
 
 
 def limited(name: str, script: str, mib: int) -> Row:
-    """A limit by tf.config, which says as well that memory is taken at once: there it excludes growth."""
-    # It says nothing of the GPU for which it is not set.
+    """Return a row with a limit set by tf.config. There a limit excludes growth, so memory is taken at once."""
+    # With "count=2" the limit applies to only one of the two GPUs, and the policy's growth to both.
     but = {"count=2": {2: "grows", 3: f"grows to {mib} MiB"}} if "on-gpus" in name else {}
     return Row(name, script, growth=False, limit=mib, but=but)
 
@@ -145,7 +145,7 @@ ROWS = (
     Row("growth-loop", "growth_loop(); use()", growth=True),
     Row("growth-loop-off", "growth_loop(False); use()", growth=False),
     Row("growth-loop-twice", "growth_loop(); use(); growth_loop()", growth=True),
-    # TensorFlow refuses to run with GPUs that differ: with four of them, both raise without autogpu.
+    # TensorFlow requires the same growth on all GPUs, so on four GPUs both scripts raise without autogpu.
     Row("growth-on-gpus[0]", "config.set_memory_growth(gpus[0], True); use()", growth=True),
     Row("growth-on-gpus[2]", "config.set_memory_growth(gpus[2], True); use()", growth=True),
     Row(
@@ -165,7 +165,7 @@ ROWS = (
             "count=2": {2: "grows", 3: "grows to 608 MiB + grows to 608 MiB"},
         },
     ),
-    # What the script limited is not used, and says nothing of what is.
+    # The script limits one GPU and uses another, to which the limit does not apply.
     Row(
         "limit-on-gpus[0]-then-visible[2]",
         "limit(gpus[0], 1024); config.set_visible_devices(gpus[2], 'GPU'); use()",
@@ -182,21 +182,22 @@ ROWS = (
     Row("visible[1,3]", "config.set_visible_devices([gpus[1], gpus[3]], 'GPU'); use()", gpus=(1, 3)),
     Row("visible-all", "config.set_visible_devices(gpus, 'GPU'); use()", gpus=(0, 1, 2, 3)),
     Row("visible-none", "config.set_visible_devices([], 'GPU'); use()", gpus=()),
-    # Set before TensorFlow is asked for its GPUs, and thus in force; a mask says where, not that a GPU is wanted.
+    # The mask is in force, because it is set before TensorFlow lists its GPUs. It restricts the choice of GPUs but
+    # requests none, so a policy with a count of 0 stays in force.
     Row(
         "late-CUDA_VISIBLE_DEVICES",
         "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; use()",
         lists_first=False,
         but={policy.name: (1,) for policy in POLICIES if policy.count},
     ),
-    # Too late, and thus without effect.
+    # The mask has no effect, because TensorFlow has listed its GPUs before.
     Row("CUDA_VISIBLE_DEVICES-after-listing", "os.environ['CUDA_VISIBLE_DEVICES'] = '1'; use()"),
     Row("own-session", "use_session(config=v1.ConfigProto(allow_soft_placement=True))"),
     Row("own-session-growth", "use_session_of(allow_growth=True)", growth=True),
     Row("own-session-fraction", "use_session_of(per_process_gpu_memory_fraction=0.25)", limit=A_QUARTER),
     Row(
         "own-session-limit",
-        # TensorFlow wants limits for each visible GPU.
+        # TensorFlow requires limits for each visible GPU, so the script makes one GPU visible.
         "options = v1.GPUOptions(visible_device_list='0')\n"
         "options.experimental.virtual_devices.add(memory_limit_mb=[768])\n"
         "use_session(config=v1.ConfigProto(gpu_options=options))",
@@ -210,7 +211,7 @@ ROWS = (
     Row("own-session-after-another-way", "use(); use_session(config=v1.ConfigProto())"),
     Row("growth-loop-then-own-session", "growth_loop(); use_session(config=v1.ConfigProto())", growth=True),
     limited("limit-on-gpus[0]-then-own-session", "limit(gpus[0], 1200); use_session(config=v1.ConfigProto())", 1200),
-    # Its own default is growth.
+    # An interactive session uses growth by default.
     Row(
         "interactive-session",
         "with tf.Graph().as_default():\n    session = v1.InteractiveSession(); use(session); session.close()",
@@ -229,7 +230,7 @@ ROWS = (
         "with tf.device('/GPU:1'):\n    second = tf.raw_ops.Empty(shape=[2], dtype=tf.float32)\n"
         "if not tf.executing_eagerly():\n    v1.Session().run(second.op)\n"
         "use()",
-        # Every name exists, on one card; a limit is for the card. In steps of 16 MiB.
+        # All four GPU names become logical GPUs on one card and divide its limit. Sizes are rounded down to 16 MiB.
         but={
             "limit": {3: " + ".join(["192 MiB"] * 4)},
             "share": {3: " + ".join(["384 MiB"] * 4)},
@@ -239,19 +240,19 @@ ROWS = (
         },
     ),
 )
-# Raise without autogpu as well, on each version that has the rule.
+# These scripts may also raise without autogpu: most TensorFlow versions require the same growth on all GPUs.
 MAY_RAISE_PLAIN = {"growth-on-gpus[0]", "growth-on-gpus[2]"}
 
 
 def expected(row: Row, policy: Policy) -> Mapping[int, str]:
-    """What the driver is to grant, by GPU."""
+    """Return the expected grants in words, keyed by GPU."""
     cell = row.but.get(policy.name)
     if isinstance(cell, Mapping):
         return cell
     if cell is not None:
         gpus: Sequence[int] = cell
     elif row.gpus is not None:
-        # The policy may take none of the GPUs that are listed.
+        # A policy with a count of 0 takes away even the GPUs that the script uses by number.
         gpus = IDLEST_FIRST[: len(row.gpus)] if policy.count else ()
     else:
         gpus = IDLEST_FIRST[: policy.count]
@@ -265,7 +266,10 @@ def expected(row: Row, policy: Policy) -> Mapping[int, str]:
 
 
 def probes(row: Row, policy: Policy) -> list[int]:
-    """For each logical GPU in the script's order, the MiB of a tensor that makes the allocator go to its limit."""
+    """Return the MiB of a tensor for each logical GPU in the script's order; 0: no tensor.
+
+    Each tensor is so large that the allocator has to grow to its limit.
+    """
     if policy is PLAIN:
         return [0] * 8
     cell = expected(row, policy)
@@ -273,20 +277,20 @@ def probes(row: Row, policy: Policy) -> list[int]:
     for gpu in sorted(cell, key=IDLEST_FIRST.index):
         for words in cell[gpu].split(" + "):
             limit = int(words.split()[2]) if words.startswith("grows to") else 0
-            # Without a limit one that no other column's limit would hold.
+            # Without a limit, use a size that fits into no other column's limit.
             sizes.append(limit * 9 // 10 if limit else 1792 if words == GROWS else 0)
     return sizes
 
 
 def each_cell() -> list[Any]:
-    """One parameter for each cell, named by it; of each row two are due in a turn, and others in the next."""
+    """Return one parameter for each cell. In each turn two cells of a row are due."""
     turns = len(POLICIES) // 2
     return [
         pytest.param(
             row,
             policy,
             id=f"{row.name}-{policy.name}",
-            # Side by side, one process runs all of a row: what it does without autogpu is run once.
+            # With xdist, one worker runs the whole row, so its script runs only once without autogpu.
             marks=[pytest.mark.xdist_group(row.name), pytest.mark.turns(turns, (across + down) % turns)],
         )
         for down, row in enumerate(ROWS)
@@ -295,7 +299,7 @@ def each_cell() -> list[Any]:
 
 
 class Table:
-    """The cells of one version, each on a server of its own."""
+    """The cells for one TensorFlow version. Each cell runs on its own server."""
 
     def __init__(self, version: Version, folder: Path, forks: Forks) -> None:
         self._version = version
@@ -305,19 +309,19 @@ class Table:
         self._plain: dict[str, Ran] = {}
 
     def complaint(self, row: Row, policy: Policy) -> str:
-        """What is wrong with a cell, in one line and what autogpu said; ``""`` if it is as it should be."""
+        """Return a cell's faults, one a line, followed by autogpu's messages; ``""`` if there is no fault."""
         if row.name not in self._plain:
             self._plain[row.name] = self._run(row, PLAIN)
         plain, ran = self._plain[row.name], self._run(row, policy)
         cell = expected(row, policy)
         if row.gpus == ():
-            # TensorFlow 1.15 makes a context on each GPU all the same, for XLA.
+            # TensorFlow 1.15 creates a context for XLA on each GPU, even if the script uses none.
             cell = driver_grants.granted(plain.calls, GPUS, CONTEXT)
         wanted = driver_grants.in_one_line(cell)
-        # Where the script was stopped short, what it was granted till then is of no interest.
+        # If the script failed, compare its error instead of its grants.
         got = ran.error or driver_grants.in_one_line(driver_grants.granted(ran.calls, GPUS, CONTEXT))
         if self._version.number < (2, 0) and wanted == driver_grants.NO_GPU and got.startswith(driver_grants.CONTEXTS):
-            # No setting keeps XLA from that; the README says so. Memory is what counts.
+            # No setting prevents XLA's contexts (docs/memory.md). Only memory counts here.
             got = wanted
         complaints = []
         if plain.exit_status and row.name not in MAY_RAISE_PLAIN:

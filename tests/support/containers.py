@@ -1,4 +1,4 @@
-"""Containers as the kernel sees them: namespaces of their own for mounts and processes."""
+"""Containers for tests: processes with their own mount and PID namespaces."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 
-# Started as [*CONTAINER, SHARED or PRIVATE, "sh", *command].
+# The whole command is [*CONTAINER, SHARED or PRIVATE, "sh", *command].
 CONTAINER = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--", "sh", "-c")
 
-# With the host's lease folder, or with one that no process outside sees.
+# SHARED keeps the host's lease folder. PRIVATE mounts a lease folder that no process outside the container sees.
 SHARED = 'exec "$@"'
 PRIVATE = 'mount -t tmpfs -o mode=1777 none "$AUTOGPU_LEASE_DIR" && exec "$@"'
 
@@ -23,5 +23,5 @@ def _why_none() -> str:
     return f"this machine allows no namespaces: {done.stderr.strip()}" if done.returncode else ""
 
 
-# Why there can't be one here; empty where there can.
+# The reason why this machine can't start such a container; empty if it can.
 NO_NAMESPACES = _why_none()

@@ -1,8 +1,9 @@
-"""What the driver granted to a process, in a few words for each GPU: what expectations are written in.
+"""Memory that the driver granted to a process, in a few words for each GPU. Tests use these words.
 
-TensorFlow takes memory from the driver by the region. Without growth an allocator's first region is all it may ever
-have. With growth the first is small, each next one twice the one before, and the last one is cut off at the limit: so
-one tensor larger than half the limit shows it, and nothing has to be refused, for which TensorFlow waits ten seconds.
+TensorFlow takes memory from the driver in regions. Without growth, an allocator gets one region and no other. With
+growth, its first region is small, each next one is twice as large as the one before, and the last is cut off at the
+limit. So one tensor larger than half the limit makes the limit visible. No allocation has to fail, which is good
+because TensorFlow waits ten seconds before it gives up.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from tests.gpusim import Call, Gpu
 
 MIB = 1 << 20
 
-# A growing allocator's first regions, for the few small tensors of a script.
+# A growing allocator's first regions have at most this size. They hold the few small tensors of a script.
 SMALL = 64 * MIB
 
-# Of the sizes in words.
+# Sizes in words are rounded down to a multiple of this.
 STEP = 16 * MIB
 
-# What TensorFlow leaves of an idle GPU when it takes it whole differs by version and by GPU: up to this share and size.
+# An allocator without a limit leaves some memory of an idle GPU: at most this share of the free memory plus this size.
+# The amount differs by TensorFlow version and by GPU.
 LEFT_OF_WHOLE = 0.1, 600 * MIB
 
 
 def granted(calls: Sequence[Call], gpus: Sequence[Gpu], context_bytes: int) -> dict[int, str]:
-    """By GPU with a context, what was allocated there: the allocators in order, joined by ``" + "``.
+    """Return the allocators on each GPU with a context, in order and joined by ``" + "``, keyed by GPU.
 
-    ``whole``, ``1024 MiB``: at once. ``grows``, ``grows to 3072 MiB``: small at first, and as far as it went without
-    end, or to an end. ``-``: a context and no memory.
+    ``whole`` or ``1024 MiB``: all memory was taken at once. ``grows`` or ``grows to 3072 MiB``: the first region was
+    small, and growth had no limit or ended at this limit. ``-``: there is a context, but no memory was allocated.
     """
     words = {}
     for gpu in sorted({call.gpu for call in calls if call.call == "context" and call.gpu is not None}):
@@ -41,14 +43,14 @@ NO_GPU, CONTEXTS = "no GPU", "contexts on "
 
 
 def in_one_line(grants: Mapping[int, str]) -> str:
-    """``GPU 3 grows, contexts on 0, 1``; ``no GPU``."""
+    """Return the grants in one line, such as ``GPU 3 grows, contexts on 0, 1`` or ``no GPU``."""
     parts = [f"GPU {gpu} {words}" for gpu, words in sorted(grants.items()) if words != "-"]
     contexts = [str(gpu) for gpu, words in sorted(grants.items()) if words == "-"]
     return ", ".join(parts + ([CONTEXTS + ", ".join(contexts)] if contexts else [])) or NO_GPU
 
 
 def _regions(calls: Sequence[Call]) -> list[int]:
-    """Sizes in order; 0 for a small one that TensorFlow gave back to have a larger one under the same limit."""
+    """Return the sizes of the regions in order; 0 for a small one that was freed for a larger one under the limit."""
     regions: list[int] = []
     freed: list[int] = []
     for call in calls:
@@ -64,9 +66,10 @@ def _regions(calls: Sequence[Call]) -> list[int]:
 
 
 def _arenas(regions: Sequence[int]) -> list[list[int]]:
-    """Regions by allocator: small ones and then large ones of one that grows; a large one alone.
+    """Group the regions by allocator. A growing one has small regions and then large ones; any other has one large one.
 
-    Several allocators that grow on one GPU, as each logical GPU has its own, may begin before the first one goes on.
+    Each logical GPU has its own allocator. Several growing allocators on one GPU may take their first regions before
+    any of them takes its second.
     """
     arenas: list[list[int]] = []
     begun: list[int] = []
@@ -80,7 +83,7 @@ def _arenas(regions: Sequence[int]) -> list[list[int]]:
         else:
             arenas.append([region])
     if begun and arenas and regions[-1] > SMALL:
-        # More than one small region of the last that went on.
+        # The last allocator that grew has more than one small region.
         arenas[-1][1:1] = begun
     elif begun:
         arenas.append(begun)
@@ -89,13 +92,13 @@ def _arenas(regions: Sequence[int]) -> list[list[int]]:
 
 def _in_words(arena: Sequence[int], free: int) -> str:
     total, last = sum(arena), arena[-1]
-    # In steps: the driver gives whole 2 MiB, of which older versions ask for odd parts.
+    # Round down: the driver allocates multiples of 2 MiB, but older TensorFlow versions request odd sizes.
     in_mib = f"{total // STEP * STEP // MIB} MiB"
     share, size = LEFT_OF_WHOLE
     if arena[0] > SMALL:
         is_whole = total >= free * (1 - share) - size
         return "whole" if is_whole else in_mib
-    # A region that was not cut off is a power of two.
+    # The last region is a power of two, unless a limit cut it off.
     return "grows" if last & (last - 1) == 0 else f"grows to {in_mib}"
 
 

@@ -1,8 +1,8 @@
-"""Virtual environments as a user has them: a real interpreter and the built wheel, kept in ``.cache`` between runs.
+"""Virtual environments like a user's: a real interpreter and the built wheel, kept in ``.cache`` between runs.
 
-An environment's folder is named by all that went into it, so a change of the source makes a new one and an
-unchanged tree finds the old one. uv makes them: it unpacks a wheel once per machine and links the files of every
-environment to it. pip serves where the installer is what is tested.
+The folder's name is a digest of all parts of the environment. A change of the source therefore makes a new environment,
+and an unchanged tree reuses the old one. uv makes the environments, because it unpacks a wheel once per machine and
+links the files of each environment to it. Tests of the installation itself use pip.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
 PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
 SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 
-# What there was before the first test: each test has a home of its own, where uv would find nothing that it has.
-# Without an environment that is active in this shell, which is none of those made here.
+# The environment variables before the first test. Each test has its own home, in which uv would not find its cache.
+# The variables of an environment that is active in this shell are left out: uv works on other environments here.
 _NOT_OURS = ("AUTOGPU", "CUDA_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
 
 
 def interpreter(version: str) -> Path | None:
-    """The interpreter of ``version`` (such as ``"3.9"``): the one running, pyenv's, of ``PATH``, or of ``.cache``."""
+    """Return the running Python if it has this version (such as ``"3.9"``), or one of pyenv, ``PATH`` or ``.cache``."""
     if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
         return Path(getattr(sys, "_base_executable", None) or sys.executable)
     for folder in sorted(PYENV_VERSIONS.glob(f"{version}.*"), reverse=True):
@@ -42,7 +42,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def wheel(name: str = "autogpu") -> Path:
-    """The wheel of autogpu or autogpu_autoload, built again when a file of this tree that goes into it has changed."""
+    """Return the wheel of autogpu or autogpu_autoload; build it if one of its source files has changed."""
     folder = CACHE / "wheel" / _source_digest()
     with _only_one(folder):
         built = sorted(folder.glob(f"{name}-*.whl"))
@@ -54,7 +54,7 @@ def wheel(name: str = "autogpu") -> Path:
 
 
 def source_archive(folder: Path) -> Path:
-    """The archive that a package index is given beside the wheel, built from this tree into ``folder``."""
+    """Build this tree's source archive (sdist) into ``folder``."""
     _uv("build", "--sdist", "--out-dir", str(folder), str(ROOT))
     return next(folder.glob("autogpu-*.tar.gz"))
 
@@ -69,17 +69,17 @@ def environment(
     with_hook: bool = False,
     name: str = "",
 ) -> Path:
-    """A virtual environment's interpreter; shared between tests, so no test may write into it.
+    """Return the interpreter of a virtual environment. Tests share it, so no test may write into one without ``name``.
 
     Args:
         python: The interpreter to make the environment from.
-        requirements: What is installed besides autogpu's wheel.
-        without_dependencies: What is installed after that with none of what it asks for.
-        with_autogpu: Whether the wheel is installed.
+        requirements: Packages to install besides autogpu's wheel.
+        without_dependencies: Packages to install after these, without their dependencies.
+        with_autogpu: True to install autogpu's wheel.
         on_top_of: The interpreter of another environment whose packages are visible in this one, for packages too
-            big to have twice; or several, the first in front.
-        with_hook: Whether ``autogpu install`` has been run in it.
-        name: Makes a second environment from the same parts, for a test that writes into its own.
+            big to install twice. With several interpreters, the first takes precedence.
+        with_hook: True to run ``autogpu install`` in the environment.
+        name: Makes a second environment from the same parts, for a test that writes into its environment.
     """
     bases = [on_top_of] if isinstance(on_top_of, Path) else list(on_top_of or ())
     further = [wheel().parent.name if with_autogpu else "", name, os.pathsep.join(map(str, bases))]
@@ -90,10 +90,10 @@ def environment(
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _uv("venv", "--python", str(python), str(folder))
-            # Its start-up file, which an environment of Python's own venv does not have.
+            # Remove uv's start-up file, which Python's own venv doesn't make.
             for file in site_packages(executable).glob("_virtualenv.*"):
                 file.unlink()
-            # A link to uv's own file would be one to every environment's: not where a test writes.
+            # If a test writes here, copy the files: a change of a linked file would change every environment.
             install = ("pip", "install", "--python", str(executable), *(["--link-mode=copy"] if name else []))
             wanted = [*requirements, *([str(wheel())] if with_autogpu else [])]
             if wanted:
@@ -110,7 +110,7 @@ def environment(
 
 
 def remove(executable: Path, package: str) -> None:
-    """Uninstall a package from an environment that a test writes into; none is left where there was none."""
+    """Uninstall a package, if present, from an environment that a test writes into."""
     _uv("pip", "uninstall", "--python", str(executable), package)
 
 
@@ -120,11 +120,12 @@ def _place(python: Path, requirements: Sequence[str], further: Sequence[str] = (
 
 
 def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
-    """An environment with the unmodified TensorFlow wheel and nothing of ours; made once, 2 GB.
+    """Return an environment with the unmodified TensorFlow wheel and without autogpu; made once, 2 GB.
 
     Args:
-        version: As an installer takes it. One of ``tests/support/versions.py`` comes with what that says it needs.
-        python: Its version, such as ``"3.8"``.
+        version: A version as in a requirement. If ``tests/support/versions.py`` lists it, the requirements given there
+            are installed with it.
+        python: Version of Python, such as ``"3.8"``.
     """
     found = interpreter(python)
     if found is None:
@@ -133,26 +134,24 @@ def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
 
 
 def tensorflow_if_there() -> Path | None:
-    """The interpreter of :func:`tensorflow` if that was made before; nothing is made or installed."""
+    """Return the interpreter of :func:`tensorflow` if that environment exists; install nothing."""
     found = interpreter("3.11")
     folder = found and _place(found, versions.requirements("2.21.*"))
     return folder / "bin" / "python" if folder and (folder / "complete").exists() else None
 
 
 def tensorflow_with_autogpu(version: str = "2.21.*", python: str = "3.11") -> Path:
-    """The same TensorFlow in an environment where a user has run ``autogpu install``."""
     base = tensorflow(version, python)
     return environment(base.resolve(), on_top_of=base, with_hook=True)
 
 
 def site_packages(executable: Path) -> Path:
-    """The folder that packages are installed into."""
     folders = list(executable.parent.parent.glob("lib/python*/site-packages"))
     return folders[0]
 
 
 def files_of_the_project() -> list[str]:
-    """What git has of this tree and what it would add; where it is no clone, all but what ``.gitignore`` names."""
+    """Return the files that git tracks or would add; without git, all files except those in ``.gitignore``."""
     listed = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -185,7 +184,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 def _uv(*arguments: str) -> None:
-    # Here, since tests of real hardware are run where nothing can be installed.
+    # Imported here, because tests of real hardware run on machines where uv can't be installed.
     import uv
 
     _run([uv.find_uv_bin(), *arguments, "--quiet"])

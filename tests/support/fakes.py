@@ -1,7 +1,8 @@
-"""A driver and a framework on plain values, for tests of what lies between them.
+"""A fake driver and a fake framework on plain values, for tests of the code between them.
 
-They stand where the real ones do: ``FakeDriver`` implements :class:`autogpu.devices.model.DeviceReader`, ``FakeCuda``
-:class:`autogpu.devices.model.CudaDriver` and ``FakeFramework`` :class:`autogpu.frameworks.base.HookedFramework`.
+Each fake implements the interface of the real one: ``FakeDriver`` implements
+:class:`autogpu.devices.model.DeviceReader`, ``FakeCuda`` :class:`autogpu.devices.model.CudaDriver` and
+``FakeFramework`` :class:`autogpu.frameworks.base.HookedFramework`.
 """
 
 import os
@@ -17,7 +18,7 @@ from tests.support.values import inventory
 
 
 class FakeReading:
-    """A reading under way that has ``inventory`` as its result; ``None`` never comes."""
+    """A reading in progress. Its result is ``inventory``; with ``None`` it never completes."""
 
     def __init__(self, inventory):
         self.inventory = inventory
@@ -32,11 +33,11 @@ class FakeReading:
 
 
 class FakeDriver:
-    """NVML with these GPUs: ``FakeDriver(gpu(0, used_gib=30), gpu(1))``.
+    """A fake NVML with these GPUs: ``FakeDriver(gpu(0, used_gib=30), gpu(1))``.
 
     Attributes:
-        now: What the next reading shows; ``None`` for one that does not come in time.
-        taken: How many readings were begun.
+        now: Result of the next reading; ``None`` if that reading does not complete in time.
+        taken: Number of readings started.
     """
 
     def __init__(self, *devices, **fields):
@@ -45,14 +46,13 @@ class FakeDriver:
 
     @classmethod
     def failing(cls, failure, cause=FailureCause.DRIVER):
-        """One that can't be read."""
         driver = cls()
         driver.now = Inventory(failure=failure, failure_cause=cause)
         return driver
 
     @classmethod
     def silent(cls):
-        """One whose readings do not come in time."""
+        """Return a driver whose readings do not complete in time."""
         driver = cls()
         driver.now = None
         return driver
@@ -68,16 +68,16 @@ class FakeDriver:
         assert last == self.now
 
     def change(self, index, **fields):
-        """Let the GPU of that index have other readings from now on."""
+        """Change fields of the GPU with this index in all later readings."""
         devices = [replace(d, **fields) if d.index == index else d for d in self.now.devices]
         self.now = replace(self.now, devices=tuple(devices))
 
 
 class FakeCuda:
-    """The CUDA driver of this process, with ``devices`` in the order of its ordinals.
+    """A fake CUDA driver of this process, with ``devices`` in the order of CUDA's ordinals.
 
     Args:
-        nvml: Shows the contexts of this process, each of ``context_bytes``.
+        nvml: A ``FakeDriver`` in which the contexts of this process appear, each with ``context_bytes``.
     """
 
     def __init__(self, devices=(), *, initialised=False, nvml=None, context_bytes=300 << 20):
@@ -134,7 +134,7 @@ class FakeCuda:
 
 
 class FakeFramework(HookedFramework):
-    """A framework of one entry point, as its package would provide it."""
+    """A framework with one hooked entry point, :meth:`take`."""
 
     NAME = "Fakeflow"
     peak = 0
@@ -169,10 +169,10 @@ class FakeFramework(HookedFramework):
         return OutOfMemory(1 << 30) if isinstance(error, MemoryError) else None
 
     def take(self, chosen=None, **said):
-        """Make contexts as an operation of a script does; returns what the framework was assigned.
+        """Create contexts as an operation of a script does. Return the assignment; ``None`` without GPUs.
 
         Args:
-            said: What else the script says, as fields of :class:`autogpu.frameworks.base.DeviceRequest`.
+            said: Further fields of the :class:`autogpu.frameworks.model.DeviceRequest`.
         """
         assignment = None
         with self.guard():
@@ -193,13 +193,13 @@ class FakeFramework(HookedFramework):
 
 
 class FirstGpusFramework(FakeFramework, CudaOrderFramework):
-    """As PyTorch: it counts the GPUs, and its C++ takes them by their ordinals without a word."""
+    """A framework like PyTorch: it counts the GPUs, and its C++ code uses ordinals without a call to autogpu."""
 
     NAME = "Firstflow"
     HAS_LOGICAL_GPUS = False
 
     def count(self, named=0):
-        """As a script that asks whether there is a GPU, and is known to name one; how many it is told."""
+        """Return the GPU count of a script that is known to use GPU ``named``; ``None``: the number is unknown."""
         with self.guard():
             places = () if named is None else (named,)
             self.prepare(DeviceRequest(0, places=places))

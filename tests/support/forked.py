@@ -1,6 +1,6 @@
-"""A process that imports a framework and forks a child for each script; see ``forkserver.py``, which starts it.
+"""A process that imports a framework and forks a child for each script. ``forkserver.py`` starts it.
 
-Run by the Python of the environment under test: nothing but the standard library of 3.7.
+The Python of the environment under test runs this file, so it uses only the standard library of 3.7.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Mapping
 
-# Of linux/prctl.h: what a child gets when its parent has ended.
+# From linux/prctl.h: sets the signal that a child gets when its parent has ended.
 PR_SET_PDEATHSIG = 1
 
 
 def serve(framework: str) -> dict[str, Any]:
-    """Fork a child for each line of stdin; returns in the child, with its case. Ends with its input.
+    """Fork a child for each line of stdin. Return only in a child, with its case; the parent exits at the end of stdin.
 
-    The first line of a child's status is its pid, which it writes when it has begun; the second how it ended.
+    The status pipe of a child gets two lines: the child writes its pid when it begins, and the parent the exit status.
     """
-    # As with `python`, and not with this file's name and folder.
+    # Replace this file's name and folder by the values of plain `python`.
     sys.argv, sys.path[0] = [""], ""
     __import__(framework)
     statuses: dict[int, int] = {}
 
     def tell_ends(*_: Any) -> None:
         for child in list(statuses):
-            # None any more where a signal came while this looked.
+            # The handler of a signal that interrupted this loop may have reaped the child already.
             with suppress(ChildProcessError):
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid:
-                    # As subprocess gives it.
+                    # The exit status as in subprocess: negative for a signal.
                     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                     with suppress(BrokenPipeError):
                         os.write(statuses[child], b"%d\n" % code)
                     os.close(statuses.pop(child))
 
     signal.signal(signal.SIGCHLD, tell_ends)
-    # A collection in a child would copy what it looks at.
+    # A garbage collection in a child writes to all objects that it visits, and so would copy their memory.
     gc.freeze()
     for line in sys.stdin:
         case: dict[str, Any] = json.loads(line)
@@ -57,13 +57,13 @@ def serve(framework: str) -> dict[str, Any]:
                 os.close(status)
             return case
         statuses[pid] = case["status"]
-        # It may have ended by now.
+        # The child may have ended before it was in `statuses`.
         tell_ends()
     sys.exit(0)
 
 
 class ImportedBefore:
-    """Finds one module that is there, and loads it without running its body again."""
+    """An import finder and loader for one imported module. It does not run the module's body again."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -86,7 +86,7 @@ class ImportedBefore:
 
 
 def begin(case: Mapping[str, Any], framework: str) -> None:
-    """Be the process that has just been started as ``python script``."""
+    """Make this fork look like a process that has just been started as ``python script``."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     files = [os.open(case["input"], os.O_RDONLY)]
@@ -105,17 +105,17 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
     module = sys.modules.pop(framework)
     hook = sys.modules.pop("_autogpu_hook", None)
     if hook is not None:
-        # It notes what the process was started with, and which frameworks were there before it.
+        # Import the hook again: its import records the initial environment and the frameworks imported before.
         sys.meta_path.remove(hook)
         sys.modules.pop("_autogpu_hook._autogpu_steps", None)
         __import__("_autogpu_hook")
     if framework != "tensorflow":
-        # Behind the hook, and before what finds the file.
+        # After the hook, and before the finder that would load the framework's file.
         sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))
 
 
 def run(script: str, framework: str) -> int:
-    """Run ``script`` as ``__main__``; returns the exit status."""
+    """Run ``script`` as ``__main__`` and return its exit status."""
     status = 0
     try:
         runpy.run_path(script, run_name="__main__")
@@ -128,7 +128,7 @@ def run(script: str, framework: str) -> int:
         sys.excepthook(*sys.exc_info())
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     if framework not in sys.modules:
-        # It found the parts of the framework in place, without the hook: not what it would do by itself.
+        # The script used submodules that the parent had imported, without the hook. A fresh process can't.
         sys.stderr.write(f"AssertionError: a script that is forked has to say `import {framework}`\n")
         return 1
     return status
@@ -143,16 +143,16 @@ def tell_lease(file: str) -> None:
 
 
 def end(exit_status: int) -> None:
-    """End as an interpreter does, but for taking every module apart.
+    """End as an interpreter does, but without the teardown of modules.
 
-    That would first copy the whole memory that a child shares with its parent: it takes several times as long as
-    what most scripts do.
+    The teardown would first copy all memory that a child shares with its parent. That takes several times as long as
+    most scripts.
     """
     getattr(threading, "_shutdown")()  # noqa: B009
     getattr(atexit, "_run_exitfuncs")()  # noqa: B009
     sys.stdout.flush()
     sys.stderr.flush()
-    # What TensorFlow's own code has printed.
+    # Write out what TensorFlow's C++ code has printed.
     ctypes.CDLL(None).fflush(None)
     if exit_status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -161,7 +161,7 @@ def end(exit_status: int) -> None:
 
 
 def main(framework: str) -> None:
-    """Be the parent, and then each of its children."""
+    """Run the parent. Each forked child returns from :func:`serve` and runs its script."""
     case = serve(framework)
     begin(case, framework)
     status = run(case["script"], framework)

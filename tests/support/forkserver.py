@@ -1,17 +1,18 @@
-"""Processes that need not import a framework each: an import takes seconds of processor time, a fork after it a tenth.
+"""Forks of processes that have imported a framework: an import takes seconds of processor time, a fork a tenth of it.
 
-One parent for each environment imports the framework with autogpu switched off, and forks a child for each script. The
-child has an environment of its own, does anew what ``site`` does at a start, which is to load the installed hook, and
-has forgotten the framework's name. So the script's own import goes through the hook and runs the body of TensorFlow's
-package between autogpu's two steps; the thousands of modules below are in place. The body of another framework, which
-can't be run twice, is left out. An import touches no CUDA and asks nothing of the driver, which is why the child can be
-on any server.
+One parent for each environment imports the framework with autogpu switched off, and forks a child for each script.
 
-What differs from a fresh process: an import takes no time, what the framework reads of the environment then has been
-read, a script must say ``import tensorflow`` before it names a part of it, and the end takes no module apart. Tests
-compare both.
+- The child has its own environment variables. It loads the installed hook again, as ``site`` does at a start.
+- The child has dropped the framework's top-level module, so the script's own import goes through the hook. It runs the
+  body of TensorFlow's top-level package between autogpu's two steps. The thousands of submodules stay imported.
+- The body of any other framework is not run again, because it can't be run twice.
+- The import in the parent doesn't use CUDA or the driver, so a child can be on any server.
 
-The parent is ``forked.py`` beside this file, run by the Python of the environment under test.
+A fork differs from a fresh process in four ways. The import takes no time. The framework has already read the
+environment variables that it reads at import. A script must have ``import tensorflow`` before it uses a submodule.
+Modules are not torn down at the end. Tests compare forks with fresh processes.
+
+The parent runs ``forked.py`` with the Python of the environment under test.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Mapping
 
-# Of the import in the parent, when other tests have the processors.
+# Time limit of the import in the parent, which may have to share the processors with other tests.
 IMPORT_TIMEOUT_S = 300
 
-# What another process's environment says to autogpu, CUDA, TensorFlow or Python does not count in a new one.
+# Prefixes of variables that configure autogpu, CUDA, a framework or Python. A new process must not inherit them.
 STEERING = ("AUTOGPU", "CUDA_", "GPUSIM", "TF_", "JAX_", "XLA_", "PYTORCH_", "SLURM_", "PYTHON")
 
-# Each keeps some 400 MB. One version's tests need these: without autogpu, with it, and with it but without a driver.
+# A parent uses about 400 MB. One version's tests need three: without autogpu, with it, and with it without a driver.
 MOST_PARENTS = 3
 
 PARENT = Path(__file__).with_name("forked.py")
 
 
 class Forks:
-    """Runs scripts as forks of processes that have imported a framework, one for each environment.
+    """Runs scripts as forks of parents that have imported a framework. Each environment has its own parent.
 
     Args:
-        folder: For what they write; exists.
-        framework: Its top-level module.
+        folder: Existing folder for logs and output.
+        framework: The framework's top-level module.
     """
 
     def __init__(self, folder: Path, framework: str = "tensorflow") -> None:
         self._folder = folder
         self._framework = framework
         self._started = 0
-        # The one that was used last is the last one.
+        # Ordered by last use, the most recently used last.
         self._parents: dict[tuple[str, ...], _Parent] = {}
 
     def run(
@@ -64,12 +65,12 @@ class Forks:
         timeout_s: int = 120,
         lease_file: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``script`` to its end. One that is late is killed, with what it has started: exit status ``-SIGKILL``.
+        """Run ``script`` to its end. After ``timeout_s``, kill it and its children; the exit status is ``-SIGKILL``.
 
         Args:
-            environ: All of its environment.
-            folder: Its working directory.
-            lease_file: Where the UUIDs in its lease are written when it comes to its end, if it has one.
+            environ: All environment variables of the script.
+            folder: Working directory of the script.
+            lease_file: File for the UUIDs in the script's lease, written at the end of the script if it has a lease.
         """
         outputs = [self._folder / name for name in ("stdout", "stderr")]
         case = {"input": os.devnull, "outputs": list(map(str, outputs)), "lease_file": lease_file and str(lease_file)}
@@ -84,11 +85,11 @@ class Forks:
         return subprocess.CompletedProcess([str(python), str(script)], status, stdout, stderr)
 
     def start(self, python: Path, script: Path, *arguments: str, environ: Mapping[str, str], folder: Path) -> ForkedJob:
-        """Start ``script``, beside which others can be started; it ends, at the latest, with its parent.
+        """Start ``script`` and return while it runs. It is killed if its parent ends.
 
         Args:
-            environ: All of its environment.
-            folder: Its working directory.
+            environ: All environment variables of the script.
+            folder: Working directory of the script.
         """
         return self._forked(python, environ, script=str(script), arguments=arguments, folder=str(folder))
 
@@ -96,7 +97,7 @@ class Forks:
         return ForkedJob(self._parent(python, environ), {**case, "environ": dict(environ)})
 
     def _parent(self, python: Path, environ: Mapping[str, str]) -> _Parent:
-        # The loader reads the library path when a process starts.
+        # The dynamic loader reads these variables only when a process starts, so each value needs its own parent.
         key = (str(python), environ.get("LD_LIBRARY_PATH", ""), environ.get("LD_PRELOAD", ""))
         parent = self._parents.pop(key, None)
         if parent is None:
@@ -108,21 +109,21 @@ class Forks:
         return parent
 
     def close(self) -> None:
-        """End the parents; their children have ended."""
+        """End the parents. Their children must have ended before."""
         while self._parents:
             self._parents.popitem()[1].close()
 
 
 class ForkedJob:
-    """One script, beside which others may run; used as :class:`subprocess.Popen` is.
+    """A running script with the interface of :class:`subprocess.Popen`.
 
     Args:
-        parent: What it is to be a fork of.
-        case: What ``forked.py`` is told of it; by default it reads and writes pipes.
+        parent: The process to fork.
+        case: The request to ``forked.py``. By default stdin, stdout and stderr of the script are pipes.
 
     Attributes:
-        pid: Its own, not that of the process it is a fork of.
-        returncode: ``None`` until its end was seen; negative for a signal.
+        pid: The pid of the script, not that of its parent.
+        returncode: ``None`` until :meth:`wait` or :meth:`poll` has seen the end; negative for a signal.
     """
 
     def __init__(self, parent: _Parent, case: Mapping[str, Any]) -> None:
@@ -132,7 +133,7 @@ class ForkedJob:
         self.stdin: IO[str] = os.fdopen(stdin, "w")
         self.stdout, self.stderr, self._status = (os.fdopen(end, errors="replace") for end in ours[1:])
         self.returncode: int | None = None
-        # It opens these anew: of a pipe, each opening is an end of its own.
+        # The child opens these paths. Each opening makes a separate descriptor, so ours can be closed below.
         paths = [f"/proc/{os.getpid()}/fd/{end}" for end in its]
         parent.send({"input": paths[0], "outputs": paths[1:3], "status": paths[3], **case})
         deadline_s = time.monotonic() + IMPORT_TIMEOUT_S
@@ -144,28 +145,27 @@ class ForkedJob:
             os.close(end)
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
         try:
             return self.wait(0)
         except subprocess.TimeoutExpired:
             return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended.
+        """Wait for the end of the script and return its exit status.
 
         Raises:
-            subprocess.TimeoutExpired: It has not within ``timeout`` seconds.
+            subprocess.TimeoutExpired: The script still runs after ``timeout`` seconds.
         """
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(["forked job"], timeout or 0)
-            # No line: the process it is a fork of was killed, and it with that.
+            # There is no status line if the parent was killed, which kills the child as well.
             self.returncode = int(self._status.readline() or -signal.SIGKILL)
             self._status.close()
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Close its input, and return what it writes until its end."""
+        """Close stdin, and return all of stdout and stderr when the script has ended."""
         self.stdin.close()
         texts: dict[IO[str], str] = {}
 
@@ -181,7 +181,7 @@ class ForkedJob:
         return texts[self.stdout], texts[self.stderr]
 
     def close(self) -> None:
-        """End it and what it has started, and close what it is read by."""
+        """Kill the script and the processes that it has started, and close the pipes."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
@@ -189,20 +189,18 @@ class ForkedJob:
             stream.close()
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it has not ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has ended, and its line is on the way
+            with suppress(ProcessLookupError):  # it has ended, but its status line has not arrived yet
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 class _Parent:
     def __init__(self, python: str, framework: str, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir()
-        # Not the environment of the first script, whose rank it would seem to have to those that look into /proc.
+        # Not the environment of the first script: code that reads /proc would take this process for a rank of its job.
         own = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
         own.update({name: environ[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if name in environ})
@@ -219,13 +217,12 @@ class _Parent:
             )
 
     def send(self, case: Mapping[str, Any]) -> None:
-        """Have it fork a child."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(case) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It has ended; why, is said where its answer is missing.
+            # The parent has ended. ForkedJob raises an error with the parent's log when it gets no answer.
             pass
 
     def has_ended(self) -> bool:

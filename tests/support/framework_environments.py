@@ -1,6 +1,6 @@
-"""Environments with the unmodified CUDA wheels of PyTorch, JAX and Keras 3, without the CUDA libraries beside them.
+"""Environments with the unmodified CUDA wheels of PyTorch, JAX and Keras 3, but without the nvidia-* wheels.
 
-The nvidia-* wheels, several GB, stay out: the simulated server stands in for what is in them.
+The nvidia-* wheels with the CUDA libraries take several GB. The simulated server replaces these libraries.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.support.environments import environment, interpreter, tensorflow
 
 @dataclass(frozen=True)
 class Release:
-    """One PyTorch, whose plain wheel for Linux is the one with CUDA, or one JAX, from PyPI.
+    """A release of PyTorch or JAX on PyPI. PyTorch's plain wheel for Linux is the one with CUDA.
 
     Attributes:
-        version: As an installer takes it.
-        python: The Python that it is tested on.
-        cuda: Of JAX, for which major version of CUDA its plugin is.
+        version: The version as in a requirement.
+        python: Version of Python to test it on.
+        cuda: Major version of CUDA for JAX's plugin.
     """
 
     version: str
@@ -33,24 +33,24 @@ class Release:
         return f"{self.version}-python{self.python}"
 
 
-# The first is in every run. It is on a Python that TensorFlow and all libraries below have wheels for.
+# Every run tests the first release. TensorFlow and all libraries below have wheels for its Python.
 TORCHES = (Release("2.15.0", "3.12"), Release("2.15.0", "3.15"), Release("2.6.0", "3.11"))
 JAXES = (
     *(Release("0.12.0.1", "3.12"), Release("0.12.0.1", "3.15")),
     *(Release("0.10.2", "3.14", cuda=13), Release("0.4.30", "3.10")),
 )
-# Each of the others is in one run of this many, because its installation takes a minute.
+# Each other release is tested in one of this many runs, because its installation takes a minute.
 TURNS = 6
 KERAS = "3.15.1"
 TORCH_LIBRARIES = ("lightning==2.6.6", "torchmetrics==1.9.0", "accelerate==1.15.0", "transformers==5.23.0")
-# The names of packages that Lightning had before, and an older Trainer; on the oldest PyTorch above.
+# Lightning under its former package names, and transformers with an older Trainer; for the oldest PyTorch above.
 OLD_TORCH_LIBRARIES = (
     *("pytorch-lightning==2.0.9.post0", "lightning-fabric==2.0.9.post0", "torchmetrics==1.2.1"),
     *("accelerate==0.30.1", "transformers==4.40.2"),
 )
-# What reads CUDA_VISIBLE_DEVICES to find a program's GPUs in NVML.
+# Libraries that read CUDA_VISIBLE_DEVICES to find a program's GPUs in NVML.
 TORCH_MONITORS = ("nvitop==1.7.2", "codecarbon==3.3.2", "zeus==0.16.0", "deepspeed==0.19.8")
-# What they import, since the installer has to leave out all that the wheels ask for: that has the nvidia-* wheels.
+# Dependencies, listed one by one. The wheels are installed without theirs, which include the nvidia-* wheels.
 NEEDED_BY_TORCH = (
     *("filelock", "fsspec", "jinja2", "networkx", "numpy", "setuptools<82", "sympy", "typing_extensions"),
 )
@@ -71,9 +71,9 @@ NEEDED_BY_TORCH_MONITORS = (
 
 
 def torch(wanted: Release = TORCHES[0]) -> Path:
-    """An environment with PyTorch and nothing of ours; made once, 1.5 GB.
+    """Return an environment with PyTorch and without autogpu; made once, 1.5 GB.
 
-    A server that is to carry it has to be started after this was called once: it is built for what this wants.
+    Call this once before the start of a server for PyTorch: the server is built with the CUDA functions recorded here.
     """
     wheels = [f"torch=={wanted.version}"]
     python = environment(_interpreter(wanted), NEEDED_BY_TORCH, without_dependencies=wheels, with_autogpu=False)
@@ -82,12 +82,11 @@ def torch(wanted: Release = TORCHES[0]) -> Path:
 
 
 def torch_libraries_with_autogpu() -> Path:
-    """Lightning, accelerate and transformers on the newest PyTorch, where a user has run ``autogpu install``."""
+    """Return an environment with Lightning, accelerate, transformers, the newest PyTorch and autogpu's hook."""
     return _libraries_with_autogpu(torch(), NEEDED_BY_TORCH_LIBRARIES, TORCH_LIBRARIES)
 
 
 def old_torch_libraries_with_autogpu() -> Path:
-    """Older versions of the same on an older PyTorch."""
     return _libraries_with_autogpu(torch(TORCHES[-1]), NEEDED_BY_OLD_TORCH_LIBRARIES, OLD_TORCH_LIBRARIES)
 
 
@@ -97,7 +96,7 @@ def _libraries_with_autogpu(base: Path, needed: Sequence[str], wheels: Sequence[
 
 
 def torch_monitors_with_autogpu() -> Path:
-    """Libraries that monitor GPUs on the newest PyTorch, where a user has run ``autogpu install``; 160 MB."""
+    """Return an environment with libraries that monitor GPUs, the newest PyTorch and autogpu's hook; 160 MB."""
     base = torch()
     monitors = environment(
         base.resolve(),
@@ -110,30 +109,30 @@ def torch_monitors_with_autogpu() -> Path:
 
 
 def jax(wanted: Release = JAXES[0]) -> Path:
-    """An environment with JAX and nothing of ours; made once, 1 GB."""
-    # Only the plugin's extra "with-cuda" asks for nvidia-* wheels.
+    """Return an environment with JAX and without autogpu; made once, 1 GB."""
+    # Only the plugin's extra "with-cuda" requires nvidia-* wheels.
     names = ("jax", "jaxlib", f"jax-cuda{wanted.cuda}-plugin", f"jax-cuda{wanted.cuda}-pjrt")
     return environment(_interpreter(wanted), [f"{name}=={wanted.version}" for name in names], with_autogpu=False)
 
 
 def keras_with_autogpu() -> Path:
-    """Keras 3 and the newest of each framework under it, where a user has run ``autogpu install``."""
     frameworks, wheels = (tensorflow("2.21.*", TORCHES[0].python), torch(), jax()), [f"keras=={KERAS}"]
     keras = environment(_interpreter(TORCHES[0]), without_dependencies=wheels, with_autogpu=False, on_top_of=frameworks)
     return with_autogpu(keras, *frameworks)
 
 
 def with_autogpu(*bases: Path) -> Path:
-    """The same packages in an environment where a user has run ``autogpu install``.
+    """Return an environment with the packages of ``bases``, and with autogpu and its hook.
 
     Args:
-        bases: What is on top of an environment comes before it: it is not seen through it.
+        bases: If one environment is on top of another, list both, the top one first: the packages of the lower one are
+            not visible through the top one.
     """
     return environment(bases[-1].resolve(), on_top_of=bases, with_hook=True)
 
 
 def each_other(releases: Sequence[Release]) -> list[Any]:
-    """One parameter for each release but the first, each in one run of :data:`TURNS`."""
+    """Return one parameter for each release except the first, each due in one of :data:`TURNS` runs."""
     return [
         pytest.param(
             release,

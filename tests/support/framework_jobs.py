@@ -1,4 +1,4 @@
-"""The same small jobs for PyTorch and for JAX: take a GPU and keep it, or allocate until the framework refuses."""
+"""Small jobs, the same for PyTorch and JAX. They take a GPU and keep it, or allocate until an allocation fails."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ FRAMEWORKS = ("torch", "jax")
 
 
 def held(takes: str, says: str) -> str:
-    """A script that takes GPUs, says something of them, and keeps them until there is a line of input."""
+    """Return a script that takes GPUs, prints the expression ``says``, and keeps the GPUs until a line of input."""
     return f"import sys\n{takes}\nprint('ready', {says}, flush=True)\nsys.stdin.readline()\n"
 
 
-# Takes a GPU, says which and how many it sees, and keeps it until there is a line of input.
+# Takes a GPU, prints its name and the number of visible GPUs, and keeps it until a line of input.
 HOLD = {
     "torch": held(
         "import torch\nx = torch.ones(256, 256, device='cuda' if torch.cuda.is_available() else 'cpu')",
@@ -23,18 +23,18 @@ HOLD = {
     ),
 }
 
-# Says it once the framework is imported, and goes on when there is a line of input.
+# Prints a line after the import of the framework, and takes its GPU after a line of input.
 AT_ONCE = {
     name: f"import sys, {name}\nprint('imported', flush=True)\nsys.stdin.readline()\n{script}"
     for name, script in HOLD.items()
 }
 
-# What it says on one GPU of four, and on the CPU.
+# What `HOLD` prints on one GPU of four, on the only GPU, and on the CPU.
 READY = {"torch": "ready cuda:0 4", "jax": "ready cuda:0 1"}
 READY_ON_THE_ONLY = "ready cuda:0 1"
 ON_CPU = {"torch": "ready cpu 0", "jax": "ready cpu:0 1"}
 
-# Allocates 256 MiB again and again; says what was raised at last, and how often it went well.
+# Allocates 256 MiB repeatedly until an error; prints the error's name and the number of successful allocations.
 FILL = {
     "torch": """
 import torch
@@ -57,7 +57,8 @@ except Exception as error:
 """,
 }
 
-# Finds how much it may allocate on each of its first GPUs. JAX, which waits ten seconds before it refuses, is asked.
+# Finds how much can be allocated on each of the first `count` GPUs. For JAX, which waits ten seconds before an
+# allocation fails, the script prints JAX's own limit instead.
 ALLOWED = {
     "torch": FILL["torch"].replace('device="cuda"', 'device=f"cuda:{{len(kept) % {count}}}"'),
     "jax": """
@@ -67,7 +68,7 @@ print(*(device.memory_stats()["bytes_limit"] for device in jax.local_devices()))
 """,
 }
 
-# Uses as many GPUs as it says, where there are so many.
+# Uses `count` GPUs and prints their number; fails if there are fewer.
 USE_SEVERAL = {
     "torch": held("import torch\nx = [torch.ones(3, device=f'cuda:{{i}}') for i in range({count})]", "len(x)"),
     "jax": held(

@@ -1,4 +1,4 @@
-"""Machines for unmodified scripts of PyTorch and JAX, and what became of one that ran there."""
+"""Simulated machines for unmodified scripts of PyTorch and JAX, and the results of these scripts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.live_jobs import leases
 MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = 256 * MIB
 
-# Somebody else is at work on the first one. CUDA counts equal GPUs in PCI order, and autogpu the idlest first, of
-# equals the one with the highest index: 3, 2, 1, 0.
+# Another user's process is busy on GPU 0. CUDA numbers equal GPUs in PCI order. autogpu takes the idlest GPU first, and
+# among equals the highest index: 3, 2, 1, 0.
 BUSY = Gpu(processes={5004242: "9GiB"}, utilization=97)
 IDLE = (Gpu(), Gpu(), Gpu(), Gpu())
 FOUR = (BUSY, *IDLE[1:])
 MACHINES = {"four-gpus": FOUR, "one-gpu": IDLE[:1], "no-gpu": ()}
 
-# Of one script, when other tests have the processors.
+# Time limit of one script, which may have to share the processors with other tests.
 TIMEOUT_S = 240
 
 
 class Installed(NamedTuple):
-    """A framework in an environment, and where its scripts run; without ``forks``, each is a process of its own."""
+    """An environment with a framework. Scripts run as forks of ``forks``, or as fresh processes without it."""
 
     python: Path
     forks: Forks | None = None
@@ -41,12 +41,12 @@ class Installed(NamedTuple):
 
 @dataclass
 class Ran:
-    """A script that has ended.
+    """The result of a script.
 
     Attributes:
-        exit_status: As :mod:`subprocess` gives it; negative for a signal.
-        calls: What it and its children asked of the driver, oldest first.
-        leased: The UUIDs in its lease when it had come to its end; ``None`` where it had none, or was not forked.
+        exit_status: The exit status as in :mod:`subprocess`: negative for a signal.
+        calls: Driver calls of the script and its children, oldest first.
+        leased: UUIDs in the script's lease at its end; ``None`` if it had no lease or was not forked.
     """
 
     exit_status: int
@@ -57,12 +57,12 @@ class Ran:
 
     @property
     def said(self) -> list[str]:
-        """What autogpu printed."""
+        """Return autogpu's lines on stderr."""
         return [line for line in self.stderr.splitlines() if line.startswith("autogpu: ")]
 
     @property
     def error(self) -> str:
-        """The last line of stderr that names an error, where it failed."""
+        """Return the signal that ended the script, or the last error on stderr; ``""`` if the script succeeded."""
         if self.exit_status == 0:
             return ""
         if self.exit_status < 0:
@@ -73,12 +73,12 @@ class Ran:
 
     @property
     def contexts(self) -> list[int]:
-        """The GPUs with a context, in PCI order."""
+        """Return the GPUs with a context, in PCI order."""
         return sorted({call.gpu for call in self.calls if call.call == "context" and call.gpu is not None})
 
     @property
     def allocated(self) -> dict[int, int]:
-        """Bytes asked for and granted, by GPU."""
+        """Return the sum of all granted allocations in bytes, keyed by GPU; freed memory counts as well."""
         granted: Counter[int] = Counter()
         for call in self.calls:
             if call.call == "allocate" and call.gpu is not None:
@@ -86,7 +86,6 @@ class Ran:
         return dict(granted)
 
     def peak_bytes(self, gpu: int) -> int:
-        """The most that was allocated there at one time."""
         now = peak = 0
         for call in self.calls:
             if call.gpu == gpu and call.call in ("allocate", "free"):
@@ -96,7 +95,7 @@ class Ran:
 
     @property
     def granted(self) -> str:
-        """Where it had contexts and how much it allocated: ``GPU 3 < 1 GiB, contexts on 0, 1``; ``no GPU``."""
+        """Return contexts and peak allocations in words: ``GPU 3 < 1 GiB, contexts on 0, 1`` or ``no GPU``."""
         return in_one_line({gpu: _in_words(self.peak_bytes(gpu)) for gpu in self.contexts})
 
 
@@ -109,11 +108,11 @@ def _in_words(size: int) -> str:
 def run(
     command: Sequence[str], server: Server, *, environ: Mapping[str, str], folder: Path, forks: Forks | None = None
 ) -> Ran:
-    """Run a script in ``folder`` to its end; one that is late is killed, with what it has started.
+    """Run a script in ``folder`` to its end. After ``TIMEOUT_S``, kill it and its children.
 
     Args:
         command: Python, its options, and the script.
-        forks: Where to run it; else it is a process of its own.
+        forks: Runs the script as a fork. Without it, the script is a fresh process.
     """
     before = len(server.calls())
     lease = folder / "lease"
@@ -131,7 +130,7 @@ def run(
 
 def _fresh(command: Sequence[str], environ: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     outputs = [folder / name for name in ("stdout", "stderr")]
-    # Files and no pipes: a child of a killed script could keep a pipe open.
+    # Use files instead of pipes: a child of a killed script could keep a pipe open.
     with outputs[0].open("w") as stdout, outputs[1].open("w") as stderr:
         child = subprocess.Popen(
             command,
@@ -152,7 +151,7 @@ def _fresh(command: Sequence[str], environ: Mapping[str, str], folder: Path) -> 
 
 
 def _await_end(pids: set[int]) -> None:
-    """A launcher may end before its ranks, whose contexts the next script would find."""
+    """Wait for all processes. Ranks may outlive their launcher, and the next script would find their contexts."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while any(map(_is_running, pids)) and time.monotonic() < deadline_s:
         time.sleep(0.02)
@@ -167,15 +166,15 @@ def _is_running(pid: int) -> bool:
 
 
 class Machine:
-    """Scripts of one environment, one after the other, on one machine with a home and a lease folder.
+    """A machine with a home and a lease folder. It runs scripts of one environment.
 
     Args:
-        python: The environment's, which has to be made before this: the server is built for what it wants.
-        folder: Is made.
-        gpus: Without any there is no driver.
-        forks: Where to run scripts, unless a test asks for a fresh process; without, each is one.
-        device_nodes: Whether the driver's files in ``/dev`` are there as well, as JAX wants it.
-        environ: For every script.
+        python: Interpreter of the environment. Make the environment first: the server is built for its CUDA functions.
+        folder: Folder to create.
+        gpus: GPUs of the machine. Without any, there is no driver.
+        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every script is a fresh one.
+        device_nodes: True if the driver's files in ``/dev`` exist. JAX requires them.
+        environ: Variables for every script.
     """
 
     def __init__(
@@ -195,9 +194,7 @@ class Machine:
             made.mkdir(parents=True)
         self._python = python
         self._started = 0
-        self.server = Server(
-            gpus, folder=server, context=CONTEXT, device_nodes=device_nodes and bool(gpus)
-        ).__enter__()
+        self.server = Server(gpus, folder=server, context=CONTEXT, device_nodes=device_nodes and bool(gpus)).__enter__()
         mine = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         self._environ = {
             **mine,
@@ -207,7 +204,7 @@ class Machine:
             "XDG_CACHE_HOME": str(folder / "home" / ".cache"),
             "XDG_STATE_HOME": str(folder / "home" / ".local" / "state"),
             "AUTOGPU_LEASE_DIR": str(self.leases),
-            # Each of the processes would start as many threads as the machine has processors.
+            # Otherwise each process starts as many threads as the machine has processors.
             "OMP_NUM_THREADS": "1",
             **environ,
         }
@@ -219,7 +216,7 @@ class Machine:
         self.server.__exit__(*error)
 
     def run(self, script: str, *, launcher: Sequence[str] = (), fresh: bool = False, **environ: str) -> Ran:
-        """Run a script as ``train.py`` to its end, after the arguments of Python for a ``launcher``; see ``start``."""
+        """Run a script as ``train.py`` to its end. ``launcher`` has Python arguments to put before the script."""
         return run(
             self._command(script, launcher),
             self.server,
@@ -238,14 +235,14 @@ class Machine:
         of: Installed | None = None,
         **environ: str,
     ) -> Running:
-        """Start a script, beside which others may run; it is killed when the ``with`` ends.
+        """Start a script and return while it runs. It is killed when the ``with`` ends.
 
         Args:
-            arguments: Follow its name on the command line.
-            fresh: It has to import the framework itself.
-            name: The file's; one of its own for each, if it is not given.
-            of: Another framework than the machine's.
-            environ: On top of the machine's.
+            arguments: Arguments of the script.
+            fresh: True for a process that imports the framework itself.
+            name: File name of the script; by default a new name for each start.
+            of: Environment to use in place of the machine's own.
+            environ: Variables in addition to the machine's.
         """
         python, forks = of or (self._python, self._forks)
         everything = {**self._environ, **environ}
@@ -259,7 +256,7 @@ class Machine:
         return Running(self.server, self.server.popen(command, environ=everything, cwd=str(self.project), **pipes))
 
     def claims(self) -> dict[int, list[int]]:
-        """By pid, the GPUs on which ``autogpu status`` shows a job."""
+        """Return the GPU indices of each job in ``autogpu status``, keyed by pid."""
         command = [str(self._python), "-m", "autogpu", "status", "--json"]
         shown = subprocess.run(command, env=self._environ, capture_output=True, check=True, timeout=60).stdout
         found: dict[int, list[int]] = {}
@@ -274,12 +271,11 @@ class Machine:
         return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True, timeout=60).stdout
 
     def claimed_bytes(self) -> dict[int, dict[int, int]]:
-        """By pid, what its lease claims on each GPU."""
+        """Return the bytes claimed by each live lease, keyed by pid and then by GPU index."""
         index = {gpu.uuid: position for position, gpu in enumerate(self.server.gpus)}
         return {fields["pid"]: {index[u]: size for u, size in fields["gpus"].items()} for fields in self.leased()}
 
     def leased(self) -> list[Mapping[str, Any]]:
-        """Every lease that is alive."""
         return list(leases(self.leases).values())
 
     def _command(
@@ -291,7 +287,7 @@ class Machine:
 
 
 class Running:
-    """A script that runs on a machine."""
+    """A script while it runs on a machine."""
 
     def __init__(self, server: Server, process: subprocess.Popen[Any] | ForkedJob) -> None:
         self._server = server
@@ -299,18 +295,17 @@ class Running:
         self.pid = process.pid
 
     def line(self) -> str:
-        """The next line that it prints; empty if it has ended. The test's own timeout limits the wait."""
+        """Return the next line of stdout; ``""`` if the script has ended. Only the test's timeout limits the wait."""
         assert self._process.stdout is not None
         return str(self._process.stdout.readline()).strip()
 
     def go_on(self, line: str = "") -> None:
-        """Give a script that waits for it a line of input."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def heard(self, words: str) -> str:
-        """The next line of autogpu's with these words in it, on stderr."""
+        """Return autogpu's next line on stderr that contains ``words``."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if line.startswith("autogpu: ") and words in line:
@@ -318,23 +313,23 @@ class Running:
         raise AssertionError(f"it ended without {words!r}")
 
     def kill(self) -> None:
-        """End it by SIGKILL, and wait for that."""
+        """Send SIGKILL to the script and wait for its end."""
         self._process.kill()
         self._process.wait(TIMEOUT_S)
 
     def end(self, timeout_s: int = 120) -> Ran:
-        """Let it end by itself: it waits for no more input, of which there is none."""
+        """Close stdin, wait until the script ends by itself, and return its result."""
         stdout, stderr = self._process.communicate(timeout=timeout_s)
         return Ran(self._process.returncode, stdout, stderr, self._server.calls(pid=self.pid))
 
     @property
     def contexts(self) -> list[int]:
-        """The GPUs on which it has made a context so far, in PCI order."""
+        """Return the GPUs on which the script has a context, in PCI order."""
         return sorted(self._server.contexts().get(self.pid, []))
 
 
 def all_at_once(*jobs: Running) -> list[str]:
-    """Let jobs that have imported their framework go on in the same instant; what they say when they are ready."""
+    """Wait for the imports of all jobs, let the jobs take GPUs at the same time, and return their next lines."""
     assert [job.line() for job in jobs] == ["imported"] * len(jobs)
     for job in jobs:
         job.go_on()
@@ -342,7 +337,7 @@ def all_at_once(*jobs: Running) -> list[str]:
 
 
 def _without_driver(folder: Path) -> Path:
-    """The libraries that come with a framework, without the driver's."""
+    """Return a new folder with all simulated libraries except the driver's."""
     made = folder / "libraries"
     made.mkdir()
     for library in build().iterdir():

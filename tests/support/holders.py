@@ -1,4 +1,4 @@
-"""Other processes that hold GPUs by leases, for tests of one that wants some."""
+"""Other processes with leases or tickets, for tests of a process that requests GPUs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from autogpu.lease.queue import wait_for_lease
 
 TIMEOUT_S = 60
 
-# What ends the jobs that live: a later one must not keep it open.
+# Pipe ends of the running jobs. A job ends when its pipe is closed, so a later fork must close its copies.
 _pipes: set[int] = set()
 
 
 class OtherJob:
-    """A process that holds a lease until it is told to end."""
+    """A process that holds a lease or a ticket until :meth:`end`."""
 
     def __init__(self, pid, pipe):
         self.pid = pid
         self._pipe = pipe
 
     def end(self):
-        """Let it end, and wait for that."""
         if self._pipe is not None:
             _pipes.remove(self._pipe)
             os.close(self._pipe)
@@ -35,7 +34,7 @@ class OtherJob:
 
 @contextmanager
 def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0.0, uid=None):
-    """A process of user ``uid`` that has held ``claims`` (bytes by UUID) for ``age_s``, in ``environ``'s folder."""
+    """Start a process of user ``uid`` with a lease on ``claims`` (bytes keyed by UUID), ``age_s`` seconds old."""
 
     def hold(folder, is_ready):
         if uid is not None:
@@ -54,7 +53,7 @@ def other_job(environ, claims, script="other.py", group=None, caps=None, age_s=0
 
 @contextmanager
 def waiting_job(environ, demand):
-    """A process that waits in the queue for what it never gets."""
+    """Start a process that waits in the queue and never gets a GPU."""
 
     def wait(folder, is_ready):
         def waiting(queue, _):
@@ -71,7 +70,7 @@ def waiting_job(environ, demand):
 
 @contextmanager
 def _process(environ, run):
-    """A fork that runs ``run`` until the test closes its end of a pipe, or ends."""
+    """Fork a process for ``run``, which ends when the test closes its end of a pipe, or ends itself."""
     ready, reader_end = os.pipe(), os.pipe()
 
     def is_ready(is_so):
@@ -100,7 +99,7 @@ def _process(environ, run):
 
 
 def let_age(folder, seconds, pid=None):
-    """Let the leases in ``folder``, or those of one process, be so much older: a file's time tells when it was made."""
+    """Make the leases in ``folder``, or only those of ``pid``, older: a lease's age is that of its file."""
     for file in Path(folder).glob("job.*"):
         if pid in (None, json.loads(file.read_text())["pid"]):
             written_s = file.stat().st_mtime - seconds
@@ -108,5 +107,5 @@ def let_age(folder, seconds, pid=None):
 
 
 def claims_on(*devices):
-    """The whole of each, as one job claims it."""
+    """Return claims on the whole memory of each device, in bytes keyed by UUID."""
     return {device.uuid: device.memory_total_bytes for device in devices}

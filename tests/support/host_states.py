@@ -1,4 +1,4 @@
-"""Hosts at one moment, on plain values."""
+"""States of a host at one moment, built from plain values."""
 
 from pathlib import Path
 from types import MappingProxyType
@@ -42,11 +42,11 @@ def host(
     printed=MappingProxyType({}),
     **environ,
 ):
-    """What ``autogpu status`` shows of ``machine``.
+    """Return the status of ``machine`` as ``autogpu status`` computes it.
 
     Args:
-        parent: The holder that started the shell in which it is asked.
-        pids: By the name of a holder, those of its job here; by default the one that it says.
+        parent: The holder that started the shell in which ``autogpu status`` runs.
+        pids: The processes of each holder's job, keyed by the holder's name; by default only the holder's own pid.
     """
     processes = Processes({each.name: (each.pid,) for each in holders}) if pids is None else pids
     nowhere = Path("/nowhere")

@@ -1,4 +1,4 @@
-"""Jobs of real TensorFlow that run side by side on one simulated server, and what the lease folder says of them."""
+"""Jobs with real TensorFlow that run side by side on one simulated server, and functions to read their leases."""
 
 import fcntl
 import json
@@ -7,7 +7,7 @@ import struct
 
 GIB = 1 << 30
 
-# Takes a GPU, says so, and keeps it until its input ends.
+# Takes a GPU, prints a line, and keeps the GPU until the end of stdin.
 HOLD = """
 import sys
 import tensorflow as tf
@@ -17,7 +17,8 @@ print("ready", x.device[-5:], flush=True)
 sys.stdin.read()
 """
 
-# The same on the GPU of its number among several processes, an expression; in TensorFlow 2 and in TensorFlow 1.
+# The same for one of several processes. `number` is an expression for the GPU number of the process. The first script
+# uses the API of TensorFlow 2, the second one that of TensorFlow 1.
 GPU_OF_NUMBER = {
     "set_visible_devices": """
 import json, os, sys
@@ -49,11 +50,11 @@ class Job:
         self.pid = self.process.pid
 
     def ready(self):
-        """What the job says once it has its GPU; empty if it has ended without."""
+        """Wait until the job has its GPU and return the line that it prints; ``""`` if the job has ended before."""
         return self.process.stdout.readline().strip()
 
     def end(self):
-        """Let it end by itself; its exit status and what autogpu said."""
+        """Close stdin, wait for the end, and return the exit status and autogpu's lines on stderr."""
         _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, [line for line in errors.splitlines() if line.startswith("autogpu: ")]
 
@@ -65,13 +66,13 @@ class Job:
 
 
 def is_owned(file):
-    """The file's user has it locked; asked without autogpu, by F_OFD_GETLK."""
+    """True if a process has locked the file. Uses F_OFD_GETLK (36) instead of autogpu's own code."""
     answer = fcntl.fcntl(file, 36, struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
     return struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK
 
 
 def leases(folder):
-    """The text of every lease that is alive, read without autogpu."""
+    """Return the fields of every live lease, keyed by file name. Does not use autogpu's own code."""
     alive = {}
     for path in folder.glob("job.*"):
         with path.open() as file:
@@ -81,7 +82,7 @@ def leases(folder):
 
 
 def claims(folder, server):
-    """By pid, the GPU indices and GiB that its lease claims."""
+    """Return the GiB claimed by each live lease, keyed by pid and then by GPU index."""
     index = {gpu.uuid: position for position, gpu in enumerate(server.gpus)}
     return {
         fields["pid"]: {index[uuid]: round(size / GIB, 2) for uuid, size in fields["gpus"].items()}

@@ -1,4 +1,4 @@
-"""A process on its way to GPUs, with a driver and a framework on plain values."""
+"""A process that requests GPUs, with a fake driver and a fake framework."""
 
 import ast
 import os
@@ -17,12 +17,12 @@ from tests.support.fakes import FakeCuda, FakeDriver, FakeFramework
 
 
 class Process:
-    """A process that imports a fake framework, on these GPUs and with this environment.
+    """A process with these GPUs and this environment, which imports a fake framework.
 
     Args:
-        kind: Of the framework.
-        counted: As CUDA counts the GPUs; NVML shows none of its contexts then.
-        contexts: What CUDA's contexts take.
+        kind: Class of the framework.
+        counted: The GPUs in the order of CUDA's ordinals; by default, the order in which autogpu lists the pool.
+        contexts: Further arguments of the default :class:`FakeCuda`, such as ``context_bytes``.
     """
 
     def __init__(self, folder, *devices, driver=None, cuda=None, counted=None, contexts=None, say=None, **options):
@@ -31,7 +31,7 @@ class Process:
         self.environ = {LEASE_DIR: str(folder), "HOME": str(folder), **environ}
         self.driver = driver or FakeDriver(*devices)
         if cuda is None and counted is None:
-            # In the order in which the pool is written: idlest first.
+            # The order in which autogpu lists the pool: idlest first.
             in_order = sorted(devices, key=lambda device: (bool(device.compute_processes), -device.index))
             cuda = FakeCuda(in_order, nvml=self.driver, **(contexts or {}))
         self.cuda = cuda or FakeCuda(counted, nvml=self.driver)
@@ -69,7 +69,6 @@ class Process:
         return self
 
     def imports_another(self, name="Otherflow", kind=FakeFramework, cuda=None, **options):
-        """A second framework."""
         framework = kind(cuda or self.cuda, **options)
         framework.NAME = name
         framework.join(self.allocation)
@@ -78,12 +77,12 @@ class Process:
 
     @property
     def listed(self):
-        """What CUDA is shown, by the numbers of the GPUs: ``"2 0:1"``."""
+        """Return the GPUs visible to CUDA, in order and by their labels: ``"2 0:1"``."""
         return self._numbers(self.for_cuda.split(",")) if self.for_cuda else ""
 
     @property
     def held(self):
-        """What it claims, likewise, in ascending order."""
+        """Return the labels of the claimed GPUs, in ascending order."""
         return " ".join(sorted(self._numbers(self.allocation.lease.claims if self.allocation.lease else ()).split()))
 
     def _numbers(self, uuids):
@@ -96,14 +95,14 @@ class Process:
 
     @property
     def claims(self):
-        """By its one lease, in MiB by GPU index, as the folder says."""
+        """Return the claims in the process's only lease file, in MiB keyed by GPU index."""
         (holder,) = (holder for holder in self.holders if holder.is_mine)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
         return {indices[uuid]: size // MIB for uuid, size in holder.claims.items()}
 
     @property
     def seen(self):
-        """What others see it claim, likewise: by its lease and by what the driver shows."""
+        """Return the claims that other processes compute from the lease and the driver, in MiB keyed by GPU index."""
         (holder,) = (replace(holder, is_mine=False) for holder in self.holders if holder.is_mine)
         (job,) = jobs_of([holder], Processes({holder.name: (os.getpid(),)}), self.driver.now.devices, 0.0)
         indices = {device.uuid: device.index for device in self.driver.now.devices}
@@ -111,7 +110,7 @@ class Process:
 
 
 def in_a_fork(work):
-    """What ``work`` returns in a forked child."""
+    """Call ``work`` in a forked child and return its result, which must be a Python literal."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Decisions on plain values, for tests."""
+"""Selection requests and decisions on plain values, for tests."""
 
 import pytest
 
@@ -18,7 +18,7 @@ ME, BOB = 1000, 1001
 
 
 def request(*gpus, **asked):
-    """What a process asks that has these GPUs, in their order; ``asked`` are fields of the policy and the request."""
+    """Return the request of a process with these GPUs in order. ``asked`` has fields of the policy and the request."""
     policy = policy_of(**{name: asked.pop(name) for name in list(asked) if name in Policy.__annotations__})
     fields = {
         "wanted": wanted_gpus(
@@ -42,12 +42,12 @@ def request(*gpus, **asked):
 
 
 def decided(*gpus, held=(), awaited=(), is_seen=True, **asked):
-    """What becomes of such a process.
+    """Return the decision about the :func:`request` of a process with these GPUs.
 
     Args:
-        held: The claims of others, by the index of a GPU or its UUID.
-        awaited: The UUIDs of GPUs that a job in the queue could use.
-        is_seen: The driver lists those that have held a GPU for a minute.
+        held: Claims of other jobs, keyed by GPU index or UUID.
+        awaited: UUIDs of the GPUs that a waiter could use.
+        is_seen: True if the driver lists the processes of each job that has held a GPU for a minute.
     """
     claims = claims_on(held)
     if is_seen:
@@ -66,7 +66,7 @@ def _computing(device, claims):
 
 
 def claims_on(held):
-    """By UUID: ``claims_on({0: claim(6), 1: (claim(8), claim(8, pid=8))})``."""
+    """Return claims keyed by UUID: ``claims_on({0: claim(6), 1: (claim(8), claim(8, pid=8))})``."""
     uuids = {key: gpu(key).uuid if isinstance(key, int) else key for key in held}
     return {uuids[key]: held[key] if isinstance(held[key], tuple) else (held[key],) for key in uuids}
 
@@ -77,7 +77,7 @@ def claim(gib, *, pid=7, uid=BOB, age_s=1.0, newest_s=None, script="train.py", c
 
 
 def case(rule, gpus, asked, **expected):
-    """A row of a table: what of the decision about these GPUs shows the rule."""
+    """Return a row of a table. ``expected`` has those fields of the decision that show the rule."""
     return pytest.param(gpus, asked, expected, id=rule)
 
 

@@ -5,7 +5,7 @@ import signal
 
 
 def raise_in_signal_handler(error):
-    """Raise ``error`` as a handler of the script does: Python calls it between two instructions of the caller."""
+    """Raise ``error`` in a signal handler, which Python runs between two instructions of the caller."""
 
     def handler(number, frame):
         raise error

@@ -1,4 +1,4 @@
-"""Programs that ask the simulated GPU server as any program asks: through ctypes and nvidia-ml-py."""
+"""Client programs of the simulated GPU server. They use ctypes and nvidia-ml-py, as other programs do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.gpusim import Server
 from tests.support.framework_machines import GIB, MIB, Running  # noqa: F401  (sizes, for tests)
 
 PYTHON = sys.executable
-# As CUDA, autogpu and people with nvidia-smi number them.
+# Makes CUDA number the GPUs in the order of autogpu and nvidia-smi.
 PCI = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 SAY = """
@@ -57,10 +57,11 @@ def ask(function, *arguments):
     except nvml.NVMLError as error:
         return type(error).__name__
 """
-# Takes memory on a GPU, says so, and keeps it until a line comes in.
+# Allocates memory on a GPU, prints the results, and keeps the memory until a line of input.
 HOLDER = CUDA + "cuda.cuInit(0); say(context({device}), allocate({size})[0]); sys.stdin.readline()"
 
-# A process whose parent has not used CUDA is as one of its own: what CUDA shows in each of these environments.
+# Prints the UUIDs that CUDA shows in each environment from stdin. A fork can stand in for a new process, because its
+# parent has not used CUDA.
 SEEN = """
 for environ in json.load(sys.stdin):
     if os.fork():
@@ -74,7 +75,7 @@ for environ in json.load(sys.stdin):
 
 
 def device_files(folder: Path, *numbers: int) -> str:
-    """A folder with the files of these GPUs. Root opens whatever is there, so what is denied is missing."""
+    """Create a folder with the device files of these GPUs. Leave out denied GPUs: root could open any existing file."""
     made = folder / "dev"
     made.mkdir()
     for number in numbers:
@@ -96,26 +97,24 @@ def run_nvml(server: Server, program: str) -> list[list[Any]]:
 
 
 def seen_by_cuda(server: Server, environs: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """The UUIDs that CUDA shows in each of these environments."""
     no_device = [100]
     done = server.run([PYTHON, "-c", CUDA + SEEN], input=json.dumps(environs))
     return [[] if said == no_device else said for said in lines_of(done)]
 
 
 class Program(Running):
-    """A program of ours on a server."""
+    """A running client program of the simulated server."""
 
     def __init__(self, server: Server, text: str, **environ: str) -> None:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         super().__init__(server, server.popen([PYTHON, "-c", textwrap.dedent(text)], environ=environ, **pipes))
 
     def said(self) -> list[Any]:
-        """The next values that it says."""
         return json.loads(self.line())
 
 
 def hold(server: Server, device: int, size: int, **environ: str) -> Program:
-    """A program that has taken memory of a GPU, until it goes on."""
+    """Start a program that holds ``size`` bytes of a GPU's memory until :meth:`Program.go_on`."""
     holder = Program(server, HOLDER.format(device=device, size=size), **environ)
     said = holder.said()
     assert said == [0, 0], said

@@ -1,4 +1,4 @@
-"""Scripts for every version of TensorFlow, and a server to run them on."""
+"""Scripts for every version of TensorFlow, and the GPUs of a server for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.gpusim import Gpu, Server
 from tests.support.forkserver import Forks
 from tests.support.framework_machines import CONTEXT, GIB, MIB, Ran, run  # noqa: F401  (sizes, for tests)
 
-# GPU 0 and 2 belong to colleagues; of the idle ones GPU 3 wins the tie. CUDA counts the fastest first: 1, 3, 0, 2.
+# Colleagues use GPU 0 and 2. Of the idle ones autogpu prefers the highest index, 3. CUDA's own order has the fastest
+# first: 1, 3, 0, 2.
 _GTX_1080_TI = Gpu(name="NVIDIA GeForce GTX 1080 Ti", memory="11GiB", compute_capability="6.1")
 _TITAN_RTX = Gpu(name="NVIDIA TITAN RTX", memory="24GiB", compute_capability="7.5")
 LAB = (
@@ -20,7 +21,7 @@ LAB = (
     replace(_TITAN_RTX, multiprocessors=68),
 )
 
-# What a script's process has claimed, in GiB by UUID.
+# Defines `leased()`, which returns the GiB claimed by the script's process, keyed by UUID.
 LEASED = """
 import json, os, pathlib
 import tensorflow as tf
@@ -31,7 +32,7 @@ def leased():
         if fields["pid"] == os.getpid():
             return {uuid: size / 2**30 for uuid, size in fields["gpus"].items()}
 """
-# Every way to a GPU, by names that all versions have.
+# Defines functions for each way to use a GPU. All TensorFlow versions have the names that they use.
 SESSIONS = (
     LEASED
     + """
@@ -74,7 +75,7 @@ class Runner:
     """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``.
 
     Args:
-        forks: Where to run them, unless a test asks for a fresh process; without, each is one.
+        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every script is a fresh one.
     """
 
     def __init__(self, python: Path, server: Server, folder: Path, forks: Forks | None = None):
@@ -91,6 +92,6 @@ class Runner:
             folder=self.folder,
             forks=None if fresh else self.forks,
         )
-        # pytest explains bare assertions in files of tests only.
+        # The message is explicit, because pytest explains assertions only in test files.
         assert ran.exit_status == exit_status, f"exit status {ran.exit_status}\n{ran.stdout}\n{ran.stderr}"
         return ran

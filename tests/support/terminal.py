@@ -1,4 +1,4 @@
-"""A real terminal with a shell in it, into which a test types."""
+"""A real terminal with a shell, in which a test types commands."""
 
 from __future__ import annotations
 
@@ -19,39 +19,38 @@ from typing import Mapping, Sequence
 ROWS, COLUMNS = 60, 200
 PATIENCE_S = 120.0
 
-# CSI and OSC sequences, and what chooses a character set.
+# CSI and OSC sequences, and sequences that select a character set or a keypad mode.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])")
 
-# The shell prints it as its prompt. What is typed holds no such line, so the echo can't be taken for it.
+# The prompt of the shell. A typed command never contains such a line, so its echo can't match.
 _PROMPT = r"<<ended with (\d+)>>\n"
 BASH = ("bash", "--noprofile", "--norc", "-i")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the terminal showed for one command line: ``text`` without its colours, and the exit status if it told."""
+    """Output of a command line: ``text`` without colours, and the exit status if the prompt contains it."""
 
     status: int | None
     text: str
 
     @property
     def lines(self) -> list[str]:
-        """Each line that was shown, without trailing spaces."""
         return [line.rstrip() for line in self.text.splitlines()]
 
 
 class Terminal:
-    """A shell as a person has it in a terminal window, for as long as the ``with`` lasts.
+    """A shell in a terminal window, which is open as long as the ``with`` lasts.
 
     Args:
-        folder: Where it starts.
-        environ: All of its environment but what belongs to the terminal.
-        command: What is there in place of ``bash``.
-        prompt: What that shows when it waits for a line; it may tell the exit status of the last one.
+        folder: Working directory at the start.
+        environ: All environment variables except those of the terminal.
+        command: Command to run, by default ``bash``.
+        prompt: Regular expression for the command's prompt. A group in it is the exit status of the last command line.
 
     Attributes:
-        process: The command.
-        greeting: What is shown up to the first prompt.
+        process: The running command.
+        greeting: Output before the first prompt.
     """
 
     def __init__(
@@ -88,20 +87,19 @@ class Terminal:
             self.process.wait()
 
     def close(self) -> None:
-        """As the window: the shell and what runs in it get SIGHUP."""
+        """Close the terminal as its window does: the shell and its jobs get SIGHUP."""
         if self._own >= 0:
             os.close(self._own)
             self._own = -1
 
     def write(self, text: str) -> None:
-        """Type without a look at what is shown."""
         os.write(self._own, text.encode())
 
     def type(self, line: str, timeout_s: float = PATIENCE_S) -> Shown:
-        """Type a command line, and return when the shell's prompt is there again.
+        """Type a command line, wait for the next prompt, and return the output between.
 
         Raises:
-            TimeoutError: It was not, in time.
+            TimeoutError: There was no prompt within ``timeout_s``.
         """
         self.write(f"{line}\n")
         text, prompt = self.until(self._prompt, timeout_s)
@@ -110,7 +108,7 @@ class Terminal:
         return Shown(int(prompt[1]) if prompt.re.groups else None, text)
 
     def until(self, pattern: str | re.Pattern[str], timeout_s: float = PATIENCE_S) -> tuple[str, re.Match[str]]:
-        """What is shown from the last time on up to what matches, and the match."""
+        """Return the output since the last match up to the next match of ``pattern``, and that match."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             text = _ESCAPES.sub("", self._seen).replace("\r\n", "\n")
@@ -123,7 +121,7 @@ class Terminal:
                 raise TimeoutError(f"nothing like {pattern} after {timeout_s} s; the terminal shows:\n{text}")
             try:
                 part = os.read(self._own, 1 << 16)
-            except OSError:  # Linux says so that no process has it open any more
+            except OSError:  # Linux reports an error if no process has the terminal open any more
                 part = b""
             assert part, f"the shell has ended; the terminal shows:\n{text}"
             self._seen += part.decode("utf-8", "replace")

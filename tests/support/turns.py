@@ -1,11 +1,11 @@
-"""What does not fit into every run takes turns, by the number of commits: over a dozen of them everything has run.
+"""Tests that don't fit into every run take turns by the number of commits. In a dozen commits all of them have run.
 
-``make`` gives pytest ``--turn`` with that number; without it, as in ``make test-all`` or when one runs a file by hand,
-nothing is left out. A test says how seldom it runs::
+``make`` passes that number to pytest as ``--turn``. Without it, as in ``make test-all`` or when a file is run by hand,
+all tests run. A mark sets how often a test runs::
 
-    @pytest.mark.turns(4)                 # every fourth of the tests of this file that say so
-    @pytest.mark.turns(4, row)            # the same, where the test knows its place among them
-    @pytest.mark.turns(5, n, whole=True)  # in one turn of five it runs whatever else it says
+    @pytest.mark.turns(4)                 # in one of four turns; the tests of this file with this mark are spread
+    @pytest.mark.turns(4, row)            # in one of four turns; `row` is the test's position among them
+    @pytest.mark.turns(5, n, whole=True)  # in one of five turns, even if the test's other marks exclude it
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 
 def is_on(turn: int, of: int, position: int) -> bool:
-    """Tell whether it is this position's turn; it is in one of ``of`` turns that follow one another."""
+    """True if ``position`` is due in ``turn``. Each position is due in one of ``of`` successive turns."""
     return (turn + position) % of == 0
 
 
@@ -40,7 +40,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def are_due(turn: int, items: Sequence[Any]) -> list[bool]:
-    """For each test, whether it runs in this turn."""
     count: Counter[tuple[str, int]] = Counter()
     due = []
     for item in items:

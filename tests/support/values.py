@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeviceFields(TypedDict, total=False):
-    """The readings that a test may set."""
+    """Fields of a device that a test may set."""
 
     uuid: str
     memory_used_bytes: int | None
@@ -49,7 +49,7 @@ class GpuFields(DeviceFields, total=False):
 
 
 class InventoryFields(TypedDict, total=False):
-    """The readings of the host."""
+    """Fields of an inventory besides its devices."""
 
     unreadable: tuple[UnreadableDevice, ...]
     driver_version: str | None
@@ -69,7 +69,7 @@ def gpu(
     name: str = "NVIDIA TITAN RTX",
     **fields: Unpack[DeviceFields],
 ) -> Device:
-    """A GPU that answers every question; ``pids`` share ``used_gib`` between them."""
+    """Return a GPU without missing readings. The processes ``pids`` use equal parts of ``used_gib``."""
     total = None if total_gib is None else int(total_gib * GIB)
     used = None if used_gib is None else int(used_gib * GIB)
     values: DeviceFields = {
@@ -84,13 +84,13 @@ def gpu(
 
 
 def cut(index: int = 0, *sizes_gib: float, **fields: Unpack[GpuFields]) -> tuple[Device, ...]:
-    """A card in MIG mode, and behind it an instance for each size."""
+    """Return a card in MIG mode, followed by one instance for each size."""
     values: GpuFields = {"mig_enabled": True, "busy": None, "name": "NVIDIA A100", **fields}
     return (gpu(index, **values), *(instance(index, number, total_gib=size) for number, size in enumerate(sizes_gib)))
 
 
 def instance(index: int = 0, number: int = 0, **fields: Unpack[GpuFields]) -> Device:
-    """A MIG instance of the card of that index, with 5 GiB if ``total_gib`` does not say otherwise."""
+    """Return a MIG instance of the card with this index. It has 5 GiB by default; ``total_gib`` changes that."""
     total_gib = fields.get("total_gib") or 5
     values: GpuFields = {
         "uuid": f"MIG-{index:08x}-{number:04x}-bbbb-cccc-000000000000",
@@ -109,7 +109,7 @@ def inventory(*devices: Device, **fields: Unpack[InventoryFields]) -> Inventory:
 
 
 def policy_of(**fields: Any) -> Policy:
-    """A policy that a user could have written. Another value, such as a misspelt word, is an error of the test."""
+    """Return a policy, and fail for a value that a user can't set, such as a misspelt word."""
     policy = Policy(**fields)
     for key in KEYS:
         value = getattr(policy, key.attribute)
@@ -118,10 +118,8 @@ def policy_of(**fields: Any) -> Policy:
 
 
 def unreadable(*indices: int) -> tuple[UnreadableDevice, ...]:
-    """GPUs that have fallen off the bus."""
     return tuple(UnreadableDevice(index, "lost") for index in indices)
 
 
 def limited_to(size_bytes: int) -> Cap:
-    """The cap of a limit."""
     return Cap(size_bytes, CapCause.LIMIT)

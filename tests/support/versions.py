@@ -1,4 +1,4 @@
-"""The TensorFlow versions that autogpu is proved with, each on a Python of its time."""
+"""The TensorFlow versions that autogpu is tested with, each on a Python of its time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Version:
-    """One TensorFlow from PyPI, unmodified.
+    """An unmodified TensorFlow from PyPI.
 
     Attributes:
-        tensorflow: As pip takes it after ``tensorflow==``.
-        python: The Python that it is tested on.
-        package: Which of TensorFlow's wheels has the CUDA code.
-        requirements: What pip has to be told beside the wheel's own requirements, which have no upper bounds in old
-            wheels: later releases of these break it.
-        launches_kernels: Whether its kernels launch on a simulated GPU. Where not, it gets as far as its memory.
+        tensorflow: The version as in a requirement, after ``tensorflow==``.
+        python: Version of Python to test it on.
+        package: Name of the TensorFlow wheel with the CUDA code.
+        requirements: Upper bounds that the requirements of old wheels lack. Later releases of these packages break
+            this TensorFlow.
+        launches_kernels: True if its kernels can run on a simulated GPU. Otherwise scripts can only allocate memory.
     """
 
     tensorflow: str
@@ -26,18 +26,16 @@ class Version:
 
     @property
     def number(self) -> tuple[int, int]:
-        """Major and minor, to compare."""
         major, minor = self.tensorflow.split(".")[:2]
         return int(major), int(minor)
 
     @property
     def name(self) -> str:
-        """As a test's id shows it."""
         return f"tf-{self.tensorflow.replace('.*', '')}"
 
 
 VERSIONS = (
-    # Its own runtime is linked in, and asks the driver for tables that are documented nowhere.
+    # This wheel contains its own CUDA runtime, which requests undocumented tables from the driver.
     Version(
         "1.15.5",
         "3.7",
@@ -48,14 +46,14 @@ VERSIONS = (
     Version("2.4.4", "3.8", ("protobuf<3.21",)),
     Version("2.15.1", "3.11"),
     Version("2.18.1", "3.11"),
-    # A release candidate; the last row is the version that `make test` runs.
+    # A release candidate. It is not the last row, because `make test` runs the version of the last row.
     Version("2.22.0rc0", "3.14"),
     Version("2.21.*", "3.11"),
 )
 
 
 def requirements(tensorflow: str) -> tuple[str, ...]:
-    """What pip installs for a version, the wheel first; one that isn't in the table comes alone."""
+    """Return what pip installs for a version, the wheel first. Only versions in the table have more requirements."""
     for version in VERSIONS:
         if version.tensorflow == tensorflow:
             return (f"{version.package}=={tensorflow}", *version.requirements)
