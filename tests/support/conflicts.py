@@ -140,7 +140,7 @@ def limited(name: str, script: str, mib: int) -> Row:
 
 
 ROWS = (
-    Row("says-nothing", "use()"),
+    Row("no-gpu-settings", "use()"),
     Row("asserts-a-gpu", "assert len(gpus) > 0; gpus[0]; use()"),
     Row("growth-loop", "growth_loop(); use()", growth=True),
     Row("growth-loop-off", "growth_loop(False); use()", growth=False),
@@ -207,8 +207,8 @@ ROWS = (
     Row("own-session-visible-2", "use_session_of(visible_device_list='2')", gpus=(2,)),
     Row("own-session-without-gpus", "use_session(config=v1.ConfigProto(device_count={'GPU': 0}))", gpus=()),
     Row("own-session-of-one-gpu", "use_session(config=v1.ConfigProto(device_count={'GPU': 1}))", but={"count=2": (3,)}),
-    Row("own-session-then-another-way", "use_session(config=v1.ConfigProto()); use()"),
-    Row("own-session-after-another-way", "use(); use_session(config=v1.ConfigProto())"),
+    Row("own-session-then-default-use", "use_session(config=v1.ConfigProto()); use()"),
+    Row("default-use-then-own-session", "use(); use_session(config=v1.ConfigProto())"),
     Row("growth-loop-then-own-session", "growth_loop(); use_session(config=v1.ConfigProto())", growth=True),
     limited("limit-on-gpus[0]-then-own-session", "limit(gpus[0], 1200); use_session(config=v1.ConfigProto())", 1200),
     # An interactive session uses growth by default.
