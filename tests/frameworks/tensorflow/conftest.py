@@ -1,4 +1,4 @@
-"""A host with a lease folder, on which jobs of real TensorFlow meet."""
+"""Fixtures for jobs of real TensorFlow on simulated GPUs, with a lease folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.tensorflow_runner import CONTEXT, LAB, Runner
 
 @pytest.fixture(scope="session")
 def installed() -> Path:
-    """The Python of an environment with the newest TensorFlow, where a user has run ``autogpu install``."""
+    """The Python of an environment with the newest TensorFlow, in which ``autogpu install`` was run."""
     return environments.tensorflow_with_autogpu()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """Four GPUs, of which 1 and 3 are idle."""
+    """A server with four GPUs; GPU 1 and GPU 3 are idle."""
     (tmp_path / "server").mkdir()
     with Server(LAB, folder=tmp_path / "server", context=CONTEXT) as running:
         yield running
@@ -30,13 +30,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def run(installed, server, tmp_path, forks) -> Runner:
-    """Runs a script there."""
+    """A runner for scripts on ``server``."""
     return Runner(installed, server, tmp_path / "project", forks)
 
 
 @pytest.fixture
 def host(tmp_path, installed, lease_folder, forks):
-    """Start jobs on a server of ``gpus``; each is killed at the end."""
+    """Make a server with the given GPUs, and return a function that starts jobs on it. All end with the test."""
     servers = []
 
     def running(*gpus, script=HOLD, python=installed, **faults):

@@ -1,4 +1,4 @@
-"""Scripts as people have written them since 2017 to choose a GPU with TensorFlow, by name."""
+"""Scripts that choose a GPU with TensorFlow as people have written them since 2017, keyed by name."""
 
 from tests.support.patterns import setting
 
@@ -18,7 +18,7 @@ with tf.Graph().as_default():
 
 
 def graph(*devices: str | None, config: str = "") -> str:
-    """A graph of TensorFlow 1 with a tensor on each device, in a session of its own; ``None`` names no device."""
+    """Return a TensorFlow 1 script that runs a graph with a tensor on each device, and unplaced for ``None``."""
     return GRAPH.format(devices=devices, proto=f"config=v1.ConfigProto({config})" if config else "")
 
 
@@ -33,7 +33,7 @@ with tf.Graph().as_default():
     session.close()
 """
 
-# A helper of 2017.
+# get_available_gpus() is a helper function of 2017.
 COUNTS_AND_TAKES_ALL = """
 import tensorflow as tf
 from tensorflow.python.client import device_lib
@@ -50,7 +50,7 @@ with tf.Graph().as_default():
         session.run([tower.op for tower in towers])
 """
 
-# As Keras had it up to TensorFlow 2.3.
+# Keras had multi_gpu_model up to TensorFlow 2.3.
 KERAS_MULTI_GPU_MODEL = """
 import tensorflow as tf
 from tensorflow.keras.utils import multi_gpu_model
@@ -84,7 +84,7 @@ with strategy.scope():
     weights = tf.Variable(tf.random.normal([256, 256]))
 """
 
-# The TF 2 guide.
+# From the guide of TensorFlow 2.
 VISIBLE_LIST = """
 import tensorflow as tf
 gpus = tf.config.list_physical_devices("GPU")

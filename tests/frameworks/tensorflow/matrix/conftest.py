@@ -1,7 +1,7 @@
 """Fixtures for tests that hold for every version of TensorFlow in ``tests/support/versions.py``.
 
-A test that takes ``version`` or ``with_autogpu`` runs once for each version: the newest in ``make test``,
-the others in ``make test-matrix``, where one of them has its turn to run whole.
+A test that uses ``version`` or ``with_autogpu`` runs once for each version. ``make test`` runs the newest version, and
+``make test-matrix`` runs the others. Each time, a different one of the others runs all of its tests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tests.support.forkserver import Forks
 from tests.support.tensorflow_runner import Runner
 from tests.support.versions import VERSIONS, Version
 
-# A first run installs the environment.
+# The timeout is long because the first run installs the environment.
 MARKS = (pytest.mark.tensorflow, pytest.mark.timeout(900))
 
 
 def each_version(*, newest_is_whole: bool = True) -> list:
-    """One parameter for each version; those whose Python this machine lacks skip and name it.
+    """Return one parameter for each version. A version is skipped if this machine lacks its Python.
 
     Args:
-        newest_is_whole: Whether of the newest nothing takes turns.
+        newest_is_whole: True if the newest version runs all tests each time, False if its tests take turns.
     """
     *older, newest = VERSIONS
     parameters = []
@@ -38,16 +38,16 @@ def each_version(*, newest_is_whole: bool = True) -> list:
     return [*parameters, pytest.param(newest, id=newest.name, marks=[*MARKS, *always])]
 
 
-# Of the session, so that pytest runs all tests of a version before the next one: it is imported, and its files are in
-# memory then.
+# With the scope "session", pytest runs all tests of one version before those of the next. The version is then already
+# imported, and its files are in memory.
 @pytest.fixture(scope="session", params=each_version())
 def version(request: pytest.FixtureRequest) -> Version:
-    """One TensorFlow after the other."""
+    """The version of TensorFlow under test."""
     return request.param
 
 
 @pytest.fixture
 def with_autogpu(version: Version, server: Server, tmp_path: Path, forks: Forks) -> Runner:
-    """Runs a script where ``autogpu install`` has been run."""
+    """A runner for scripts, in an environment in which ``autogpu install`` was run."""
     python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
     return Runner(python, server, tmp_path / "project", forks)

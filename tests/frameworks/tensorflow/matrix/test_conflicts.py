@@ -1,4 +1,4 @@
-"""What a script says is in force, what it leaves unset is the policy's: every way to say it against every policy."""
+"""A script's settings take precedence and the policy sets the rest: each way to set something, with each policy."""
 
 import functools
 
@@ -8,7 +8,7 @@ from tests.frameworks.tensorflow.matrix.conftest import each_version
 from tests.support.conflicts import Table, each_cell
 
 
-# Not by parameters of pytest: it would set up the fixtures of a module anew for each of them.
+# Not a parametrized fixture: pytest would set up the fixtures of the module again for each parameter.
 @pytest.fixture(scope="module")
 def tables(forks, tmp_path_factory):
     return functools.cache(lambda version: Table(version, tmp_path_factory.mktemp("conflicts"), forks))
@@ -21,6 +21,6 @@ def table(tables, version):
 
 @pytest.mark.parametrize("version", each_version(newest_is_whole=False), indirect=True)
 @pytest.mark.parametrize(("row", "policy"), each_cell())
-def test_the_scripts_word_holds_and_the_policy_fills_the_rest(table, row, policy):
+def test_script_settings_take_precedence_and_the_policy_sets_the_rest(table, row, policy):
     complaint = table.complaint(row, policy)
     assert not complaint, complaint

@@ -1,6 +1,6 @@
-"""Every way to a GPU, on every version of TensorFlow: the policy, the lease, one map of GPUs.
+"""Each TensorFlow function that makes GPU devices applies the policy, takes a lease, and numbers the GPUs alike.
 
-Judged by what was asked of the driver, and the limits that TensorFlow's devices report.
+The tests check the calls to the driver and the limits that TensorFlow's devices report.
 """
 
 import ast
@@ -24,7 +24,7 @@ ENTRY_POINTS = {
     "session(v1.train.Server(first, config=v1.ConfigProto()).target)",
     "eager": "eager()\nshow(device_lib.list_local_devices()[:0] + v1.Session().list_devices())",
 }
-# Gone with Keras 3.
+# TensorFlow 2.16, which comes with Keras 3, no longer has these.
 UP_TO_2_15 = {
     "keras": """
 v1.disable_eager_execution()
@@ -57,7 +57,7 @@ def run(with_autogpu, lease_folder):
 
 
 @pytest.mark.parametrize("entry_point", [*ENTRY_POINTS, *UP_TO_2_15])
-def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run, server, version, entry_point):
+def test_entry_point_takes_a_lease_and_applies_the_policys_limit(run, server, version, entry_point):
     if entry_point in UP_TO_2_15 and version.number >= (2, 16):
         pytest.skip("Keras 3 has no sessions, and estimators have gone")
     text = {**ENTRY_POINTS, **UP_TO_2_15}[entry_point]
@@ -69,7 +69,7 @@ def test_an_entry_point_takes_the_lease_and_fills_what_the_script_left_unset(run
     assert "memory limited to 2048 MiB, allocated as needed" in ran.said[0]
 
 
-# Without the numbers of the GPUs, since the order is autogpu's.
+# The GPU numbers are left out, because autogpu changes the order of the GPUs.
 LISTING = """
 def fields(device):
     kind = device.physical_device_desc.partition("pci")[0].partition("name")[2]
@@ -82,13 +82,13 @@ print(sorted((device.device_type, device.memory_limit >> 30) for device in liste
 """
 
 
-def test_a_listing_is_what_it_would_be_and_takes_nothing(run):
+def test_device_listing_is_as_without_autogpu_and_claims_nothing(run):
     plain, ran = (run(LISTING, AUTOGPU=switch) for switch in "01")
     *shown, sizes = ran.stdout.splitlines()
     *wanted, plain_sizes = plain.stdout.splitlines()
     assert (shown, shown[-1], ran.contexts, ran.said) == (wanted, "None", [], [])
     for (_, here), (_, there) in zip(ast.literal_eval(sizes), ast.literal_eval(plain_sizes)):
-        # What TensorFlow would take of one is estimated, to a GiB or two.
+        # autogpu estimates how much memory TensorFlow would take; the estimate may be 2 GiB off.
         assert abs(here - there) <= 2
 
 
@@ -97,10 +97,14 @@ def test_a_listing_is_what_it_would_be_and_takes_nothing(run):
     [
         pytest.param("eager(); session(); session(visible_device_list='0')", id="eager-first"),
         pytest.param("session(per_process_gpu_memory_fraction=0.3); eager(); session()", id="fraction-first"),
-        pytest.param("session(); tf.config.experimental.set_visible_devices(gpus, 'GPU'); eager()", id="all-between"),
-        pytest.param("tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()", id="all-named"),
-        pytest.param("session(device_count={'GPU': 1}); eager(); session()", id="one-first"),
-        pytest.param("session(device_count={'GPU': 0}); eager(); session()", id="none-first"),
+        pytest.param(
+            "session(); tf.config.experimental.set_visible_devices(gpus, 'GPU'); eager()", id="all-visible-between"
+        ),
+        pytest.param(
+            "tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()", id="all-visible-first"
+        ),
+        pytest.param("session(device_count={'GPU': 1}); eager(); session()", id="device-count-1-first"),
+        pytest.param("session(device_count={'GPU': 0}); eager(); session()", id="device-count-0-first"),
         pytest.param(
             "limits = [tf.config.experimental.VirtualDeviceConfiguration(memory_limit=1024)] * 2\n"
             "tf.config.experimental.set_virtual_device_configuration(gpus[0], limits)\n"
@@ -112,7 +116,7 @@ def test_a_listing_is_what_it_would_be_and_takes_nothing(run):
 @pytest.mark.parametrize("split", [{}, {"AUTOGPU_VIRTUAL_GPUS": "2", "AUTOGPU_LIMIT": "2GiB"}], ids=["whole", "split"])
 def test_eager_and_sessions_of_one_process_see_the_same_gpus(run, version, steps, split):
     contexts = set(run(steps, AUTOGPU_COUNT="2", **split).contexts)
-    # With its XLA_GPU devices, 1.15 can't have more GPUs later than at first.
+    # TensorFlow 1.15 has XLA_GPU devices, and so can't add a GPU after its first session.
     assert contexts >= ({IDLEST} if "'GPU': 1" in steps and version.number < (2, 0) else {1, IDLEST})
 
 
@@ -139,11 +143,11 @@ SESSIONS_OF_A_GRAPH = {
 
 
 @pytest.mark.parametrize("session", SESSIONS_OF_A_GRAPH)
-def test_towers_get_as_many_gpus_under_every_session(run, session):
+def test_three_towers_get_both_idle_gpus_with_every_kind_of_session(run, session):
     names, step = ["/gpu:0", "/gpu:1", "/gpu:2"], "v1.train.get_or_create_global_step()"
     graph = GRAPH.format(names=names, step=step, session=SESSIONS_OF_A_GRAPH[session])
     ran = run(graph + "print(len(leased()))")
-    # Two idle ones, and for the third a logical GPU there.
+    # Two GPUs are idle. The third tower gets a logical GPU on one of them.
     assert (ran.stdout.splitlines()[-1], set(ran.contexts)) == ("2", {1, IDLEST})
 
 
@@ -159,9 +163,9 @@ LIMITS = "show(v1.Session(graph=tf.Graph()).list_devices())\n"
         (["/gpu:0", "/gpu:2"], "session", [1023, 1, 1023]),
         (["/gpu:1", None], "session", [1024, 1024]),
     ],
-    ids=["session", "proto", "two-names", "beside-what-names-none"],
+    ids=["one-name", "one-name-with-a-proto", "two-names", "one-name-and-unplaced-tensors"],
 )
-def test_a_limit_is_divided_among_the_names_that_were_said(run, names, session, limits):
+def test_limit_is_divided_among_the_gpus_that_the_script_names(run, names, session, limits):
     graph = GRAPH.format(names=names, step="", session=SESSIONS_OF_A_GRAPH[session])
     used = "".join(
         f"with tf.Graph().as_default(), tf.device('/gpu:{number}'):\n"
@@ -180,7 +184,7 @@ for name in ("/gpu:2", "/gpu:1", None):
 """
 
 
-def test_an_eager_name_and_what_has_none_have_the_whole_limit(run):
+def test_eager_tensors_have_the_whole_limit_under_any_device_name(run):
     ran = run(EAGER.format("/gpu:2") + ANYWHERE.format(mib=2048 * 9 // 10), AUTOGPU_LIMIT="2GiB")
     assert (ran.stdout.splitlines(), ran.contexts) == (["GPU:0"] * 3, [IDLEST])
     assert "memory limited to 2048 MiB" in ran.said[0]
@@ -196,7 +200,7 @@ print(int(shards.get_next("/gpu:2")), shards._devices == names)
 """
 
 
-def test_each_shard_of_a_dataset_is_on_a_gpu(run, version):
+def test_every_shard_of_a_dataset_is_on_the_gpu_of_the_process(run, version):
     if not version.launches_kernels:
         pytest.skip("an element is copied by a kernel")
     ran = run(EAGER.format("/gpu:0") + SHARDS)
@@ -221,12 +225,12 @@ except ValueError:
         ("reset_memory_stats", None, (2, 5)),
     ],
 )
-def test_a_reading_of_memory_may_come_first(run, version, reading, unused, since):
+def test_memory_can_be_read_before_any_other_use_of_a_gpu(run, version, reading, unused, since):
     lines = [str(unused), "raised"] if version.number >= since else ["lacks it"]
     assert run(READS_MEMORY.format(reading)).stdout.splitlines() == lines
 
 
-def test_every_hook_is_found(with_autogpu):
+def test_tensorflow_has_every_function_that_autogpu_hooks(with_autogpu):
     ran = with_autogpu(
         script(
             "from autogpu.frameworks.tensorflow import TensorFlow",

@@ -1,10 +1,10 @@
-"""GPUs that a script names after TensorFlow has started with fewer: nothing hangs, and one line says what to do."""
+"""Scripts that name GPUs after TensorFlow has started with fewer: nothing hangs, and one message suggests a fix."""
 
 import re
 
 import pytest
 
-# What makes TensorFlow's context before the names come.
+# Ways to create TensorFlow's context before the script names its GPUs.
 STARTS = {
     "operation": "tf.zeros([1])",
     "growth-snippet": """
@@ -25,7 +25,7 @@ STRATEGIES = {
     "central-storage": "strategy = tf.distribute.experimental.CentralStorageStrategy(['/gpu:0', '/gpu:1'])",
     "one-device": "strategy = tf.distribute.OneDeviceStrategy('/gpu:1')",
 }
-# Of the last one a single device is named, which is placed softly.
+# OneDeviceStrategy names a single device, and TensorFlow uses another device if that one doesn't exist.
 LINE = {"one-device": r"the script names '/gpu:1' after TensorFlow has started with 1 GPU; .* AUTOGPU_COUNT=2$"}
 REPLICAS = r"Strategy(V1)? has 1 replica instead of 2: TensorFlow had started with 1 GPU before; .* AUTOGPU_COUNT=2$"
 
@@ -61,7 +61,7 @@ def run(with_autogpu, version, lease_folder):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_strategy_gets_each_device_once_if_its_names_come_late(run, strategy):
+def test_strategy_that_names_its_gpus_late_has_one_replica(run, strategy):
     ran = run(STARTS["operation"], STRATEGIES[strategy], REDUCE)
     assert ran.stdout.splitlines()[-1] == "done 1"
     _, late = ran.said
@@ -69,16 +69,16 @@ def test_strategy_gets_each_device_once_if_its_names_come_late(run, strategy):
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_keras_trains_on_a_strategy_whose_names_come_late(run, start):
+def test_keras_trains_with_a_strategy_that_names_its_gpus_late(run, start):
     ran = run(STARTS[start], STRATEGIES["mirrored"], FIT)
     assert ran.stdout.splitlines()[-1] == "done 1"
     assert re.search(REPLICAS, ran.said[-1])
 
 
 @pytest.mark.parametrize("strategy", ["mirrored", "mirrored-v1", "central-storage"])
-def test_late_names_mean_the_gpus_that_there_are(run, strategy):
+def test_strategy_that_names_its_gpus_late_uses_the_gpus_of_the_process(run, strategy):
     show = "print(sorted(device[-5:] for device in strategy.extended.worker_devices))"
     ran = run(STARTS["operation"], STRATEGIES[strategy], show, AUTOGPU_COUNT="2")
     assert ran.stdout.splitlines()[-1] == "['GPU:0', 'GPU:1']"
-    # The names 2 and 3 are too late, though each gets a GPU.
+    # /gpu:2 and /gpu:3 are named too late, which prints a line, although each of them gets a GPU.
     assert len(ran.said) == (2 if strategy == "mirrored-v1" else 1)

@@ -1,4 +1,4 @@
-"""A script that selects GPU number 3 gets the idlest GPU, and not the small card at that place of autogpu's list."""
+"""A script that selects GPU number 3 gets the idlest GPU, and not the small card that autogpu lists fourth."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def server(tmp_path):
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(("numbers", "gpus"), [((3,), [3]), ((2, 0), [2, 3])], ids=["one", "two"])
+@pytest.mark.parametrize(("numbers", "gpus"), [((3,), [3]), ((2, 0), [2, 3])], ids=["one-number", "two-numbers"])
 def test_first_number_selects_the_idlest_gpu(with_autogpu, way, numbers, gpus):
     text, logical = WAYS[way]
     script = SCRIPT.format(way=text.format(numbers=numbers).replace("\n", "\n    "))

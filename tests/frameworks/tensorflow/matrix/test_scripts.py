@@ -1,6 +1,4 @@
-"""The scripts that people have written since 2017 to choose a GPU and to limit memory, unchanged: what each is granted
-without and with autogpu.
-"""
+"""Grants for unchanged scripts, as people have written them since 2017, without and with autogpu."""
 
 import pytest
 
@@ -9,7 +7,7 @@ from tests.frameworks.tensorflow.matrix.conftest import each_version
 from tests.frameworks.tensorflow.scripts import SCRIPTS
 
 
-# Not by parameters of pytest: it would set up the fixtures of a module anew for each of them.
+# Not a parametrized fixture: pytest would set up the fixtures of the module again for each parameter.
 @pytest.fixture(scope="module")
 def laboratories(forks, tmp_path_factory):
     made = {}
@@ -39,14 +37,14 @@ def each_version_with(cases):
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("version", "case", "machine"), each_version_with(each_case), indirect=["version"])
-def test_a_script_runs_unchanged_and_its_word_holds(laboratory, case, machine):
+def test_unchanged_script_is_granted_what_its_case_expects(laboratory, case, machine):
     complaint = laboratory.complaint(case, machine)
     assert not complaint, complaint
 
 
 @pytest.mark.turns(9)
 @pytest.mark.parametrize(("version", "case"), each_version_with(run_both_ways), indirect=["version"])
-def test_a_forked_child_is_as_a_fresh_process(laboratory, case):
+def test_script_in_a_forked_child_behaves_as_in_a_fresh_process(laboratory, case):
     forked, fresh = laboratory.run_both_ways(case)
     assert forked == fresh
 
