@@ -1,4 +1,4 @@
-"""Unmodified scripts on unmodified TensorFlow, judged by what the driver was asked."""
+"""Choice of GPUs for unmodified scripts on unmodified TensorFlow, checked by the calls to the driver."""
 
 import os
 import re
@@ -15,14 +15,14 @@ LISTING = "gpus = tf.config.list_physical_devices('GPU')\n"
 WORK = "with tf.device('/GPU:0'):\n    x = tf.random.uniform((256, 256))\n    y = x + x\nprint('done')\n"
 
 
-def test_without_a_gpu_it_is_silent(installed, forks, tmp_path):
+def test_machine_without_a_gpu_prints_no_line(installed, forks, tmp_path):
     file = tmp_path / "train.py"
     file.write_text(script("print(tf.config.list_physical_devices('GPU'), tf.constant(1) + 1)"))
     done = forks.run(installed, file, environ=os.environ, folder=tmp_path)
     assert (done.returncode, done.stdout[:2], "autogpu" in done.stderr) == (0, "[]", False)
 
 
-def test_an_inherited_list_is_the_pool(run, server):
+def test_gpus_are_chosen_from_an_inherited_cuda_visible_devices(run, server):
     listed = f"{server.gpus[0].uuid},{server.gpus[2].uuid}"
     ran = run(script(WORK), CUDA_VISIBLE_DEVICES=listed)
     assert ran.contexts == [2]
@@ -30,7 +30,7 @@ def test_an_inherited_list_is_the_pool(run, server):
     assert "GPU 1 and GPU 3 are idle" in ran.said[1]
 
 
-def test_count_zero_is_cpu_and_the_usual_boilerplate_still_passes(run):
+def test_count_0_means_cpu_and_the_usual_growth_boilerplate_still_runs(run):
     work = "assert gpus\ntf.config.experimental.set_memory_growth(gpus[0], True)\nprint(tf.constant(1) + 1)"
     ran = run(script(LISTING, work), AUTOGPU_COUNT="0")
     assert ran.contexts == []
@@ -39,7 +39,7 @@ def test_count_zero_is_cpu_and_the_usual_boilerplate_still_passes(run):
     ]
 
 
-def test_the_projects_policy_holds_and_is_named_also_where_a_part_of_it_is_bad(run):
+def test_project_policy_with_a_misspelt_key_is_applied_and_named(run):
     (run.folder / "autogpu.toml").write_text('[select]\ncuont = 2\nexclude = ["3"]\n[memory]\ngrowth = false\n')
     ran = run(script(WORK))
     assert (ran.contexts, ran.allocated[1] > 20 * GIB) == ([1], True)
@@ -48,7 +48,7 @@ def test_the_projects_policy_holds_and_is_named_also_where_a_part_of_it_is_bad(r
     assert chosen.endswith("memory allocated at once")
 
 
-def test_chosen_shows_its_number_and_the_order_that_it_is_meant_by(run):
+def test_visible_chosen_sets_the_gpu_number_and_the_device_order(run):
     show = "print(len(gpus), os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'])"
     ran = run(script(LISTING, show, WORK), AUTOGPU_VISIBLE="chosen")
     assert (ran.stdout.splitlines()[0], ran.contexts) == ("1 3 PCI_BUS_ID", [3])
@@ -69,13 +69,13 @@ sys.stderr = Counted()
 """
 
 
-def test_a_stderr_that_makes_tensors_itself_neither_hangs_nor_ends_the_script(run):
+def test_stderr_that_makes_tensors_neither_hangs_nor_ends_the_script(run):
     ran = run(script(COUNTS_IN_TENSORS, WORK))
     assert ran.contexts == [3]
     assert ran.said[0].startswith("autogpu: GPU 3 ")
 
 
-def test_quiet_is_silent_and_the_exit_status_is_the_scripts_own(run):
+def test_level_quiet_prints_nothing_and_keeps_the_exit_status(run):
     ran = run(script(WORK, "raise SystemExit(3)"), AUTOGPU_LEVEL="quiet", exit_status=3, fresh=True)
     assert (ran.said, ran.contexts) == ([], [3])
 
@@ -84,7 +84,7 @@ HARD_CODED = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = {value!r}\n" + HOL
 
 
 @pytest.mark.parametrize("value", ["", "-1"])
-def test_a_script_that_wants_no_gpu_has_none_under_override(host, lease_folder, value):
+def test_script_that_hides_all_gpus_gets_none_with_script_override(host, lease_folder, value):
     start = host(Gpu(), script=HARD_CODED.format(value=value))
     job = start(AUTOGPU_SCRIPT="override")
     assert job.ready() == "ready CPU:0"

@@ -1,4 +1,4 @@
-"""A TensorFlow that autogpu does not know still gets the idlest GPU and growth, by the environment alone."""
+"""An unknown TensorFlow still gets the idlest GPU and memory growth, through environment variables alone."""
 
 from __future__ import annotations
 
@@ -44,25 +44,27 @@ def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
         return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("own", [{}, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}], ids=["nothing-said", "growth-by-user"])
-def test_an_unknown_tensorflow_is_masked_to_the_chosen_gpu_and_grows_unless_told_otherwise(python, tmp_path, own):
+@pytest.mark.parametrize(
+    "own", [{}, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}], ids=["growth-unset", "growth-set-by-user"]
+)
+def test_unknown_tensorflow_sees_the_chosen_gpu_and_grows_by_default(python, tmp_path, own):
     values, children = show(python, tmp_path, **own)
     growth = own.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     assert (values, children) == (f'["1", "{growth}"]', "no child left behind")
 
 
-def test_a_policy_that_switches_off_leaves_everything_alone(python, tmp_path):
+def test_disabled_policy_sets_no_environment_variable(python, tmp_path):
     (tmp_path / "autogpu.toml").write_text("enabled = false\n")
     values, children = show(python, tmp_path, said="")
     assert (values, children) == ("[null, null]", "no child left behind")
 
 
-def test_what_needs_a_hook_and_is_asked_for_is_named(python, tmp_path):
+def test_message_lists_requested_settings_that_need_a_hook(python, tmp_path):
     said = LACKS + "; not in force: select.busy (AUTOGPU_BUSY), memory.limit (AUTOGPU_LIMIT)"
     show(python, tmp_path, said=said, AUTOGPU_LIMIT="2GiB", AUTOGPU_BUSY="wait")
 
 
-# What a framework with hooks does when it makes its context, without the framework.
+# The calls that a hooked framework makes when it creates its context, without the framework.
 CLAIM = """
 import ctypes
 import tensorflow

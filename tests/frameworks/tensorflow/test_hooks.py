@@ -1,4 +1,4 @@
-"""A TensorFlow that is not as expected works as without autogpu, and one line says what is not in force."""
+"""A TensorFlow that lacks a hooked function works as without autogpu, and one message lists what is not in force."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.support.tensorflow_runner import GIB, MIB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# One of TensorFlow's modules as another version would have it.
+# Changes one of TensorFlow's modules, as another version might.
 CHANGED = """
 import sys
 module = sys.modules["tensorflow.python.{module}"]
@@ -35,7 +35,7 @@ print(len(at_import), sorted(loaded() - at_import))
 """
 
 
-def test_claim_imports_no_module_of_ours(run):
+def test_claim_imports_no_module_of_autogpu(run):
     # If another thread forks a child during an import, the child waits for the module's lock forever.
     count, at_claim = run(LOADS, AUTOGPU_LIMIT="2GiB").stdout.strip().split(maxsplit=1)
     assert at_claim == "[]"
@@ -47,8 +47,8 @@ def changed(module, change, *parts):
     return CHANGED.format(module=module, change=change) + "".join(parts)
 
 
-def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
-    # A property in all but name: TensorFlow does not notice.
+def test_without_the_essential_hook_only_the_environment_is_set(run):
+    # This object behaves like the property that it replaces, so TensorFlow itself still works.
     change = "module.Context.config = type('Other', (), {'__get__': lambda s, c, t: p.fget(c)})()"
     script = changed("eager.context", f"p = module.Context.config; {change}", EAGER)
     ran = run(script, AUTOGPU_LIMIT="2GiB", AUTOGPU_VIRTUAL_GPUS="1")
@@ -68,7 +68,7 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             EAGER,
             "device_lib.list_local_devices (listing makes a context on each GPU)",
             [3],
-            id="a-function",
+            id="missing-function",
         ),
         pytest.param(
             "client.session",
@@ -77,7 +77,7 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu), "
             "BaseSession.list_devices (multi_gpu_model refuses GPUs that the process does not have)",
             [0, 1, 2, 3],
-            id="sessions",
+            id="session-methods-in-a-base-class",
         ),
         pytest.param(
             "eager.context",
@@ -85,11 +85,11 @@ def test_without_its_essential_hook_the_environment_alone_has_to_do(run):
             EAGER,
             "Context.set_visible_devices (a script that makes every GPU visible gets the policy's choice)",
             [3],
-            id="a-setter",
+            id="missing-setter",
         ),
     ],
 )
-def test_without_another_hook_the_rest_is_in_force(run, module, change, work, lacks, contexts):
+def test_without_a_minor_hook_the_other_hooks_are_in_force(run, module, change, work, lacks, contexts):
     ran = run(changed(module, change, work))
     assert ran.contexts == contexts
     assert any(line.endswith(f"lacks what autogpu hooks into: {lacks}") for line in ran.said)
@@ -111,12 +111,12 @@ print(context.device is mine)
 """
 
 
-def test_what_a_script_puts_around_tensorflows_functions_later_stays(run):
+def test_wrapper_that_a_script_puts_around_a_hook_later_stays(run):
     assert run(WRAPPED_LATER).stdout == "True\n"
 
 
-def test_the_gpus_of_a_plug_in_are_left_to_it(run):
-    # What TensorFlow's own function says where a plug-in has registered the GPUs.
+def test_gpus_of_a_tensorflow_plug_in_are_left_alone(run):
+    # Return what TensorFlow's own function returns if a plug-in has registered the GPUs.
     change = "module.pywrap_tfe = type('T', (), {'__getattr__': lambda s, n: getattr(w, n), **names})()"
     names = "{'TF_ListPluggablePhysicalDevices': lambda s: [b'/physical_device:GPU:%d' % n for n in range(4)]}"
     script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)
@@ -128,7 +128,7 @@ def test_the_gpus_of_a_plug_in_are_left_to_it(run):
     assert ran.contexts == [0, 1, 2, 3]
 
 
-def test_a_build_for_rocm_is_left_alone(run):
+def test_tensorflow_built_for_rocm_is_left_alone(run):
     ran = run(
         changed("platform.build_info", "module.build_info['is_rocm_build'] = True", EAGER)
         + "import os; assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
@@ -140,8 +140,8 @@ def test_a_build_for_rocm_is_left_alone(run):
     assert max(ran.allocated.values()) > GIB
 
 
-def test_an_error_of_ours_at_an_entry_point_is_one_line_and_the_session_is_tensorflows(run):
-    # TensorFlow's own listing fails where autogpu asks, not where TensorFlow does.
+def test_internal_error_at_an_entry_point_prints_one_line(run):
+    # The function fails when autogpu calls it to list the GPUs. TensorFlow's session doesn't call it.
     change = "module.Context._initialize_physical_devices = lambda *arguments: 1 / 0"
     ran = run(changed("eager.context", change, SESSION))
     assert ran.contexts == [0, 1, 2, 3]
@@ -166,7 +166,7 @@ for file in pathlib.Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
 
 
 @pytest.mark.parametrize(("ordinal", "gpu"), [(0, 1), (2, 0)], ids=["idle", "busy"])
-def test_a_gpu_on_which_another_library_has_a_context_is_kept_and_leased(run, server, ordinal, gpu):
+def test_gpu_with_a_context_of_another_library_is_kept_and_leased(run, server, ordinal, gpu):
     ran = run(ANOTHER_LIBRARY.format(ordinal=ordinal))
     assert (ran.contexts, ran.stdout.split()) == ([gpu], [server.gpus[gpu].uuid])
     assert "another library of this process has a CUDA context" in ran.said[0]

@@ -1,4 +1,4 @@
-"""A script's signal handler raises while autogpu works: the script gets its exception, wherever that was."""
+"""If a script's signal handler raises while autogpu's code runs, the script gets that exception."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Of some thousand lines that run at the import and the first use of a GPU.
+# Number of lines to interrupt, out of thousands that run during the import and the first use of a GPU.
 SAMPLES = 60
 
 PROGRAM = """
@@ -96,5 +96,6 @@ def test_script_gets_what_its_signal_handler_raises(run):
     ran = run(f"SAMPLES = {SAMPLES}\n{PROGRAM}")
     lines, lost = json.loads(ran.stdout)
     assert lines > 5000
-    # The standard library has handlers of its own, such as os.path.realpath, and the last lines may not run again.
+    # Other losses are not autogpu's: functions such as os.path.realpath catch exceptions themselves, and the last lines
+    # that were counted may not run again.
     assert [each for each in lost if len(each) > 1 and "autogpu" in each[1]] == []

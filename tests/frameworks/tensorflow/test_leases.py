@@ -1,4 +1,4 @@
-"""Jobs of real TensorFlow that meet on one host, judged by the driver's log and the lease folder."""
+"""Several jobs of real TensorFlow on one host, checked by the driver's log and the lease folder."""
 
 import signal
 import textwrap
@@ -30,7 +30,7 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     ]
 
 
-def test_a_best_effort_job_is_promised_nothing_and_capped_at_what_is_free(host, lease_folder):
+def test_best_effort_job_claims_nothing_and_is_capped_at_free_memory(host, lease_folder):
     start = host(Gpu(), script=HOLD.replace("(256, 256)", "(1024, 1024, 512)"))
     owner = start()
     owner.ready()
@@ -54,12 +54,12 @@ def test_ctrl_c_ends_a_wait_at_once(host):
     waiter = start(AUTOGPU_BUSY="wait")
     until_it_waits(waiter)
     waiter.process.send_signal(signal.SIGINT)
-    # The wait itself would last 30 minutes.
+    # Without Ctrl-C the wait would last 30 minutes.
     assert waiter.process.wait(timeout=60) == -signal.SIGINT
     assert waiter.process.stderr.read() == "autogpu: stopped while waiting for a GPU\n"
 
 
-def test_script_that_catches_ctrl_c_gets_it_from_the_wait(host):
+def test_script_can_catch_ctrl_c_during_a_wait_for_a_gpu(host):
     catches = f"try:\n{textwrap.indent(HOLD, '    ')}\nexcept KeyboardInterrupt:\n    print('caught')\n"
     start = host(Gpu(), script=catches)
     start().ready()
@@ -71,7 +71,7 @@ def test_script_that_catches_ctrl_c_gets_it_from_the_wait(host):
     assert waiter.process.stderr.read() == ""
 
 
-def test_each_wait_of_a_script_that_goes_on_prints_its_lines(host):
+def test_second_wait_of_a_script_prints_its_lines_again(host):
     attempt = f"try:\n{textwrap.indent(HOLD, '    ')}\nexcept KeyboardInterrupt:\n    print('caught', flush=True)\n"
     start = host(Gpu(), script=f"{attempt}{HOLD}")
     start().ready()
@@ -83,7 +83,7 @@ def test_each_wait_of_a_script_that_goes_on_prints_its_lines(host):
     assert waiter.process.stderr.read() == "autogpu: stopped while waiting for a GPU\n"
 
 
-def test_an_error_is_told_at_the_scripts_line_and_without_our_frames(host):
+def test_traceback_of_a_refusal_shows_the_script_and_few_autogpu_frames(host):
     start = host(Gpu())
     start().ready()
     refused = start(AUTOGPU_BUSY="error")
@@ -91,14 +91,14 @@ def test_an_error_is_told_at_the_scripts_line_and_without_our_frames(host):
     trace = told[told.rindex("Traceback") :]
     assert refused.process.returncode == 1
     assert "train.py" in trace
-    # Two for each hook. The folder of the checkout, in which all environments are, may be called autogpu as well.
+    # Each hook adds two lines. The folder of the checkout, in which all environments are, may also be called autogpu.
     assert sum("/site-packages/autogpu/" in line for line in trace.splitlines()) <= 6, trace
     assert trace.splitlines()[-1].endswith(
         '; select.busy = "error" stops the script; to wait for one: AUTOGPU_BUSY=wait; to share one: AUTOGPU_BUSY=share'
     )
 
 
-def test_an_explicit_choice_beside_a_whole_claim_works_with_a_limit_too(host, lease_folder):
+def test_explicit_choice_of_a_fully_claimed_gpu_works_with_a_limit(host, lease_folder):
     chooses = HOLD.replace(
         "with tf", "tf.config.set_visible_devices(tf.config.list_physical_devices('GPU'), 'GPU')\nwith tf"
     )
@@ -122,7 +122,7 @@ FRACTION = HOLD.replace(
 )
 
 
-def test_what_scripts_allow_themselves_is_never_more_than_a_gpu_has(host, lease_folder):
+def test_memory_fractions_of_two_scripts_fit_into_one_gpu(host, lease_folder):
     start = host(Gpu(memory="16GiB"), script=FRACTION)
     first, second = [start("0.6", AUTOGPU_LIMIT="2GiB", AUTOGPU_WAIT="0") for _ in range(2)]
     assert [first.ready(), second.ready()] == ["ready GPU:0"] * 2
@@ -159,7 +159,7 @@ POOLS = {
 @pytest.mark.thorough
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("pool", POOLS)
-def test_workers_of_a_holder_are_members_of_it(host, pool):
+def test_worker_processes_use_the_gpu_of_their_parents_job(host, pool):
     base = environments.tensorflow()
     python = environments.environment(base.resolve(), ["joblib"], on_top_of=base, with_hook=True)
     start = host(*[Gpu()] * 2, script=SPAWN.format(pool=POOLS[pool]), python=python)

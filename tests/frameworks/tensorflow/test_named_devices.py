@@ -1,4 +1,4 @@
-"""Devices that a script names while the process has fewer GPUs: replicas, readings, hard placement."""
+"""Scripts that name more devices than the process has GPUs: replicas, hard placement, names that come late."""
 
 import textwrap
 
@@ -9,7 +9,7 @@ from tests.gpusim import Gpu
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 
-def test_after_the_first_context_a_device_is_the_frameworks_own_function(host):
+def test_hook_on_context_device_is_removed_after_the_first_context(host):
     script = textwrap.dedent(
         """
         import tensorflow as tf
@@ -34,7 +34,7 @@ print(len(tf.config.list_physical_devices("GPU")))
 
 
 @pytest.mark.parametrize(("count", "way"), [("1", "RING"), ("2", "RING"), ("4", "NCCL")])
-def test_replicas_on_one_card_do_without_nccl_which_needs_a_card_each(host, count, way):
+def test_replicas_that_share_a_card_do_not_use_nccl(host, count, way):
     job = host(*[Gpu()] * 4, script=REPLICAS)(AUTOGPU_COUNT=count)
     assert job.ready() == f"ready 4 {way}"
     assert job.ready() == "4"
@@ -56,10 +56,10 @@ except tf.errors.InvalidArgumentError:
 
 
 @pytest.mark.parametrize(("count", "device"), [("1", "GPU:0"), ("all", "GPU:1")])
-def test_a_late_name_does_not_raise_either_where_soft_placement_is_turned_off(host, count, device):
+def test_late_device_name_does_not_raise_without_soft_placement(host, count, device):
     job = host(*[Gpu()] * 2, script=PLACED_HARD_LATE)(AUTOGPU_COUNT=count)
     assert job.ready() == f"ready {device} {count == '1'}"
-    # With all GPUs there, the script's word is TensorFlow's.
+    # If the process has all GPUs, autogpu leaves the script's setting in force.
     assert job.ready() == ("raised" if count == "all" else "")
 
 
@@ -78,7 +78,7 @@ for thread in threads:
     thread.join()
 """
 
-# On one card NCCL refuses two ranks: without autogpu each tower has a card.
+# NCCL refuses two ranks on one card. Without autogpu each tower has a card of its own.
 TOWERS = """
 import tensorflow as tf
 from tensorflow.python.ops import nccl_ops
@@ -113,14 +113,14 @@ LATE = "autogpu: the script names '/gpu:1' after TensorFlow has started with 1 G
 
 
 @pytest.mark.parametrize("script", [THREADS, IN_A_FUNCTION], ids=["threads", "function"])
-def test_first_late_name_prints_one_line(run, script):
+def test_first_late_device_name_prints_one_line(run, script):
     assert run(script).said[1:] == [LATE]
     assert len(run(script, AUTOGPU_COUNT="2").said) == 1
     assert run(script, AUTOGPU_LEVEL="quiet").said == []
 
 
 @pytest.mark.parametrize(("count", "printed", "lines"), [("1", "True", [LATE]), ("2", "done", [])])
-def test_towers_that_are_built_late_print_the_count_that_they_need(run, count, printed, lines):
+def test_message_about_towers_built_late_contains_the_needed_count(run, count, printed, lines):
     ran = run(TOWERS, AUTOGPU_COUNT=count)
     assert (ran.stdout, ran.said[1:]) == (printed + "\n", lines)
 
@@ -134,6 +134,6 @@ print(dtensor.call_with_layout(tf.ones, layout, shape=(4, 2)).shape)
 """
 
 
-def test_mesh_of_dtensor_names_gpus(run):
+def test_dtensor_mesh_gets_the_gpus_that_it_names(run):
     ran = run(EARLY_MESH)
     assert (ran.stdout, len(ran.contexts)) == ("(4, 2)\n", 2)

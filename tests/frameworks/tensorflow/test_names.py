@@ -1,4 +1,4 @@
-"""The GPUs that a script names, as strings and objects; anything may come from a script."""
+"""Reading GPU numbers from the device names of a script, which may be strings or any other objects."""
 
 import pytest
 
@@ -36,19 +36,19 @@ class Graph:
         (lambda operation: "/gpu:1", None),
     ],
 )
-def test_what_a_name_means(name, number):
+def test_gpu_number_is_read_from_the_name_of_a_local_gpu(name, number):
     assert named_gpu(name) == number
 
 
 def kind_of_tensorflow(name, attribute):
-    """An object of a class that looks like TensorFlow's, and the list of what is read of it."""
+    """Return an object whose class looks like TensorFlow's, and a list of the attributes that are read from it."""
     read = []
     found = property(lambda self: read.append(attribute) or "/gpu:1")
     return type(name, (), {"__module__": "tensorflow.python.eager.context", attribute: found})(), read
 
 
 @pytest.mark.parametrize("attribute", ["name", "to_string"])
-def test_only_descriptions_of_devices_are_read(attribute):
+def test_attributes_of_a_mesh_are_not_read(attribute):
     """A ``Mesh`` that C++ has not completed yet crashes if its name is read."""
     mesh, read = kind_of_tensorflow("Mesh", attribute)
     assert (named_gpu(mesh), read) == (None, [])
@@ -59,7 +59,7 @@ def test_logical_device_is_read_by_its_name():
     assert (named_gpu(device), read) == (1, ["name"])
 
 
-def test_a_graph_is_looked_at_once_and_then_where_it_has_grown():
+def test_second_look_at_a_graph_reads_only_new_operations():
     named, graph = NamedGpus(), Graph("/gpu:1", "", "/cpu:0")
     named.note_graph(graph)
     assert named.found == {1}
@@ -78,20 +78,20 @@ def test_a_graph_is_looked_at_once_and_then_where_it_has_grown():
         (Graph("", type="Placeholder"), False),
     ],
 )
-def test_what_a_graph_places_nowhere_is_known(graph, leaves_unplaced):
+def test_unplaced_operations_that_use_memory_are_noted(graph, leaves_unplaced):
     named = NamedGpus()
     named.note_graph(graph)
     assert named.leaves_unplaced is leaves_unplaced
 
 
 @pytest.mark.parametrize("graph", [None, 7, Graph(object()), [], {}])
-def test_what_is_no_graph_names_nothing(graph):
+def test_object_that_is_not_a_graph_names_no_gpu(graph):
     named = NamedGpus()
     named.note_graph(graph)
     assert named.found == frozenset()
 
 
-def test_an_object_of_the_script_is_not_asked():
+def test_methods_of_a_script_object_are_not_called():
     class Strategy:
         def to_string(self, how):
             raise AssertionError
@@ -101,7 +101,7 @@ def test_an_object_of_the_script_is_not_asked():
     assert named.found == frozenset()
 
 
-def test_towers_are_noted_before_they_are_built():
+def test_gpus_of_multi_gpu_model_are_noted_before_it_builds_towers():
     def multi_gpu_model(model, gpus):
         named = NamedGpus()
         named.note_callers()
