@@ -1,4 +1,4 @@
-"""A notebook's kernel: its cells run twice, its user reads the line in the cell, its end gives the GPU back."""
+"""Notebook kernels: cells run twice, messages appear in their cell, and the kernel's end frees the GPU."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.support.tensorflow_runner import CONTEXT, LAB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Stands for Jupyter, VS Code and PyCharm, which speak the same protocol to the same kernel.
+# This client stands for Jupyter, VS Code and PyCharm, which use the same protocol with the same kernel.
 CLIENT = """
 import json, os, sys
 import nbclient, nbformat
@@ -35,14 +35,14 @@ print(json.dumps({"said": said, "held": held, "held_afterwards": leased()}))
 
 
 def kernel_python():
-    """The Python of an environment with TensorFlow, the hook, and a kernel with its client."""
+    """Return the Python of an environment with TensorFlow, the hook, a notebook kernel and its client."""
     base = environments.tensorflow()
     wanted = ("ipykernel>=6", "nbclient>=0.8", "nbformat>=5")
     return environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)
 
 
 @pytest.mark.thorough
-def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_path, lease_folder):
+def test_messages_appear_in_their_cell_and_cells_can_run_twice(tmp_path, lease_folder):
     fill = "while len(kept) < 30: kept.append(tf.random.uniform((256, 1024, 1024)))"
     cells = [
         "import tensorflow as tf\nkept = []",
@@ -54,7 +54,7 @@ def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_pa
         "%run fill.py",
     ]
     (tmp_path / "fill.py").write_text(f"import tensorflow as tf\nkept = []\n{fill}\n")
-    # Beside the notebook: its kernel's own script lies in the environment.
+    # The policy lies beside the notebook, because the kernel's own script lies in the environment.
     (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
     with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
         done = server.run(
@@ -71,7 +71,7 @@ def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_pa
     first, second = told["said"][:7], told["said"][7:]
     assert re.match(r"autogpu: GPU 3 \(NVIDIA TITAN RTX, .*memory limited to 2048 MiB", first[2])
     assert [first[2].splitlines()[-1], second[2]] == ["GPU:0", "GPU:0\n"]
-    # Below the traceback of its cell, and in the second round in the same words.
+    # The message comes below the traceback of its cell, and is the same in the second round.
     why = ["autogpu: out of memory on GPU 3 (24.0 GiB): " in text for text in told["said"]]
     assert why == [False, False, False, False, True, False, True] * 2
     assert ["autogpu:" in text for text in second] == why[7:]
@@ -79,7 +79,7 @@ def test_cells_run_twice_and_what_is_said_is_in_the_cell_that_it_is_about(tmp_pa
 
 
 @pytest.mark.thorough
-def test_interrupted_wait_ends_the_cell_and_the_kernel_lives(tmp_path, lease_folder):
+def test_interrupted_wait_ends_the_cell_but_not_the_kernel(tmp_path, lease_folder):
     interrupt = "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()"
     cells = [
         "import os, signal, threading\nimport tensorflow as tf",
@@ -105,7 +105,7 @@ def test_interrupted_wait_ends_the_cell_and_the_kernel_lives(tmp_path, lease_fol
 
 
 @pytest.mark.thorough
-def test_notebook_that_ran_out_of_memory_beside_others_joins_them_again(tmp_path, lease_folder):
+def test_notebook_that_ran_out_of_memory_may_share_the_gpu_again(tmp_path, lease_folder):
     state = tmp_path / "state"
     environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_STATE_HOME": str(state)}
     cells = ["import tensorflow as tf", "tf.random.uniform((14 * 256, 1024, 1024))"]

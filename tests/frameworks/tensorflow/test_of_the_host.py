@@ -1,4 +1,4 @@
-"""Real TensorFlow in an environment without autogpu gets it from the host, or from `autogpu run`."""
+"""Real TensorFlow in an environment without autogpu, with the host's autogpu or under `autogpu run`."""
 
 import shutil
 import sys
@@ -44,7 +44,7 @@ def test_script_gets_the_idle_gpu_from_the_hosts_autogpu(place):
     assert "autogpu: GPU 1 (" in done.stderr and "the idlest of 2" in done.stderr, done.stderr
 
 
-def test_script_gets_the_idle_gpu_under_run_of_another_environment(place):
+def test_script_gets_the_idle_gpu_under_autogpu_run_of_another_environment(place):
     with Server([BUSY, Gpu()], folder=place / "server") as server:
         command = [
             sys.executable,

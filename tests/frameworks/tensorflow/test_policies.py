@@ -26,7 +26,7 @@ def fill(gib):
 
 @pytest.fixture
 def start(installed, tmp_path, lease_folder, forks):
-    """Runs what comes after ``HEAD`` on a server of these GPUs."""
+    """Return a function that runs ``HEAD`` and the given text on a server with the given GPUs."""
     (tmp_path / "server").mkdir()
 
     def run(text, *gpus, context="256MiB", **environ):
@@ -40,19 +40,19 @@ def start(installed, tmp_path, lease_folder, forks):
 
 
 def claims(ran):
-    """By GPU, the GiB in the last line that the script printed."""
+    """Return the claims in the last line that the script printed: GiB, keyed by GPU index."""
     return {ran.uuids.index(uuid): size for uuid, size in ast.literal_eval(ran.stdout.splitlines()[-1]).items()}
 
 
-@pytest.mark.parametrize("context", [256, 700], ids=["less-than-estimated", "more-than-estimated"])
-def test_a_limit_on_the_process_covers_its_context(start, context):
+@pytest.mark.parametrize("context", [256, 700], ids=["context-smaller-than-estimated", "context-larger-than-estimated"])
+def test_limit_on_the_process_includes_its_context(start, context):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
     ran = start("fill(1.6); print(leased())", context=f"{context}MiB", **policy)
     assert 1.5 * GIB < ran.allocated[3] + context * MIB <= 3 * GIB
     assert claims(ran) == {3: 3.0}
 
 
-def test_a_context_that_nvml_does_not_show_is_estimated(start):
+def test_context_that_nvml_does_not_show_is_estimated(start):
     policy = {"AUTOGPU_LIMIT": "3GiB", "AUTOGPU_LIMIT_INCLUDES": "process"}
     ran = start("fill(1.6)", Gpu(hide_processes=True), **policy)
     assert 2 * GIB < ran.allocated[0] <= 2.5 * GIB
@@ -62,15 +62,15 @@ def test_a_context_that_nvml_does_not_show_is_estimated(start):
     ("policy", "filled", "limits", "claimed"),
     [
         pytest.param({"AUTOGPU_LIMIT": "2GiB"}, 1.5, [2 * GIB] * 2, {3: 4.5}, id="limit"),
-        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.5}, id="share"),
-        # In equal parts what TensorFlow would take of a free GPU.
+        pytest.param({"AUTOGPU_LIMIT": "25%"}, 4.5, [6 * GIB] * 2, {3: 12.5}, id="limit-in-percent"),
+        # The two logical GPUs get equal parts of what TensorFlow would take of a free GPU.
         pytest.param({}, 8.5, [11.1 * GIB] * 2, {3: 24.0}, id="no-limit"),
         pytest.param(
             {"AUTOGPU_LIMIT": "2GiB", "AUTOGPU_COUNT": "2"}, 1.5, [2 * GIB] * 4, {1: 4.5, 3: 4.5}, id="two-gpus"
         ),
     ],
 )
-def test_virtual_gpus_are_replicas(start, policy, filled, limits, claimed):
+def test_each_virtual_gpu_is_a_replica(start, policy, filled, limits, claimed):
     replicas = "print(tf.distribute.MirroredStrategy().num_replicas_in_sync)\n"
     ran = start(f"{replicas}fill({filled}); print(leased())", AUTOGPU_VIRTUAL_GPUS="2", **policy)
     assert ran.stdout.splitlines()[0] == str(len(limits))
@@ -96,15 +96,15 @@ print([strategy.num_replicas_in_sync for strategy in strategies])
         ("", {"COUNT": "0"}, None),
         ("", {"LEVEL": "quiet"}, None),
     ],
-    ids=["one", "split", "named", "all", "cpu-only", "quiet"],
+    ids=["one-gpu", "split-gpus", "named-gpu", "all-gpus", "cpu-only", "quiet"],
 )
-def test_fewer_replicas_than_gpus_is_one_line(start, devices, policy, told):
+def test_strategy_with_fewer_replicas_than_gpus_prints_one_line(start, devices, policy, told):
     ran = start(STRATEGIES.format(devices), **{f"AUTOGPU_{name}": value for name, value in policy.items()})
     said = [each for each in ran.said if "replica" in each]
     assert said == ([f"autogpu: MirroredStrategy has {told}"] if told else [])
 
 
-def test_the_line_says_that_an_allocator_keeps_to_no_limit(start):
+def test_message_shows_that_the_allocator_does_not_enforce_the_limit(start):
     ran = start("fill(3)", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
     assert ran.allocated[3] > 2 * GIB
     memory = "memory limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)"

@@ -1,4 +1,4 @@
-"""Every way to a GPU with a ConfigProto of the script's own, judged by the driver's log and the lease folder."""
+"""Sessions, device listings and workers of TensorFlow, checked by the driver's log and the lease folder."""
 
 import ast
 
@@ -13,7 +13,7 @@ IDLEST = 3
 
 @pytest.fixture
 def run(run, lease_folder):
-    """Runs what comes after ``SESSIONS``."""
+    """Return a function that runs ``SESSIONS`` and the given text."""
     return lambda text, **environ: run(SESSIONS + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 
@@ -27,11 +27,11 @@ PROTO = "v1.ConfigProto(gpu_options=Options(per_process_gpu_memory_fraction=0.5,
 @pytest.mark.parametrize(
     ("proto", "listed"),
     [
-        pytest.param(PROTO, [("/device:GPU:0", 12288)], id="of-a-proto"),
-        pytest.param("v1.ConfigProto(device_count={'GPU': 0})", [], id="none-of-a-proto"),
+        pytest.param(PROTO, [("/device:GPU:0", 12288)], id="proto-with-fraction"),
+        pytest.param("v1.ConfigProto(device_count={'GPU': 0})", [], id="proto-without-gpus"),
     ],
 )
-def test_a_listing_shows_what_the_proto_says_and_takes_nothing(run, proto, listed):
+def test_listing_follows_the_proto_and_claims_nothing(run, proto, listed):
     gpus = f"[each for each in device_lib.list_local_devices({proto}) if each.device_type == 'GPU']"
     ran = run(f"print([(each.name, each.memory_limit >> 20) for each in {gpus}], leased())", AUTOGPU_LIMIT="2GiB")
     assert ran.stdout == f"{listed} None\n"
@@ -50,7 +50,7 @@ eager()
 """
 
 
-def test_a_worker_of_several_gets_the_limit_and_the_lease(run, server):
+def test_multi_worker_strategy_gets_the_limit_and_the_lease(run, server):
     ran = run(WORKER, AUTOGPU_LIMIT="2GiB", AUTOGPU_COUNT="2")
     leased = {server.gpus[gpu].uuid: 2.5 for gpu in (1, IDLEST)}
     replicas, _, claims = shown(ran)[0].partition(" ")
@@ -59,22 +59,22 @@ def test_a_worker_of_several_gets_the_limit_and_the_lease(run, server):
 
 
 @pytest.mark.parametrize("steps", ["session(visible_device_list='0')", "session(); eager()"])
-def test_the_map_is_kept_where_the_idlest_is_not_cudas_first(installed, server, tmp_path, forks, steps):
+def test_numbering_is_kept_if_the_idlest_gpu_is_not_cudas_first(installed, server, tmp_path, forks, steps):
     runner = Runner(installed, server, tmp_path / "project", forks)
-    # Once CUDA is initialised the environment orders nothing any more.
+    # Once CUDA is initialised, environment variables no longer change the order of the GPUs.
     first = "import ctypes\nassert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0\n"
     ran = runner(first + SESSIONS + "eager(); " + steps)
     assert ran.contexts == [IDLEST]
 
 
-def test_a_choice_by_tf_config_counts_for_sessions(run):
+def test_choice_through_tf_config_applies_to_sessions(run):
     ran = run("tf.config.set_visible_devices(gpus[2], 'GPU'); session(); session(allow_growth=True); eager()")
-    # The third in autogpu's order is at work for others.
+    # The third GPU in autogpu's order is busy, so autogpu puts the idlest GPU there.
     assert ran.contexts == [IDLEST]
 
 
 @pytest.mark.thorough
-def test_a_client_of_a_server_elsewhere_takes_no_gpu(run):
+def test_session_on_a_server_in_another_process_claims_no_gpu(run):
     server = """
 import subprocess, sys
 serve = "import tensorflow as tf; s = tf.distribute.Server.create_local_server(); print(s.target, flush=True); input()"
@@ -91,7 +91,7 @@ with subprocess.Popen([sys.executable, "-c", serve], stdin=-1, stdout=-1, text=T
     assert len({call.pid for call in ran.calls if call.call == "context"}) == 1
 
 
-def test_a_wrong_argument_is_tensorflows_error(run):
+def test_wrong_config_argument_raises_tensorflows_own_error(run):
     ran = run("""
 try:
     v1.Session(config="no proto")
@@ -102,7 +102,7 @@ except TypeError as error:
     assert (ran.contexts, ran.said) == ([], [])
 
 
-def test_a_session_that_the_policy_refuses_is_one_error(run):
+def test_session_that_the_policy_refuses_raises_one_error(run):
     refused = """
 for config in (None, v1.ConfigProto()):
     try:
@@ -111,7 +111,7 @@ for config in (None, v1.ConfigProto()):
     except Exception as error:
         print(type(error).__name__)
 """
-    # Not forked: at its end every object is taken apart.
+    # A fresh process and not a fork, because it destroys every object when it ends.
     ran = run(refused, fresh=True, AUTOGPU_BUSY="error", AUTOGPU_DEVICES="0")
     assert (ran.stdout, ran.contexts) == ("NoEligibleDevice\n" * 2, [])
     assert "Exception ignored" not in ran.stderr

@@ -1,4 +1,4 @@
-"""What a script sets for its GPUs and what it is assigned, merged."""
+"""Merging the settings of a script with the GPUs and limits that autogpu assigns."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def limited(*gib, logical_gpus=1):
-    """A assignment of the first GPUs, each with that limit."""
+    """Return an assignment of the first GPUs, each with a limit in GiB."""
     caps = {ordinal: limited_to(int(size * GIB)) for ordinal, size in enumerate(gib)}
     return Assignment(tuple(caps), True, caps, logical_gpus)
 
@@ -43,14 +43,14 @@ def limited(*gib, logical_gpus=1):
         ("9" * 5000, None),
     ],
 )
-def test_a_list_is_read_as_tensorflow_reads_it(text, ordinals):
+def test_visible_device_list_is_read_as_tensorflow_reads_it(text, ordinals):
     proto = SimpleNamespace(gpu_options=SimpleNamespace(visible_device_list=text))
     assert listed_ordinals(proto, 4) == ordinals
     assert has_invalid_list(proto, 4) == (bool(text) and ordinals is None)
 
 
 @pytest.mark.parametrize(("counts", "asked"), [({}, None), ({"GPU": 2}, 2), ({"GPU": 0}, 0), ({"GPU": -1}, None)])
-def test_a_count_is_read_as_tensorflow_reads_it(counts, asked):
+def test_device_count_is_read_as_tensorflow_reads_it(counts, asked):
     assert asked_count(SimpleNamespace(device_count=counts)) == asked
 
 
@@ -58,29 +58,34 @@ OTHER_LIMITED = UserSettings(visible=(1,), limits={0: (1024.0,)}, limits_exclude
 SPLIT = {1: (1024.0, 1024.0), 0: (1024.0, 1024.0)}
 BY_FRACTION = DevicePlacement((0,), growth=True, fraction=0.5, by_script=True)
 FILLED = {
-    "nothing": (UserSettings(), Assignment((2,), True), (2,), DevicePlacement((2,), growth=True)),
-    "a-cap-rounded-down": (UserSettings(), limited(1.00099), (0,), DevicePlacement((0,), {0: (1025.0,)}, growth=True)),
-    "a-split-of-each": (UserSettings(), limited(1, 1, logical_gpus=2), (1, 0), DevicePlacement((1, 0), SPLIT, True)),
-    "a-fraction-excludes-limits-and-grows": (UserSettings(fraction=0.5), limited(2), (0,), BY_FRACTION),
-    "a-limit-elsewhere": (OTHER_LIMITED, limited(2, 2), (), DevicePlacement((1,), {1: (2048.0,)}, growth=True)),
+    "no-settings": (UserSettings(), Assignment((2,), True), (2,), DevicePlacement((2,), growth=True)),
+    "cap-rounded-down-to-whole-mib": (
+        UserSettings(),
+        limited(1.00099),
+        (0,),
+        DevicePlacement((0,), {0: (1025.0,)}, growth=True),
+    ),
+    "split-of-each-gpu": (UserSettings(), limited(1, 1, logical_gpus=2), (1, 0), DevicePlacement((1, 0), SPLIT, True)),
+    "fraction-replaces-limits-and-grows": (UserSettings(fraction=0.5), limited(2), (0,), BY_FRACTION),
+    "limit-on-another-gpu": (OTHER_LIMITED, limited(2, 2), (), DevicePlacement((1,), {1: (2048.0,)}, growth=True)),
 }
 
 
 @pytest.mark.parametrize(("settings", "assignment", "allowed", "placement"), FILLED.values(), ids=FILLED)
-def test_what_is_not_set_is_filled(settings, assignment, allowed, placement):
+def test_unset_settings_come_from_the_assignment(settings, assignment, allowed, placement):
     assert merge_settings(settings, assignment, allowed) == placement
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        pytest.param(UserSettings(visible=(3, 1)), (3, 1), id="named-gpus"),
-        pytest.param(UserSettings(visible=()), (), id="none-of-them"),
-        pytest.param(UserSettings(max_count=1), (2,), id="as-many"),
-        pytest.param(UserSettings(max_count=9), (2, 0), id="more-than-assigned"),
+        pytest.param(UserSettings(visible=(3, 1)), (3, 1), id="visible-gpus"),
+        pytest.param(UserSettings(visible=()), (), id="no-visible-gpu"),
+        pytest.param(UserSettings(max_count=1), (2,), id="device-count-of-1"),
+        pytest.param(UserSettings(max_count=9), (2, 0), id="device-count-above-the-assigned"),
     ],
 )
-def test_the_scripts_choice_holds(settings, expected):
+def test_script_keeps_its_own_choice_of_gpus(settings, expected):
     assert merge_settings(settings, Assignment((2, 0), True), (2, 0)).ordinals == expected
 
 
@@ -90,22 +95,22 @@ ONE_LIMIT = UserSettings(limits={0: (1024.0,)})
 @pytest.mark.parametrize(
     ("settings", "assignment", "expected"),
     [
-        pytest.param(ONE_LIMIT, limited(2), {0: (1024.0,)}, id="the-scripts-limit"),
-        pytest.param(ONE_LIMIT, Assignment((2,)), {2: (1024.0,)}, id="follows-the-pick"),
-        pytest.param(ONE_LIMIT, limited(2, 2), {0: (1024.0,), 1: (2048.0,)}, id="the-policys-on-the-others"),
+        pytest.param(ONE_LIMIT, limited(2), {0: (1024.0,)}, id="script-limit-instead-of-the-policys"),
+        pytest.param(ONE_LIMIT, Assignment((2,)), {2: (1024.0,)}, id="limit-follows-the-chosen-gpu"),
+        pytest.param(ONE_LIMIT, limited(2, 2), {0: (1024.0,), 1: (2048.0,)}, id="policy-limit-on-the-other-gpus"),
         pytest.param(
             UserSettings(limits={0: (512.0, 512.0)}),
             Assignment((2, 3)),
             {2: (512.0, 512.0)},
-            id="a-split-on-one-of-two",
+            id="split-on-the-first-of-two-gpus",
         ),
         pytest.param(
-            replace(ONE_LIMIT, visible=(0, 1)), Assignment(None), {0: (1024.0,)}, id="named-gpus-keep-their-own"
+            replace(ONE_LIMIT, visible=(0, 1)), Assignment(None), {0: (1024.0,)}, id="visible-gpus-keep-their-limits"
         ),
-        pytest.param(UserSettings(limits={0: (1.0,), 1: (2.0,)}), Assignment((2,)), {}, id="two-limits-name-two-gpus"),
+        pytest.param(UserSettings(limits={0: (1.0,), 1: (2.0,)}), Assignment((2,)), {}, id="two-limits-do-not-move"),
     ],
 )
-def test_a_limit_of_the_script(settings, assignment, expected):
+def test_script_limit_applies_to_the_gpu_that_it_is_meant_for(settings, assignment, expected):
     allowed = assignment.ordinals if settings.visible is None else settings.visible
     assert merge_settings(settings, assignment, allowed).limits == expected
 
@@ -118,9 +123,9 @@ def test_a_limit_of_the_script(settings, assignment, expected):
         ({"limits_exclude_growth": True, "visible": (0, 1)}, Assignment(None, True), (0, 1), True),
         ({}, Assignment((0,), True), (0,), True),
     ],
-    ids=["by-tf.config", "beside-a-policys", "beside-one-that-is-named", "by-a-proto"],
+    ids=["limit-by-tf.config", "policy-limit-on-another-gpu", "no-limit-on-another-gpu", "limit-by-a-proto"],
 )
-def test_a_limit_by_tf_config_alone_is_taken_at_once(fields, assignment, allowed, growth):
+def test_limit_by_tf_config_on_every_gpu_excludes_growth(fields, assignment, allowed, growth):
     assert merge_settings(replace(ONE_LIMIT, **fields), assignment, allowed).growth is growth
 
 
@@ -134,31 +139,38 @@ def test_a_limit_by_tf_config_alone_is_taken_at_once(fields, assignment, allowed
         ({0: True, 1: False}, (2,), None),
         ({0: True, 1: False}, (0, 1), None),
     ],
-    ids=["nothing", "meant-for-the-pick", "meant-for-all", "of-the-pick", "contradictory", "different"],
+    ids=[
+        "not-set",
+        "set-for-one-used-for-the-chosen-gpu",
+        "set-for-one-used-for-all",
+        "set-for-the-chosen-gpu",
+        "contradictory-for-other-gpus",
+        "contradictory-for-the-chosen-gpus",
+    ],
 )
-def test_growth_set_for_one_gpu(growths, ordinals, expected):
+def test_growth_set_for_one_gpu_applies_to_the_scripts_gpus(growths, ordinals, expected):
     assert user_growth(growths, ordinals) is expected
 
 
 @pytest.mark.parametrize(
     ("settings", "made", "fixed", "expected"),
     [
-        pytest.param(UserSettings(), (1,), False, (1, 0), id="the-first-is-gpu-0-for-good"),
-        pytest.param(UserSettings(visible=(0,)), (1,), False, (1,), id="gpu-0-is-the-first"),
-        pytest.param(UserSettings(visible=(0, 1)), (1,), False, (1, 0), id="all-in-the-first-ones-order"),
-        pytest.param(UserSettings(visible=(3,)), (1,), False, (3,), id="another-raises-without-us-as-well"),
-        pytest.param(UserSettings(max_count=1), (1, 0), False, (1,), id="a-part-of-it"),
-        pytest.param(UserSettings(), (0,), True, (0,), id="none-can-be-added"),
-        pytest.param(UserSettings(visible=(0, 1)), (1,), True, (1,), id="nor-if-it-is-named"),
-        pytest.param(UserSettings(), (), True, (0, 1), id="the-first-ones"),
+        pytest.param(UserSettings(), (1,), False, (1, 0), id="first-gpu-stays-gpu-0"),
+        pytest.param(UserSettings(visible=(0,)), (1,), False, (1,), id="gpu-0-means-the-first-gpu"),
+        pytest.param(UserSettings(visible=(0, 1)), (1,), False, (1, 0), id="visible-gpus-keep-the-first-order"),
+        pytest.param(UserSettings(visible=(3,)), (1,), False, (3,), id="number-that-raises-without-autogpu"),
+        pytest.param(UserSettings(max_count=1), (1, 0), False, (1,), id="device-count-below-the-first"),
+        pytest.param(UserSettings(), (0,), True, (0,), id="no-gpu-can-be-added"),
+        pytest.param(UserSettings(visible=(0, 1)), (1,), True, (1,), id="no-visible-gpu-can-be-added"),
+        pytest.param(UserSettings(), (), True, (0, 1), id="first-session-of-a-fixed-topology"),
     ],
 )
-def test_a_process_has_one_map_of_gpus(settings, made, fixed, expected):
+def test_sessions_of_a_process_number_the_gpus_alike(settings, made, fixed, expected):
     placement = merge_settings(settings, Assignment((0, 1)), (0, 1), DevicePlacement(made), topology_fixed=fixed)
     assert placement.ordinals == expected
 
 
-def test_the_first_split_of_a_gpu_stands():
+def test_later_session_keeps_the_first_split_of_a_gpu():
     made = DevicePlacement((0, 1), {0: (1024.0, 1024.0), 1: (1024.0, 1024.0)})
     later = merge_settings(UserSettings(fraction=0.3), limited(1, 1, logical_gpus=2), (0, 1), made)
     assert later.logical == made.logical
@@ -190,5 +202,5 @@ def test_settings_in_a_proto_override_those_in_tf_config():
         (DevicePlacement((0,), fraction=0.3), "limited by the script to 30% of each GPU, allocated as needed"),
     ],
 )
-def test_what_is_taken_in_words(placement, words):
+def test_message_describes_the_memory_of_a_placement(placement, words):
     assert usage_of(placement, allow_growth=True).memory == words

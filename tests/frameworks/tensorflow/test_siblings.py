@@ -1,4 +1,4 @@
-"""Jobs of one person, each of which names a GPU by number, and what others leave to them."""
+"""Jobs of one user that choose their GPUs by number get different GPUs while there are idle ones."""
 
 import json
 
@@ -32,7 +32,7 @@ def test_jobs_numbered_0_to_3_share_no_gpu(is_at_once, host, lease_folder):
     for number in range(4):
         jobs.append(start(str(number)))
         if not is_at_once:
-            # Each sees the ones before it at work, and counts in another order.
+            # Each job sees the earlier jobs at work, so its order of the GPUs is different.
             assert jobs[-1].ready() == "ready 4 1"
     if is_at_once:
         assert [job.ready() for job in jobs] == ["ready 4 1"] * 4
@@ -45,15 +45,15 @@ def test_jobs_numbered_0_to_3_share_no_gpu(is_at_once, host, lease_folder):
     assert all("as the script's number 3" in lines[0] for _, lines in ended[3:])
 
 
-@pytest.mark.parametrize(("numbers", "gpus"), [(("3",), [3]), (("1", "3"), [2, 3])], ids=["one", "two"])
-def test_a_number_is_not_the_smallest_card_while_another_is_free(numbers, gpus, host):
+@pytest.mark.parametrize(("numbers", "gpus"), [(("3",), [3]), (("1", "3"), [2, 3])], ids=["one-number", "two-numbers"])
+def test_number_does_not_mean_the_smallest_card_while_another_is_free(numbers, gpus, host):
     start = host(*MIXED, script=NUMBER_OF_ARGUMENT)
     job = start(*numbers)
     assert job.ready() == f"ready 4 {len(numbers)}"
     assert sorted(job.gpus()) == gpus
 
 
-def test_pairs_of_numbers_are_pairs_of_gpus(host):
+def test_two_jobs_that_use_numbers_0_and_1_share_no_gpu(host):
     start = host(*[Gpu()] * 4, script=NUMBER_OF_ARGUMENT)
     first = start("0", "1")
     assert first.ready() == "ready 4 2"
@@ -62,7 +62,7 @@ def test_pairs_of_numbers_are_pairs_of_gpus(host):
     assert sorted(first.gpus() + second.gpus()) == [0, 1, 2, 3]
 
 
-# Runs the same module again in a worker, as every start by "spawn" does.
+# The worker runs this module again, as each start with the method "spawn" does.
 WORKER = """
 import multiprocessing, os
 import tensorflow as tf
@@ -81,7 +81,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_that_names_its_parents_number_gets_its_parents_gpu(host):
+def test_worker_with_its_parents_number_gets_its_parents_gpu(host):
     start = host(*[Gpu()] * 4, script=WORKER)
     parent = start()
     worker = int(parent.ready())
@@ -105,13 +105,13 @@ for job in jobs:
 
 
 @pytest.mark.thorough
-def test_a_launcher_that_has_imported_the_framework_changes_nothing(host):
+def test_launcher_that_has_imported_tensorflow_takes_no_gpu_from_its_jobs(host):
     start = host(*[Gpu()] * 4, script=LAUNCHER.format(script=NUMBER_OF_ARGUMENT))
     launcher = start()
     _, *pids = launcher.ready().split()
     contexts = start.server.contexts()
     assert sorted(gpu for pid in pids for gpu in contexts[int(pid)]) == [0, 1, 2, 3]
-    # It has claimed nothing, so that each takes the idlest.
+    # The launcher has claimed nothing, so each job takes the idlest GPU.
     assert [contexts[int(pid)] for pid in pids] == [[3], [2], [1], [0]]
     assert launcher.end()[0] == 0
 
@@ -131,12 +131,12 @@ sys.stdin.read()
 
 
 @pytest.mark.thorough
-def test_a_rank_that_counts_gpus_in_a_child_counts_all(host, lease_folder):
+def test_rank_that_counts_gpus_in_a_child_counts_all_of_them(host, lease_folder):
     start = host(*[Gpu()] * 4, script=COUNTS)
     rank = start(OMPI_COMM_WORLD_LOCAL_RANK="1", OMPI_COMM_WORLD_LOCAL_SIZE="2")
     assert rank.ready() == "ready 4"
     assert rank.ready() == "took"
-    # The second of the two that the ranks have together.
+    # The two ranks claim two GPUs together; rank 1 uses the second of them.
     assert (rank.gpus(), claims(lease_folder, start.server)) == ([3], {rank.pid: {2: 24.0, 3: 24.0}})
 
 
@@ -146,8 +146,10 @@ INDEX = "json.loads(os.environ['TF_CONFIG'])['task']['index']"
 
 
 @pytest.mark.parametrize("script", GPU_OF_NUMBER.values(), ids=GPU_OF_NUMBER)
-@pytest.mark.parametrize("starts", [[(0, 1)], [(1,), (0,)], [(0,), (1,)]], ids=["at-once", "0-later", "1-later"])
-def test_tasks_of_a_cluster_that_take_the_gpu_of_their_index_have_the_idle_ones(host, script, starts):
+@pytest.mark.parametrize(
+    "starts", [[(0, 1)], [(1,), (0,)], [(0,), (1,)]], ids=["both-at-once", "task-0-later", "task-1-later"]
+)
+def test_cluster_tasks_that_use_the_gpu_of_their_index_get_idle_gpus(host, script, starts):
     start = host(BUSY, Gpu(), BUSY, Gpu(), script=script.format(number=INDEX))
     on = {}
     for indices in starts:

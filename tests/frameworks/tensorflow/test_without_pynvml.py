@@ -1,4 +1,4 @@
-"""A pynvml that can't be used costs a job its choice among the GPUs and one line; the rest of the policy is applied."""
+"""Without a usable pynvml, a job prints one line and can't choose a GPU. The rest of the policy is applied."""
 
 import pytest
 
@@ -37,14 +37,14 @@ def pynvml(python, request):
 @pytest.mark.parametrize(
     ("pynvml", "why"),
     [
-        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="missing"),
-        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="another-project"),
-        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="exits"),
+        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="pynvml-missing"),
+        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="pynvml-of-another-project"),
+        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="pynvml-that-exits"),
     ],
     indirect=["pynvml"],
 )
 @pytest.mark.usefixtures("pynvml")
-def test_the_job_runs_with_one_line(python, tmp_path, forks, why):
+def test_job_without_usable_pynvml_runs_and_prints_one_line(python, tmp_path, forks, why):
     (tmp_path / "server").mkdir()
     with Server(LAB, folder=tmp_path / "server", context="256MiB") as server:
         ran = Runner(python, server, tmp_path / "project", forks)(script(WORK))
