@@ -140,7 +140,7 @@ def test_tensorflow_built_for_rocm_is_left_alone(run):
     assert max(ran.allocated.values()) > GIB
 
 
-def test_internal_error_at_an_entry_point_prints_one_line(run):
+def test_session_after_an_internal_error_is_as_without_autogpu(run):
     # The function fails when autogpu calls it to list the GPUs. TensorFlow's session doesn't call it.
     change = "module.Context._initialize_physical_devices = lambda *arguments: 1 / 0"
     ran = run(changed("eager.context", change, SESSION))

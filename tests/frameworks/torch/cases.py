@@ -1,7 +1,7 @@
-"""What each of ``SCRIPTS`` is granted without and with autogpu, on each machine.
+"""Expected grants for ``SCRIPTS``, without and with autogpu, on each machine.
 
-The line that reads ``SAYS_NOTHING`` is what most scripts are: they say ``cuda``, and get the idlest GPU instead of
-PyTorch's first, which is at work for somebody else.
+Most scripts use ``cuda`` without a number, and are granted ``SAYS_NOTHING``: the idlest GPU instead of PyTorch's first,
+on which another user's process runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
 
 
 def falls_back(script: str, *, fresh: bool = False) -> Case:
-    """A script that runs on the CPU where there is no GPU."""
+    """Return the case of a script that uses the CPU if there is no GPU."""
     return Case(script, SAYS_NOTHING, ONLY_ONE, fresh=fresh)
 
 
 def insists(script: str, *, fresh: bool = False) -> Case:
-    """A script that says ``cuda`` without asking; without a GPU it fails."""
+    """Return the case of a script that uses ``cuda`` without a check, and fails if there is no GPU."""
     return Case(script, SAYS_NOTHING, ONLY_ONE, BOTH_FAIL, fresh=fresh)
 
 
 CASES = (
-    # Which GPU.
+    # Choice of a GPU.
     Case("only_asks", NEITHER, NEITHER),
     falls_back("device_if_available"),
     insists("cuda_method"),
@@ -37,7 +37,7 @@ CASES = (
     falls_back("accelerator"),
     falls_back("seeds"),
     falls_back("nvml_based_check", fresh=True),
-    # A number is a position in autogpu's order, and the idlest GPU comes where the script's one number says.
+    # A number is a position in autogpu's order. If the script uses one number, autogpu puts the idlest GPU there.
     Case("set_device_1", SECOND, BOTH_FAIL, BOTH_FAIL),
     Case("device_context_1", SECOND, BOTH_FAIL, BOTH_FAIL),
     Case(
@@ -48,7 +48,7 @@ CASES = (
         note="PyTorch itself makes contexts on the others, when tensors are copied between two",
     ),
     Case("checkpoint_of_another_gpu", FIRST_TWO, BOTH_FAIL, BOTH_FAIL),
-    # The script's own CUDA_VISIBLE_DEVICES is a list of cards.
+    # If the script sets CUDA_VISIBLE_DEVICES, its numbers are physical cards.
     Case("visible_2_after_import", THIRD_CARD, BOTH_FAIL, BOTH_FAIL),
     Case("visible_argument_0", ONLY_ONE, ONLY_ONE, note="named, and so taken, with a line that says what is idle"),
     Case("visible_by_nvml", ("GPU 1 < 1 GiB",) * 2, ONLY_ONE, note="its first of the idle ones"),
@@ -66,7 +66,7 @@ CASES = (
         fresh=True,
         note="asking orders nothing; at CUDA's start the idlest of the script's own list is its first",
     ),
-    # All that there are.
+    # All GPUs.
     Case(
         "data_parallel",
         ALL,

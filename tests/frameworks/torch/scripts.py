@@ -1,4 +1,4 @@
-"""Scripts as people write them with PyTorch, by name."""
+"""PyTorch scripts as people write them, keyed by name."""
 
 from tests.support.patterns import setting
 
@@ -10,7 +10,7 @@ def script(*lines: str, before: str = "") -> str:
 IF_AVAILABLE = "device = 'cuda' if torch.cuda.is_available() else 'cpu'"
 ON_DEVICE = "print(torch.ones(3, device=device).device)"
 ON_CUDA = "print(torch.ones(3).cuda().device)"
-# Refused, where a script may have a quarter of 24 GiB.
+# The allocation is refused if the script may use only a quarter of 24 GiB.
 SEVEN_GIB = (
     *("try:", "    torch.empty(7 << 30, dtype=torch.uint8, device='cuda')"),
     *("except torch.cuda.OutOfMemoryError:", "    print('out of memory')"),

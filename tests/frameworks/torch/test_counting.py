@@ -1,4 +1,4 @@
-"""What PyTorch is told about its GPUs before CUDA starts in the process."""
+"""The GPU count and the NVML indices that PyTorch gets before CUDA starts in the process."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def first(started):
 
 @pytest.fixture
 def other(tmp_path):
-    """Start another job that holds GPUs, in GiB by index."""
+    """Start another job that holds GPU memory, given in GiB and keyed by GPU index."""
     return lambda held: other_job(
         {LEASE_DIR: str(tmp_path)}, {gpu(index).uuid: gib << 30 for index, gib in held.items()}
     )

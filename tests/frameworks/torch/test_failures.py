@@ -1,4 +1,4 @@
-"""PyTorch in processes and on machines in which something is amiss."""
+"""PyTorch in unusual processes and on machines with faults."""
 
 import pytest
 
@@ -13,11 +13,11 @@ TAKE = "x = torch.ones(8, device='cuda')\nprint(x.device)\n"
 
 @pytest.fixture
 def machine(machine_of):
-    """With these GPUs."""
+    """Return a function that makes a machine with the given GPUs."""
     return lambda *gpus: machine_of("torch", *gpus)
 
 
-def test_a_handler_that_reaps_children_it_knows_is_not_given_ours(machine):
+def test_sigchld_handler_of_a_script_sees_no_child_of_autogpu(machine):
     reaper = """
 import os, signal
 known = {}
@@ -28,7 +28,7 @@ import torch
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "cuda:0\n", [3]), ran.stderr
 
 
-def test_threads_that_start_cuda_at_once_make_one_claim(machine):
+def test_threads_that_start_cuda_at_the_same_time_make_one_claim(machine):
     threads = """
 import sys, threading, torch
 assert torch.cuda.is_available()
@@ -47,7 +47,7 @@ sys.stdin.readline()
     assert job.end().exit_status == 0
 
 
-def test_a_card_that_begins_to_hang_after_the_import_is_not_chosen(machine):
+def test_card_that_hangs_after_the_import_is_not_chosen(machine):
     here = machine(*FOUR)
     job = here.start(AT_ONCE["torch"])
     assert job.line() == "imported"
@@ -58,7 +58,7 @@ def test_a_card_that_begins_to_hang_after_the_import_is_not_chosen(machine):
     assert job.end().exit_status == 0
 
 
-def test_where_cuda_does_not_start_nothing_is_claimed(newest, tmp_path):
+def test_nothing_is_claimed_if_cuda_does_not_start(newest, tmp_path):
     asks = "import sys, torch\nprint(torch.cuda.is_available(), flush=True)\nsys.stdin.readline()\n"
     leases = tmp_path / "leases"
     leases.mkdir()
@@ -73,7 +73,7 @@ def test_where_cuda_does_not_start_nothing_is_claimed(newest, tmp_path):
     assert (job.returncode, "GPU 0" in errors) == (0, False), errors
 
 
-def test_a_framework_that_can_not_be_hooked_into_costs_the_next_one_nothing(machine):
+def test_unsupported_jax_does_not_affect_pytorch_in_the_same_process(machine):
     here = machine(*FOUR)
     (here.project / "jax.py").write_text("__version__ = '0.3'\n")
     ran = here.run("import jax\nimport torch\n" + TAKE)
@@ -96,7 +96,7 @@ print(threading.active_count(), x.device)
 """
 
 
-def test_a_script_that_waits_for_all_threads_does_not_wait_for_ours(machine):
+def test_script_that_joins_all_threads_does_not_hang(machine):
     ran = machine(*FOUR).run(JOINS_ALL)
     assert (ran.exit_status, ran.stdout) == (0, "1 cuda:0\n"), ran.stderr
 
@@ -104,13 +104,13 @@ def test_a_script_that_waits_for_all_threads_does_not_wait_for_ours(machine):
 @pytest.mark.parametrize(
     "starts_cuda", ["torch.cuda.Stream()", "torch.randn(3).pin_memory()", "torch.Generator('cuda')"]
 )
-def test_with_count_0_no_gpu_is_used_also_where_cuda_starts_without_a_word(machine, starts_cuda):
+def test_count_0_uses_no_gpu_even_if_cuda_starts_inside_pytorch(machine, starts_cuda):
     script = f"import torch\ntry:\n    {starts_cuda}\nexcept RuntimeError:\n    pass\nprint('done')"
     ran = machine(*FOUR).run(script, AUTOGPU_COUNT="0")
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "done\n", []), ran.stderr
 
 
-def test_a_launcher_takes_no_gpu_from_its_ranks(machine):
+def test_launcher_takes_no_gpu_from_its_ranks(machine):
     rank = "import os, torch\ntorch.ones(3, device=f\"cuda:{os.environ['LOCAL_RANK']}\")\n"
     command = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone")
     ran = machine(*FOUR).run(rank, launcher=command, AUTOGPU_VISIBLE="chosen")

@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory() as folder:
 print(args.n_gpu, args.train_batch_size, torch.cuda.device_count())
 """
 
-# In the second order transformers' module of the arguments is being imported when PyTorch is.
+# With ARGUMENTS_FIRST, PyTorch is imported while transformers' module of TrainingArguments is being imported.
 TORCH_FIRST = "import torch\nfrom transformers import Trainer, TrainingArguments"
 ARGUMENTS_FIRST = "from transformers import TrainingArguments, Trainer\nimport torch"
 
@@ -106,16 +106,16 @@ SCRIPTS = {
 
 
 def narrowed(script: str, granted: str, prints: str, **more: str) -> Case:
-    """The policy says that libraries see only the chosen GPUs."""
+    """Return a case whose policy lets libraries see only the chosen GPUs."""
     return Case(script, (ALL[0], granted), None, None, {"AUTOGPU_VISIBLE": "chosen", **more}, prints=prints)
 
 
 SPREAD = ALL[0]
 TWO_LISTED = ("GPU 1 < 1 GiB, GPU 2 < 1 GiB",) * 2
-# PyTorch makes contexts on the others when it copies between two.
+# PyTorch makes contexts on the other GPUs when it copies between two.
 TWO_OF_FOUR = "GPU 2 < 1 GiB, GPU 3 < 1 GiB, contexts on 0, 1"
 
-# With gloo every rank has a context on what the first one calls cuda:0, as without us.
+# With gloo, every rank has a context on cuda:0 of the first rank, as without autogpu.
 CASES = (
     Case("lightning_auto", (SPREAD, SAYS_NOTHING[1]), ONLY_ONE, NEITHER, prints="1 cuda:0"),
     Case("lightning_auto", (SPREAD, FIRST_TWO[1]), None, None, {"AUTOGPU_COUNT": "2"}, prints="2 cuda:0"),
@@ -133,7 +133,7 @@ CASES = (
     narrowed("trainer", SAYS_NOTHING[1], "1 2 1"),
 )
 
-# Lightning's and transformers' older versions.
+# Older versions of Lightning and transformers.
 OLD_LIGHTNING = SCRIPTS["lightning_auto"].replace("lightning.pytorch", "pytorch_lightning")
 OLD_SCRIPTS = {
     "lightning_auto": OLD_LIGHTNING.replace("import lightning\n", "import pytorch_lightning as lightning\n"),
@@ -159,7 +159,7 @@ def laboratory(python, importers, tmp_path_factory):
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize(("case", "machine"), [pytest.param(*each.values, id=each.id) for each in each_case(CASES)])
-def test_library_that_uses_all_gpus_gets_what_the_policy_says(laboratory, case, machine):
+def test_library_that_uses_all_gpus_is_granted_what_its_case_expects(laboratory, case, machine):
     complaint = laboratory.complaint(case, machine)
     assert not complaint, complaint
 
@@ -174,7 +174,7 @@ def old_laboratory(tmp_path_factory):
 
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in OLD_CASES])
-def test_older_library_that_uses_all_gpus_gets_what_the_policy_says(old_laboratory, case):
+def test_older_library_is_granted_what_its_case_expects(old_laboratory, case):
     complaint = old_laboratory.complaint(case, "four-gpus")
     assert not complaint, complaint
 
@@ -195,11 +195,15 @@ OTHERS = (
 @pytest.mark.parametrize(
     ("script", "environ", "said"),
     [
-        pytest.param(DATA_PARALLEL.format(cuda=".cuda()"), {}, [f"DataParallel {OTHERS}"], id="after-the-claim"),
-        pytest.param(DATA_PARALLEL.format(cuda=""), {}, [f"DataParallel {OTHERS}"], id="before-the-claim"),
+        pytest.param(
+            DATA_PARALLEL.format(cuda=".cuda()"), {}, [f"DataParallel {OTHERS}"], id="data-parallel-after-the-claim"
+        ),
+        pytest.param(
+            DATA_PARALLEL.format(cuda=""), {}, [f"DataParallel {OTHERS}"], id="data-parallel-before-the-claim"
+        ),
         pytest.param(DEVICE_MAP_AUTO, {}, [f'device_map="auto" {OTHERS}'], id="device-map"),
-        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_COUNT": "all"}, [], id="all-are-claimed"),
-        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_VISIBLE": "chosen"}, [], id="only-the-chosen"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_COUNT": "all"}, [], id="all-gpus-claimed"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_VISIBLE": "chosen"}, [], id="only-chosen-gpus-visible"),
         pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_LEVEL": "quiet"}, [], id="quiet"),
     ],
 )
@@ -211,7 +215,7 @@ def test_gpus_used_without_a_claim_are_named_once(python, importers, tmp_path, s
     assert found == [f"autogpu: {line}" for line in said]
 
 
-# After the first step; the other ranks wait for it in the second.
+# Rank 0 waits after its first step; the other ranks wait for rank 0 in the second step.
 HOLDS = """
     def on_train_batch_end(self, outputs, batch, index):
         if self.trainer.is_global_zero and index == 0:
@@ -222,7 +226,7 @@ HOLDS = """
 
 
 @pytest.mark.turns(3)
-def test_the_leases_of_a_trainer_with_several_processes_name_all_that_it_uses(python, tmp_path):
+def test_leases_of_a_multi_process_trainer_cover_all_gpus_that_it_uses(python, tmp_path):
     begin, end = SCRIPTS["lightning_all"].split("\n    def configure_optimizers")
     with Machine(python, tmp_path / "machine", IDLE) as machine:
         job = machine.start(f"{begin}{HOLDS}    def configure_optimizers{end}")

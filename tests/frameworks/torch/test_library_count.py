@@ -21,5 +21,5 @@ from autogpu.frameworks.torch.libraries import count_for_library
         pytest.param(4, 1, {"claimed": ()}, 4, id="gpus-not-chosen-by-autogpu"),
     ],
 )
-def test_library_that_uses_all_gpus_gets_as_many(visible, wanted, more, count):
+def test_library_that_uses_all_gpus_gets_as_many_as_autogpu_allows(visible, wanted, more, count):
     assert count_for_library(visible, wanted, **more) == count

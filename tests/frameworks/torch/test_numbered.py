@@ -1,4 +1,4 @@
-"""PyTorch scripts that are told which GPU to use, by its number: that is a place, and the idlest GPU comes there."""
+"""PyTorch scripts that use a GPU number. The number is a position, at which autogpu puts the idlest GPU."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.framework_machines import BUSY, FOUR, IDLE, Installed, all_at
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
 
-# With `import`s done, waits for a line of input, takes its GPU and keeps it for another line.
+# Imports, waits for a line of input, takes its GPU, and keeps it until another line.
 TRAINING = """
 import sys
 import torch
@@ -25,29 +25,29 @@ ALWAYS_0 = TRAINING.replace("int(sys.argv[2])", "0 * len(sys.argv)")
 @pytest.mark.parametrize(
     ("script", "named"),
     [
-        pytest.param(TRAINING, (0, 1, 2, 3), id="a-loop-over-the-numbers"),
-        pytest.param(ALWAYS_1, (1, 1, 1, 1), id="people-whose-scripts-all-say-the-same"),
+        pytest.param(TRAINING, (0, 1, 2, 3), id="loop-over-the-numbers"),
+        pytest.param(ALWAYS_1, (1, 1, 1, 1), id="same-number-in-each-script"),
     ],
 )
-def test_no_two_are_on_one_gpu_in_the_same_instant(script, named, machine_of):
+def test_jobs_that_start_in_the_same_instant_share_no_gpu(script, named, machine_of):
     machine = machine_of("torch", *IDLE)
     jobs = [machine.start(script, arguments=("--gpu", str(number))) for number in range(4)]
     assert all_at_once(*jobs) == [f"ready cuda:{number} 0" for number in named]
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
-    # One that names the second may have claimed another's card at first.
+    # A job that uses number 1 may at first have claimed the card of another job.
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
 @pytest.mark.parametrize(
     ("script", "numbers", "named"),
     [
-        pytest.param(TRAINING, (0, 1, 2), (0, 1, 2), id="upwards"),
-        pytest.param(TRAINING, (2, 1, 0), (2, 1, 0), id="downwards"),
-        pytest.param(TRAINING, (3, 3, 3), (3, 3, 3), id="always-the-same"),
-        pytest.param(ALWAYS_0, (2, 2, 2), (0, 0, 0), id="a-number-that-the-text-uses-otherwise"),
+        pytest.param(TRAINING, (0, 1, 2), (0, 1, 2), id="ascending-numbers"),
+        pytest.param(TRAINING, (2, 1, 0), (2, 1, 0), id="descending-numbers"),
+        pytest.param(TRAINING, (3, 3, 3), (3, 3, 3), id="same-number"),
+        pytest.param(ALWAYS_0, (2, 2, 2), (0, 0, 0), id="number-that-is-not-a-gpu"),
     ],
 )
-def test_nor_is_one_that_comes_later(script, numbers, named, machine_of):
+def test_jobs_that_start_one_after_another_share_no_gpu(script, numbers, named, machine_of):
     machine = machine_of("torch", *FOUR)
     jobs = []
     for number, name in zip(numbers, named):
@@ -58,7 +58,7 @@ def test_nor_is_one_that_comes_later(script, numbers, named, machine_of):
 
 
 @pytest.mark.parametrize("release", [TORCHES[0], *each_other(TORCHES)])
-def test_a_limit_holds_there_and_leaves_the_current_gpu_alone(release, importers, machine_of):
+def test_limit_applies_to_the_used_number_and_keeps_the_current_device(release, importers, machine_of):
     script = """
 import sys, torch
 device = torch.device("cuda", int(sys.argv[2]))
@@ -76,8 +76,8 @@ except torch.cuda.OutOfMemoryError:
     assert job.contexts == [3]
 
 
-def test_what_the_script_lists_is_counted_by_it(machine_of):
-    # Without autogpu the second of its list is GPU 1 as well, and there is no third.
+def test_number_counts_in_the_list_that_the_script_itself_sets(machine_of):
+    # As without autogpu, number 1 is the second GPU of the list, GPU 1. The list has no third GPU.
     script = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n" + TRAINING
     job = machine_of("torch", *FOUR).start(script, arguments=("--gpu", "1"))
     assert all_at_once(job) == ["ready cuda:1 0"]
@@ -85,8 +85,8 @@ def test_what_the_script_lists_is_counted_by_it(machine_of):
 
 
 @pytest.mark.parametrize("begin", ["torch.cuda.device_count()", "torch.cuda.is_available()"])
-def test_children_of_one_process_have_a_gpu_each(begin, machine_of):
-    # The first asks NVML, and the children are jobs of their own; the second claims, and they belong to it.
+def test_children_with_different_numbers_have_different_gpus(begin, machine_of):
+    # Neither call claims a GPU for the parent, so each child is a job of its own.
     parent = f"""
 import subprocess, sys, torch
 {begin}
@@ -101,7 +101,7 @@ print([each.communicate()[0].decode().strip() for each in children])
     assert sorted(call.gpu for call in ran.calls if call.call == "context") == [2, 3]
 
 
-def test_a_program_that_a_job_starts_with_the_same_number_is_on_the_same_gpu(machine_of):
+def test_child_program_with_its_parents_number_uses_the_same_gpu(machine_of):
     script = """
 import subprocess, sys, torch
 x = torch.ones(3, device=f"cuda:{sys.argv[2]}" if sys.argv[1:] else "cuda:2")
@@ -113,7 +113,7 @@ if not sys.argv[1:]:
     assert [call.gpu for call in ran.calls if call.call == "context"] == [3, 3]
 
 
-def test_to_ask_whether_there_is_a_gpu_claims_none_and_starts_no_cuda(machine_of):
+def test_is_available_claims_no_gpu_and_does_not_start_cuda(machine_of):
     script = """
 import sys, torch
 assert torch.cuda.is_available()
@@ -154,13 +154,13 @@ SAYS = "import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
 @pytest.mark.parametrize(
     ("module", "text", "script"),
     [
-        pytest.param("settings", ASKS, f"from settings import DEVICE\n{SAYS}", id="a-module-of-the-script"),
+        pytest.param("settings", ASKS, f"from settings import DEVICE\n{SAYS}", id="module-of-the-script"),
         pytest.param(
             "site-packages/program",
             ASKS + SAYS,
             "import runpy, sys\nsys.path.append('site-packages')\n"
             "runpy.run_module('program', run_name='__main__', alter_sys=True)\n",
-            id="an-installed-program-as-python-m-starts-it",
+            id="installed-program-started-with-python-m",
         ),
         *(
             pytest.param(
@@ -173,7 +173,7 @@ SAYS = "import sys\nprint(DEVICE, flush=True)\nsys.stdin.readline()\n"
         ),
     ],
 )
-def test_question_at_an_import_claims_nothing_and_starts_no_cuda(module, text, script, machine_of):
+def test_gpu_query_at_import_claims_nothing_and_does_not_start_cuda(module, text, script, machine_of):
     machine = machine_of("torch", *IDLE)
     file = machine.project / f"{module}.py"
     file.parent.mkdir(exist_ok=True)
@@ -183,7 +183,7 @@ def test_question_at_an_import_claims_nothing_and_starts_no_cuda(module, text, s
     assert (machine.claims(), machine.server.calls(pid=job.pid, call="cuInit")) == ({}, [])
 
 
-def test_the_line_of_a_worker_whose_number_nobody_knows_names_no_gpu_as_its_own(machine_of):
+def test_message_of_a_worker_with_unknown_gpu_number_lists_all_gpus(machine_of):
     script = """
 import multiprocessing, torch
 def work(rank):
@@ -228,26 +228,26 @@ def machine_with_library(machine_of):
 
 
 @pytest.mark.parametrize("asks", LIBRARIES)
-def test_jobs_whose_library_asks_at_its_import_share_no_gpu(asks, machine_with_library):
+def test_jobs_whose_library_queries_gpus_at_import_share_no_gpu(asks, machine_with_library):
     machine = machine_with_library(LIBRARIES[asks], *IDLE)
     jobs = [machine.start(USES_LIBRARY) for _ in range(4)]
     assert all_at_once(*jobs) == ["ready cuda:0 0"] * 4
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
 
 
-def test_question_at_an_import_does_not_wait_on_a_full_server(machine_with_library):
+def test_gpu_query_at_import_does_not_wait_on_a_full_server(machine_with_library):
     machine = machine_with_library("print(torch.cuda.is_available())", BUSY, BUSY)
     ran = machine.run(WITH_LIBRARY, AUTOGPU_BUSY="wait")
     assert (ran.exit_status, ran.stdout, ran.said) == (0, "True\n", []), ran.stderr
 
 
-def test_number_that_a_library_sets_at_its_import_is_the_current_device_later(machine_with_library):
+def test_device_that_a_library_sets_at_import_stays_the_current_device(machine_with_library):
     machine = machine_with_library("torch.cuda.set_device(1)", *IDLE)
     ran = machine.run(f"{WITH_LIBRARY}import torch\nprint(torch.ones(3, device='cuda').device)")
     assert (ran.exit_status, ran.stdout) == (0, "cuda:1\n"), ran.stderr
 
 
-def test_properties_that_only_cuda_knows_start_it(machine_with_library):
+def test_device_properties_that_nvml_lacks_start_cuda(machine_with_library):
     asks = "print(torch.cuda.get_device_properties(0).max_threads_per_multi_processor > 0)"
     ran = machine_with_library(asks, *IDLE).run(WITH_LIBRARY)
     assert (ran.exit_status, ran.stdout, len(ran.said)) == (0, "True\n", 1), ran.stderr

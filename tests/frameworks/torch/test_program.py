@@ -1,4 +1,4 @@
-"""What is asked of a program: whether it starts the ranks of a job, and which variables it has at CUDA's start."""
+"""Recognising a program that starts the ranks of a job, and reading the variables of a program when CUDA starts."""
 
 import sys
 import weakref
@@ -26,7 +26,7 @@ from autogpu.frameworks.torch import is_launcher
         ([], [], False),
     ],
 )
-def test_a_launcher_is_known_by_its_path_or_as_a_module(argv, command, is_one):
+def test_launcher_is_recognised_by_its_path_or_module(argv, command, is_one):
     assert is_launcher(argv, command) is is_one
 
 
@@ -34,7 +34,7 @@ class Data:
     pass
 
 
-def test_what_a_function_deletes_after_its_variables_were_read_is_gone():
+def test_reading_variables_of_a_function_keeps_no_object_alive():
     data = Data()
     kept = weakref.ref(data)
     assert variables_of(sys._getframe())["kept"] is kept
@@ -42,7 +42,7 @@ def test_what_a_function_deletes_after_its_variables_were_read_is_gone():
     assert kept() is None
 
 
-def test_the_variables_that_a_script_has_asked_for_itself_stay():
+def test_dictionary_that_a_script_got_from_locals_is_not_cleared():
     data, asked = Data(), locals()
     assert "data" in variables_of(sys._getframe())
     assert asked["data"] is data

@@ -1,4 +1,4 @@
-"""PyTorch programs whose workers take the GPUs, one each, and that do no more than start them."""
+"""PyTorch programs that only start workers, each of which takes one GPU."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.framework_machines import BUSY, FOUR, GIB, IDLE, Installed, a
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-spawn")]
 
-# Says when it is imported, starts two workers at a line of input, says where they are, and ends them at another one.
+# Prints "imported", starts two workers at a line of input, prints their devices, and ends them at another line.
 TWO = """
 import os
 import sys
@@ -45,7 +45,7 @@ def two(*, module_level="", main="", method="spawn", device='f"cuda:{rank}"'):
 
 
 def assert_they_have_a_gpu_each(machine, *scripts):
-    """The two workers of each of two jobs that start them in the same instant."""
+    """Start one job for each script in the same instant, and check that their workers have four different GPUs."""
     jobs = [machine.start(script) for script in scripts]
     gpus = []
     for job, first in zip(jobs, all_at_once(*jobs)):
@@ -63,20 +63,20 @@ def assert_they_have_a_gpu_each(machine, *scripts):
 @pytest.mark.parametrize(
     "scripts",
     [
-        pytest.param((two(), two(main=ASKS)), id="one-without-a-question-and-one-asked-by-the-parent"),
+        pytest.param((two(), two(main=ASKS)), id="no-query-and-query-by-the-parent"),
         pytest.param((two(method="fork"), two(method="fork")), id="forked"),
         pytest.param(
             (two(module_level=ASKS), two(main="assert torch.cuda.device_count() == 4")),
-            id="one-asked-by-each-worker-as-well-and-one-counted-by-the-parent",
+            id="query-by-each-worker-and-count-by-the-parent",
         ),
     ],
 )
-def test_two_jobs_at_once_whose_workers_take_the_gpus_have_four(scripts, machine_of):
+def test_workers_of_two_jobs_that_start_at_once_have_four_gpus(scripts, machine_of):
     assert_they_have_a_gpu_each(machine_of("torch", *IDLE), *scripts)
 
 
 @pytest.mark.parametrize("version", each_other(TORCHES))
-def test_so_with_older_versions(version, machine_of):
+def test_workers_of_two_jobs_have_four_gpus_with_older_pytorch(version, machine_of):
     machine = machine_of(Installed(with_autogpu(torch(version))), *IDLE)
     assert_they_have_a_gpu_each(machine, two(main=ASKS), two())
 
@@ -92,7 +92,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
+def test_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
     machine = machine_of("torch", *IDLE)
     assert all_at_once(*[machine.start(PARALLEL) for _ in range(2)]) == ["made", "made"]
     claimed = list(machine.claimed_bytes().values())
@@ -101,9 +101,11 @@ def test_a_program_claims_as_many_gpus_as_its_dataparallel_names(machine_of):
 
 
 @pytest.mark.parametrize(
-    ("environ", "left"), [({}, {0, 1}), ({"AUTOGPU": "0"}, {2, 3})], ids=["of-a-job", "without-a-claim"]
+    ("environ", "left"),
+    [({}, {0, 1}), ({"AUTOGPU": "0"}, {2, 3})],
+    ids=["contexts-of-a-job", "contexts-without-a-claim"],
 )
-def test_contexts_beside_the_gpus_that_a_program_uses_keep_no_later_job_away(environ, left, machine_of):
+def test_gpus_with_unused_contexts_stay_open_to_later_jobs(environ, left, machine_of):
     machine = machine_of("torch", *IDLE)
     script = PARALLEL.replace('print("made"', 'model(torch.ones(4, 2).cuda()).sum().backward()\nprint("made"')
     for options in (environ, {"AUTOGPU_BUSY": "error"}):
@@ -113,7 +115,7 @@ def test_contexts_beside_the_gpus_that_a_program_uses_keep_no_later_job_away(env
     assert machine.claimed_bytes()[job.pid] == dict.fromkeys(left, 24 * GIB)
 
 
-# What a script does next: its tensors are on the GPUs of that list.
+# After DataParallel, this script puts tensors on the GPUs of device_ids.
 WORKS = """
 import torch
 model = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids={ids})
@@ -126,15 +128,15 @@ input()
 @pytest.mark.parametrize(
     ("ids", "claimed", "used"),
     [
-        pytest.param("[2, 3]", {3, 2}, [3, 2], id="the-last"),
-        pytest.param("[1, 3]", {3, 2}, [3, 2], id="with-one-between"),
-        pytest.param("[2, 1]", {3, 2}, [3, 2], id="backwards"),
-        pytest.param("[2]", {3}, [3], id="one"),
-        pytest.param("[0, 0]", {3}, [3], id="one-twice"),
-        pytest.param("[0, 1, 2, 3]", {3}, [3, 2, 1, 0], id="all"),
+        pytest.param("[2, 3]", {3, 2}, [3, 2], id="last-two-gpus"),
+        pytest.param("[1, 3]", {3, 2}, [3, 2], id="gap-between-two-gpus"),
+        pytest.param("[2, 1]", {3, 2}, [3, 2], id="descending-numbers"),
+        pytest.param("[2]", {3}, [3], id="one-gpu"),
+        pytest.param("[0, 0]", {3}, [3], id="same-gpu-twice"),
+        pytest.param("[0, 1, 2, 3]", {3}, [3, 2, 1, 0], id="all-gpus"),
     ],
 )
-def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, claimed, used, machine_of):
+def test_dataparallel_gets_idle_gpus_under_the_numbers_that_it_names(ids, claimed, used, machine_of):
     machine = machine_of("torch", *FOUR)
     job = machine.start(WORKS.format(ids=ids))
     assert job.line() == "made"
@@ -143,7 +145,7 @@ def test_a_dataparallel_finds_idle_gpus_under_the_numbers_that_it_names(ids, cla
     assert [gpu for gpu, size in job.end().allocated.items() if size] == used
 
 
-# Its workers import PyTorch, and it does not.
+# The workers import PyTorch, and their parent process doesn't.
 PLAIN = """
 import multiprocessing
 import os
@@ -174,13 +176,13 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("changes", "gpus"),
     [
-        pytest.param({"count": 4}, [[0], [1], [2], [3]], id="by-their-rank"),
+        pytest.param({"count": 4}, [[0], [1], [2], [3]], id="gpu-of-their-rank"),
         pytest.param({"method": "fork"}, [[0], [1]], id="forked"),
-        pytest.param({"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="in-a-list-of-their-script"),
-        pytest.param({"device": '"cuda"'}, [[2], [3]], id="that-name-no-number-have-an-idle-one-each"),
+        pytest.param({"environ": {"CUDA_VISIBLE_DEVICES": "1,3,0"}}, [[1], [3]], id="list-set-by-the-script"),
+        pytest.param({"device": '"cuda"'}, [[2], [3]], id="cuda-without-number-uses-idle-gpus"),
     ],
 )
-def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(changes, gpus, machine_of):
+def test_workers_that_import_pytorch_number_gpus_as_without_autogpu(changes, gpus, machine_of):
     machine = machine_of("torch", *FOUR)
     fields = {"device": 'f"cuda:{rank}"', "method": "spawn", "count": 2, "environ": {}, **changes}
     job = machine.start(PLAIN.format(**fields), fresh=True)
@@ -191,7 +193,7 @@ def test_workers_that_import_pytorch_themselves_count_as_without_autogpu(changes
     assert job.end().exit_status == 0
 
 
-# Each is told its number by an argument; NCCL's C++ counts the GPUs before set_device() tells PyTorch.
+# Each worker gets its number as an argument. NCCL's C++ counts the GPUs before the worker calls set_device().
 GROUP = """
 import multiprocessing
 import os
@@ -215,7 +217,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_whose_group_is_made_before_they_say_their_number_have_the_idle_gpus(machine_of):
+def test_workers_that_join_nccl_before_set_device_get_idle_gpus(machine_of):
     ran = machine_of("torch", BUSY, Gpu(), BUSY, Gpu()).run(GROUP)
     allocated = {gpu for gpu, size in ran.allocated.items() if size}
     assert (ran.exit_status, allocated) == (0, {1, 3}), ran.stderr
