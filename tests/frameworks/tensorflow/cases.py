@@ -105,13 +105,11 @@ def of(version: Version) -> list[Case]:
 
 
 def run_both_ways(version: Version) -> list[Any]:
-    """Return one parameter for each script of ``BOTH_WAYS`` that runs on ``version``."""
     cases = {case.name: case for case in of(version)}
     return [pytest.param(cases[name], id=name) for name in BOTH_WAYS if name in cases]
 
 
 def each_case(version: Version) -> list[Any]:
-    """Return one parameter for each machine and each script that runs on ``version``."""
     return patterns.each_case(of(version))
 
 

@@ -30,7 +30,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def run(installed, server, tmp_path, forks) -> Runner:
-    """A runner for scripts on ``server``."""
     return Runner(installed, server, tmp_path / "project", forks)
 
 

@@ -44,9 +44,7 @@ def show(python, tmp_path, script=SHOW, said=LACKS, **environ):
         return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    "own", [{}, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}], ids=["growth-unset", "growth-set-by-user"]
-)
+@pytest.mark.parametrize("own", [{}, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}], ids=["growth-unset", "growth-by-user"])
 def test_unknown_tensorflow_sees_the_chosen_gpu_and_grows_by_default(python, tmp_path, own):
     values, children = show(python, tmp_path, **own)
     growth = own.get("TF_FORCE_GPU_ALLOW_GROWTH", "true")

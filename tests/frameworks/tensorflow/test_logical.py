@@ -34,7 +34,7 @@ def named(*numbers, **fields):
         pytest.param(named(0, 1, max_count=1), 1, id="device-count-of-1"),
     ],
 )
-def test_number_of_gpus_that_device_names_refer_to(settings, count):
+def test_named_gpus_counts_the_gpus_that_device_names_refer_to(settings, count):
     assert replace(settings, gpu_count=4).named_gpus == count
 
 
@@ -68,9 +68,7 @@ def test_placement_records_whether_the_script_set_its_limits():
         pytest.param(named(1, 3), (3,), {3: (1.0, 2047.0, 1.0, 2047.0)}, id="two-names-of-four"),
         pytest.param(named(0, 2), (3, 1), {3: (4095.0, 1.0), 1: (4096.0,)}, id="card-for-each-name"),
         pytest.param(named(3), (3, 1), {3: (4096.0,), 1: (1.0, 1.0, 4094.0)}, id="card-without-a-name"),
-        pytest.param(
-            named(2, leaves_unplaced=True), (3,), {3: (2047.0, 1.0, 2047.0)}, id="name-and-unplaced-operations"
-        ),
+        pytest.param(named(2, leaves_unplaced=True), (3,), {3: (2047.0, 1.0, 2047.0)}, id="name-and-unplaced"),
         pytest.param(named(1, places_hard=True), (3,), {3: (1024.0,) * 4}, id="hard-placement-uses-all"),
     ],
 )

@@ -35,7 +35,6 @@ print(json.dumps({"said": said, "held": held, "held_afterwards": leased()}))
 
 
 def kernel_python():
-    """Return the Python of an environment with TensorFlow, the hook, a notebook kernel and its client."""
     base = environments.tensorflow()
     wanted = ("ipykernel>=6", "nbclient>=0.8", "nbformat>=5")
     return environments.environment(base.resolve(), wanted, on_top_of=base, with_hook=True)

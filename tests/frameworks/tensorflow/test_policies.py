@@ -26,7 +26,6 @@ def fill(gib):
 
 @pytest.fixture
 def start(installed, tmp_path, lease_folder, forks):
-    """Return a function that runs ``HEAD`` and the given text on a server with the given GPUs."""
     (tmp_path / "server").mkdir()
 
     def run(text, *gpus, context="256MiB", **environ):

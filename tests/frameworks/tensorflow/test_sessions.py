@@ -13,7 +13,6 @@ IDLEST = 3
 
 @pytest.fixture
 def run(run, lease_folder):
-    """Return a function that runs ``SESSIONS`` and the given text."""
     return lambda text, **environ: run(SESSIONS + text + "\n", TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
 

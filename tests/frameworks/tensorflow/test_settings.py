@@ -59,12 +59,7 @@ SPLIT = {1: (1024.0, 1024.0), 0: (1024.0, 1024.0)}
 BY_FRACTION = DevicePlacement((0,), growth=True, fraction=0.5, by_script=True)
 FILLED = {
     "no-settings": (UserSettings(), Assignment((2,), True), (2,), DevicePlacement((2,), growth=True)),
-    "cap-rounded-down-to-whole-mib": (
-        UserSettings(),
-        limited(1.00099),
-        (0,),
-        DevicePlacement((0,), {0: (1025.0,)}, growth=True),
-    ),
+    "cap-rounded-down": (UserSettings(), limited(1.00099), (0,), DevicePlacement((0,), {0: (1025.0,)}, growth=True)),
     "split-of-each-gpu": (UserSettings(), limited(1, 1, logical_gpus=2), (1, 0), DevicePlacement((1, 0), SPLIT, True)),
     "fraction-replaces-limits-and-grows": (UserSettings(fraction=0.5), limited(2), (0,), BY_FRACTION),
     "limit-on-another-gpu": (OTHER_LIMITED, limited(2, 2), (), DevicePlacement((1,), {1: (2048.0,)}, growth=True)),
@@ -96,7 +91,7 @@ ONE_LIMIT = UserSettings(limits={0: (1024.0,)})
     ("settings", "assignment", "expected"),
     [
         pytest.param(ONE_LIMIT, limited(2), {0: (1024.0,)}, id="script-limit-instead-of-the-policys"),
-        pytest.param(ONE_LIMIT, Assignment((2,)), {2: (1024.0,)}, id="limit-follows-the-chosen-gpu"),
+        pytest.param(ONE_LIMIT, Assignment((2,)), {2: (1024.0,)}, id="limit-moves-to-the-chosen-gpu"),
         pytest.param(ONE_LIMIT, limited(2, 2), {0: (1024.0,), 1: (2048.0,)}, id="policy-limit-on-the-other-gpus"),
         pytest.param(
             UserSettings(limits={0: (512.0, 512.0)}),
@@ -139,14 +134,7 @@ def test_limit_by_tf_config_on_every_gpu_excludes_growth(fields, assignment, all
         ({0: True, 1: False}, (2,), None),
         ({0: True, 1: False}, (0, 1), None),
     ],
-    ids=[
-        "not-set",
-        "set-for-one-used-for-the-chosen-gpu",
-        "set-for-one-used-for-all",
-        "set-for-the-chosen-gpu",
-        "contradictory-for-other-gpus",
-        "contradictory-for-the-chosen-gpus",
-    ],
+    ids=["not-set", "moves-to-chosen-gpu", "applies-to-all", "set-for-chosen-gpu", "contradictory", "differs-per-gpu"],
 )
 def test_growth_set_for_one_gpu_applies_to_the_scripts_gpus(growths, ordinals, expected):
     assert user_growth(growths, ordinals) is expected

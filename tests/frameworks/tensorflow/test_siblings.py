@@ -146,9 +146,7 @@ INDEX = "json.loads(os.environ['TF_CONFIG'])['task']['index']"
 
 
 @pytest.mark.parametrize("script", GPU_OF_NUMBER.values(), ids=GPU_OF_NUMBER)
-@pytest.mark.parametrize(
-    "starts", [[(0, 1)], [(1,), (0,)], [(0,), (1,)]], ids=["both-at-once", "task-0-later", "task-1-later"]
-)
+@pytest.mark.parametrize("starts", [[(0, 1)], [(1,), (0,)], [(0,), (1,)]], ids=["at-once", "0-later", "1-later"])
 def test_cluster_tasks_that_use_the_gpu_of_their_index_get_idle_gpus(host, script, starts):
     start = host(BUSY, Gpu(), BUSY, Gpu(), script=script.format(number=INDEX))
     on = {}

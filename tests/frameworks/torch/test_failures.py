@@ -13,7 +13,6 @@ TAKE = "x = torch.ones(8, device='cuda')\nprint(x.device)\n"
 
 @pytest.fixture
 def machine(machine_of):
-    """Return a function that makes a machine with the given GPUs."""
     return lambda *gpus: machine_of("torch", *gpus)
 
 

@@ -195,12 +195,8 @@ OTHERS = (
 @pytest.mark.parametrize(
     ("script", "environ", "said"),
     [
-        pytest.param(
-            DATA_PARALLEL.format(cuda=".cuda()"), {}, [f"DataParallel {OTHERS}"], id="data-parallel-after-the-claim"
-        ),
-        pytest.param(
-            DATA_PARALLEL.format(cuda=""), {}, [f"DataParallel {OTHERS}"], id="data-parallel-before-the-claim"
-        ),
+        pytest.param(DATA_PARALLEL.format(cuda=".cuda()"), {}, [f"DataParallel {OTHERS}"], id="parallel-after-claim"),
+        pytest.param(DATA_PARALLEL.format(cuda=""), {}, [f"DataParallel {OTHERS}"], id="parallel-before-claim"),
         pytest.param(DEVICE_MAP_AUTO, {}, [f'device_map="auto" {OTHERS}'], id="device-map"),
         pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_COUNT": "all"}, [], id="all-gpus-claimed"),
         pytest.param(DATA_PARALLEL.format(cuda=""), {"AUTOGPU_VISIBLE": "chosen"}, [], id="only-chosen-gpus-visible"),

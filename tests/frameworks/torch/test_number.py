@@ -53,17 +53,11 @@ def framework(function="set_device", **variables):
         pytest.param([script("cuda", "cuda:2"), script("cuda:3")], None, id="several-constants"),
         pytest.param([script(args=SimpleNamespace(device="cuda:2", seed=1))], 2, id="parsed-arguments"),
         pytest.param([script(settings={"device": Device(3), "folds": 2})], 3, id="value-in-a-dictionary"),
-        pytest.param(
-            [script("cuda", args=SimpleNamespace(device="cuda:2"))], 2, id="settings-before-constant-without-number"
-        ),
-        pytest.param(
-            [script("cuda:3", args=SimpleNamespace(device="cuda:2"))], 3, id="constant-with-number-before-settings"
-        ),
+        pytest.param([script("cuda", args=SimpleNamespace(device="cuda:2"))], 2, id="settings-before-plain-cuda"),
+        pytest.param([script("cuda:3", args=SimpleNamespace(device="cuda:2"))], 3, id="number-in-code-before-settings"),
         pytest.param([script(a={"device": "cuda:1"}, b={"device": "cuda:2"})], None, id="several-settings"),
         pytest.param([script(a={"device": "cuda"}), script(b="cuda:2")], 2, id="settings-without-number"),
-        pytest.param(
-            [script(data=dict.fromkeys(range(2000), "cuda:1")), script(b="cuda:2")], 2, id="large-dictionary-of-data"
-        ),
+        pytest.param([script(data=dict.fromkeys(range(2000), "cuda:1")), script(b="cuda:2")], 2, id="large-dictionary"),
         pytest.param([script(module=sys)], None, id="variable-that-is-a-module"),
         pytest.param([], None, id="no-calls"),
     ],

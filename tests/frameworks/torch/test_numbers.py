@@ -38,7 +38,6 @@ class Program:
     lost_before_2_7: frozenset[str] = frozenset()
 
     def script(self, number: int) -> str:
-        """Return the text of the program that uses ``number``."""
         begun = "import os, sys\nimport torch\nprint('imported', flush=True)\nsys.stdin.readline()\n"
         return f"{begun}{self.text.strip()}\nprint('ready', flush=True)\nsys.stdin.readline()\n".replace(
             "{n}", str(number)

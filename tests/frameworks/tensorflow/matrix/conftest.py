@@ -42,7 +42,6 @@ def each_version(*, newest_is_whole: bool = True) -> list:
 # imported, and its files are in memory.
 @pytest.fixture(scope="session", params=each_version())
 def version(request: pytest.FixtureRequest) -> Version:
-    """The version of TensorFlow under test."""
     return request.param
 
 
