@@ -1,8 +1,8 @@
-"""What each of ``SCRIPTS`` is granted without and with autogpu, on each machine.
+"""GPUs and memory that each of ``SCRIPTS`` gets without and with autogpu, on each machine.
 
-JAX by itself makes a context on every GPU and takes three quarters of the first, or what somebody else has left of it.
-With autogpu it is given the chosen GPU alone, and allocates as it needs: so ``jax.devices()`` has one GPU instead of
-four, and what names more than one asks for them by ``AUTOGPU_COUNT``. No script here holds its number in a variable.
+Without autogpu, JAX makes a context on every GPU and allocates three quarters of the first, or less if another process
+uses it. With autogpu, JAX sees only the chosen GPU and allocates as needed. ``jax.devices()`` then has one GPU instead
+of four, so a script that uses more GPUs needs ``AUTOGPU_COUNT``. No script here holds its GPU number in a variable.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ FIRST_TWO = "GPU 2 < 1 GiB, GPU 3 < 1 GiB"
 
 
 def computes(script: str, *, fresh: bool = False) -> Case:
-    """A script that computes on JAX's default device."""
+    """Return the case of a script that computes on JAX's default device."""
     return Case(script, TAKES_MOST, MOST_OF_ONE, fresh=fresh)
 
 
 CASES = (
-    # Which GPU.
+    # Scripts that use one GPU.
     computes("arrays"),
     Case("counts_devices", LOOKS, LOOKS_AT_ONE, prints="1 1 0 1", note=GIVEN_ONE),
     computes("gpu_if_there_is_one"),
     Case("only_cpu_devices", LOOKS, LOOKS_AT_ONE),
-    # The one kind of script that fails with autogpu and not without: it names a GPU that it is not given.
+    # Only these scripts fail with autogpu but not without it: they use a GPU that JAX does not see.
     Case("second_device", (SECOND, FAILS), BOTH_FAIL, BOTH_FAIL, note=GIVEN_ONE),
     Case("second_device", (SECOND, "GPU 2 < 1 GiB, contexts on 3"), BOTH_FAIL, BOTH_FAIL, NEEDS_TWO),
     Case("mesh_of_two", (ON_EACH, FAILS), BOTH_FAIL, BOTH_FAIL, note=GIVEN_ONE),
     Case("mesh_of_two", (ON_EACH, "contexts on 2, 3"), BOTH_FAIL, BOTH_FAIL, NEEDS_TWO),
-    # All that there are.
+    # Scripts that use all GPUs that JAX sees.
     Case("replicated", (ON_ALL, "GPU 3 < 1 GiB"), MOST_OF_ONE, prints="1 1 (8, 4)", note=GIVEN_ONE),
     Case("replicated", (ON_ALL, FIRST_TWO), MOST_OF_ONE, environ=NEEDS_TWO, prints="2 2 (8, 4)", note=GIVEN_ONE),
-    # None, by the script's word.
+    # Scripts that use no GPU.
     Case("platforms_cpu_by_config", NEITHER, NEITHER),
     Case("platforms_cpu_by_environ", NEITHER, NEITHER, fresh=True),
     Case("platform_name_cpu", LOOKS, LOOKS_AT_ONE),
     Case("visible_minus_one", NEITHER, NEITHER, fresh=True),
     Case("visible_empty", NEITHER, NEITHER, fresh=True),
-    # Named by the script: the flag names positions, the variable cards.
+    # Scripts that choose platforms or GPUs. JAX's flag lists positions, CUDA_VISIBLE_DEVICES lists cards.
     computes("platforms_cuda_and_cpu", fresh=True),
     Case(
         "visible_two_by_flag",
@@ -61,7 +61,7 @@ CASES = (
     ),
     Case("visible_2_after_import", ("GPU 2 18.0 GiB", "GPU 2 < 1 GiB"), NEITHER),
     Case("visible_0_1_before_import", ("GPU 0 14.6 GiB, contexts on 1", "GPU 1 < 1 GiB"), MOST_OF_ONE, fresh=True),
-    # Memory: what the script says of its size holds, and it grows up to that, unless the script says "at once".
+    # Memory. The script's own limit holds. Memory grows up to this limit, unless the script preallocates it.
     Case("preallocate_false", GROWS, GROWS_ON_ONE, fresh=True),
     Case("preallocate_true", (TAKES_MOST[0], "GPU 3 18.0 GiB"), ("GPU 0 18.0 GiB",) * 2),
     Case("fraction_25", QUARTER, QUARTER_OF_ONE),

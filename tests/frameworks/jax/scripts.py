@@ -1,4 +1,4 @@
-"""Scripts as people write them with JAX, by name."""
+"""Typical JAX scripts, keyed by name."""
 
 from tests.support.patterns import setting
 

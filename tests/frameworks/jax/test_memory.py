@@ -1,4 +1,4 @@
-"""autogpu limits JAX's memory whatever XLA's settings are, unless the script sets a limit of its own."""
+"""The memory limit for JAX. It holds for all settings of XLA, unless the script sets its own limit."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ FLAG = "--xla_gpu_memory_fraction_policy"
         (None, 0.0),
     ],
 )
-def test_policy_gives_the_part_up_to_which_the_pool_may_grow(policy, part):
+def test_policy_gives_the_largest_share_of_the_pool(policy, part):
     assert most(policy) == part
 
 
 @pytest.mark.parametrize(
     ("options", "environ", "own_options", "expected"),
     [
-        pytest.param({}, {}, None, Settings(0.0, False, 0.75), id="nothing"),
+        pytest.param({}, {}, None, Settings(0.0, False, 0.75), id="no-setting"),
         pytest.param({"memory_fraction_policy": "0.8+"}, {}, None, Settings(0.0, False, 0.8), id="default-of-jax"),
         pytest.param({"memory_fraction_policy": "0.6"}, {}, "", Settings(0.0, False, 0.6), id="another-default"),
         pytest.param({"memory_fraction_policy": "x"}, {}, "", Settings(0.0, False, 0.75), id="invalid-default"),
-        pytest.param({"memory_fraction": 0.5}, {}, None, Settings(0.5, False, 0.75), id="option"),
-        pytest.param({}, {"XLA_CLIENT_MEM_FRACTION": ".5"}, None, Settings(0.5, False, 0.75), id="variable"),
+        pytest.param({"memory_fraction": 0.5}, {}, None, Settings(0.5, False, 0.75), id="fraction-option"),
+        pytest.param({}, {"XLA_CLIENT_MEM_FRACTION": ".5"}, None, Settings(0.5, False, 0.75), id="fraction-variable"),
         pytest.param(
-            {}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, None, Settings(0.5, False, 0.75), id="older-variable"
+            {}, {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, None, Settings(0.5, False, 0.75), id="older-fraction-variable"
         ),
         pytest.param(
             {"memory_fraction_policy": "0.5-0.9"},
@@ -80,7 +80,7 @@ def test_policy_gives_the_part_up_to_which_the_pool_may_grow(policy, part):
             id="last-flag-overrides-all",
         ),
         pytest.param(
-            {}, {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}, None, Settings(0.0, False, 0.75), id="other-flag"
+            {}, {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}, None, Settings(0.0, False, 0.75), id="unrelated-flag"
         ),
     ],
 )
@@ -88,13 +88,16 @@ def test_limit_is_read_from_the_flag_the_options_or_the_variable(options, enviro
     assert read(options, environ, own_options) == expected
 
 
-def test_pool_that_is_allocated_at_once_may_grow_by_default():
+def test_preallocated_pool_may_grow_by_default():
     assert read({"memory_fraction_policy": "0.75+"}, {}, None, grows=False).default_share == 1.0
 
 
 @pytest.fixture
 def plugin(monkeypatch, tmp_path):
-    """Install a fake JAX of a given version, with a plug-in file of given content; both modules are empty."""
+    """Return a function that installs fake, empty modules of JAX and its plug-in.
+
+    Its arguments are the version of JAX and the content of the plug-in file, or None for no file.
+    """
 
     def made(version, content):
         jax: Any = ModuleType("jax")
@@ -117,10 +120,10 @@ KNOWS = b"\0memory_fraction\0memory_fraction_policy\0"
 @pytest.mark.parametrize(
     ("version", "content", "is_written"),
     [
-        pytest.param((0, 12, 0), KNOWS, True, id="known"),
-        pytest.param((0, 12, 0), b"\0memory_fraction\0", False, id="unknown"),
-        pytest.param((0, 12, 0), b"", False, id="empty"),
-        pytest.param((0, 12, 0), None, False, id="no-file"),
+        pytest.param((0, 12, 0), KNOWS, True, id="plugin-has-the-option"),
+        pytest.param((0, 12, 0), b"\0memory_fraction\0", False, id="plugin-lacks-the-option"),
+        pytest.param((0, 12, 0), b"", False, id="empty-plugin-file"),
+        pytest.param((0, 12, 0), None, False, id="no-plugin-file"),
         pytest.param((0, 11, 2), KNOWS, False, id="older-jax"),
     ],
 )
@@ -132,7 +135,7 @@ def test_policy_is_written_only_if_the_plugin_has_the_option(plugin, version, co
     assert options == {"memory_fraction": 0.25, **policy}
 
 
-def test_policy_that_jax_sends_is_replaced_without_a_look_at_the_plugin(plugin):
+def test_policy_sent_by_jax_is_replaced_whatever_the_plugin_has(plugin):
     plugin((0, 11, 2), None)
     options = {"memory_fraction_policy": "0.75+"}
     limit(options, 0.25)
@@ -150,7 +153,7 @@ def test_setting_that_makes_jax_ignore_a_limit_is_found():
     assert found == ["", f"{allocator}=address", f"{allocator}=platform", "TF_FORCE_UNIFIED_MEMORY=true"]
 
 
-# JAX's documentation announces for the version after 0.12: JAX sets a policy by which its pool may use all memory.
+# JAX's documentation announces that the version after 0.12 sets a policy that lets the pool use all memory.
 SENDS_A_POLICY = """
 import jaxlib.xla_client as client
 made = client.generate_pjrt_gpu_plugin_options
@@ -173,7 +176,7 @@ def test_limit_holds_if_jax_sends_a_policy_that_lets_the_pool_grow(machine_of):
 
 
 @of_real_jax
-def test_default_part_in_the_policy_of_jax_is_named_after_an_out_of_memory_error(machine_of):
+def test_out_of_memory_line_names_the_share_in_the_policy_of_jax(machine_of):
     takes = "import jax\njax.numpy.zeros(3 << 30, dtype='uint8').block_until_ready()\n"
     ran = machine_of("jax", Gpu(memory="4GiB")).run(SENDS_A_POLICY.replace("0.75+", "0.5+") + takes, fresh=True)
     lines = [line for line in ran.said if "out of memory" in line]

@@ -1,4 +1,4 @@
-"""The number under which a JAX program uses its GPU, and the devices that it sees for that."""
+"""The GPU number that a JAX program uses, and the ordinals that JAX must see for it."""
 
 from types import SimpleNamespace
 
@@ -19,23 +19,23 @@ def framework(**variables):
 @pytest.mark.parametrize(
     ("calls", "number"),
     [
-        pytest.param([script(gpu=2, epochs=3)], 2, id="of-a-variable"),
-        pytest.param([script(args=SimpleNamespace(gpu=2, seed=1))], 2, id="of-parsed-arguments"),
-        pytest.param([script(config={"device_id": 2})], 2, id="of-a-dictionary"),
-        pytest.param([script(device_name="gpu:2")], 2, id="a-device-of-keras"),
-        pytest.param([script("gpu:2")], 2, id="in-its-code"),
-        pytest.param([framework(device=1), script(gpu=2)], 2, id="not-what-jax-itself-holds"),
-        pytest.param([script(gpu=1), script(gpu=2)], 1, id="the-innermost-call"),
-        pytest.param([script("cuda", backend="gpu")], 3, id="a-platform-is-no-number"),
-        pytest.param([script(epochs=2, count=1)], 3, id="nothing-in-the-calls"),
+        pytest.param([script(gpu=2, epochs=3)], 2, id="variable"),
+        pytest.param([script(args=SimpleNamespace(gpu=2, seed=1))], 2, id="parsed-arguments"),
+        pytest.param([script(config={"device_id": 2})], 2, id="dictionary-entry"),
+        pytest.param([script(device_name="gpu:2")], 2, id="keras-device"),
+        pytest.param([script("gpu:2")], 2, id="constant-in-the-code"),
+        pytest.param([framework(device=1), script(gpu=2)], 2, id="variables-of-jax-are-ignored"),
+        pytest.param([script(gpu=1), script(gpu=2)], 1, id="innermost-call-first"),
+        pytest.param([script("cuda", backend="gpu")], 3, id="platform-without-a-number"),
+        pytest.param([script(epochs=2, count=1)], 3, id="no-number-in-the-calls"),
     ],
 )
-def test_number_of_the_calls_that_start_jax_else_of_the_words(calls, number):
+def test_number_in_the_calls_overrides_the_command_line(calls, number):
     assert number_of_process(calls, ("--gpu", "3"), is_rank=False) == number
 
 
 @pytest.mark.parametrize(("is_rank", "number"), [(True, 2), (False, 0)])
-def test_local_rank_in_the_code_is_the_number_of_a_rank_alone(is_rank, number):
+def test_local_rank_variable_counts_only_for_a_rank(is_rank, number):
     assert number_of_process([script(local_rank=2)], (), is_rank=is_rank) == number
 
 
@@ -44,15 +44,15 @@ def test_local_rank_in_the_code_is_the_number_of_a_rank_alone(is_rank, number):
     [
         pytest.param(0, 1, 4, (0,), id="no-number"),
         pytest.param(2, 1, 4, (2,), id="one-gpu"),
-        pytest.param(3, 2, 4, (3, 0), id="a-further-one-from-0-on"),
-        pytest.param(1, 3, 4, (1, 0, 2), id="a-number-below-the-count"),
-        pytest.param(1, 9, 4, (1, 0, 2, 3), id="a-count-above-the-gpus"),
-        pytest.param(2, "all", 4, (2,), id="all"),
-        pytest.param(2, 0, 4, (0,), id="no-gpu-wanted"),
-        pytest.param(4, 1, 4, (0,), id="no-such-gpu"),
+        pytest.param(3, 2, 4, (3, 0), id="second-gpu-gets-ordinal-0"),
+        pytest.param(1, 3, 4, (1, 0, 2), id="number-below-the-count"),
+        pytest.param(1, 9, 4, (1, 0, 2, 3), id="count-above-the-gpus"),
+        pytest.param(2, "all", 4, (2,), id="count-all"),
+        pytest.param(2, 0, 4, (0,), id="count-0"),
+        pytest.param(4, 1, 4, (0,), id="number-above-the-gpus"),
     ],
 )
-def test_places_of_the_claimed_gpus(number, count, gpus, places):
+def test_claimed_gpus_get_the_scripts_number_then_0_and_up(number, count, gpus, places):
     assert places_of(number, count, gpus) == places
 
 
@@ -60,10 +60,10 @@ def test_places_of_the_claimed_gpus(number, count, gpus, places):
     ("claimed", "number", "shown"),
     [
         pytest.param((2,), 0, (2,), id="no-number"),
-        pytest.param((2,), 2, (0, 1, 2), id="those-before-it-too"),
-        pytest.param((0, 3), 3, (0, 1, 2, 3), id="of-two"),
-        pytest.param((0,), 2, (0,), id="claimed-elsewhere"),
+        pytest.param((2,), 2, (0, 1, 2), id="ordinals-below-the-number"),
+        pytest.param((0, 3), 3, (0, 1, 2, 3), id="two-claimed-gpus"),
+        pytest.param((0,), 2, (0,), id="claim-at-another-ordinal"),
     ],
 )
-def test_gpus_that_jax_is_shown(claimed, number, shown):
+def test_jax_sees_the_claimed_gpus_and_all_below_the_number(claimed, number, shown):
     assert shown_ordinals(claimed, number) == shown

@@ -1,4 +1,4 @@
-"""JAX scripts that use one GPU by its number: the idlest GPU comes there, and JAX has as many devices as it needs."""
+"""JAX scripts that use one GPU by number: that device is the idlest GPU, and JAX has enough devices for the number."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.framework_machines import FOUR, GIB, IDLE, Installed, all_at_
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("jax-numbered")]
 
-# With `import`s done, waits for a line of input, starts JAX, and for each further line takes another step.
+# Waits for a line of input after the imports. Then starts JAX, waits, uses the device, and waits again.
 TRAINING = """
 import sys
 import argparse
@@ -28,23 +28,23 @@ sys.stdin.readline()
 LITERAL = "import jax\nprint(jax.device_put(1.0, jax.devices()[2]).devices())\n"
 NUMBERED = "import jax\ngpu = 2\nprint(jax.device_put(1.0, jax.devices()[gpu]).devices(), len(jax.devices()))\n"
 
-# Of each release, as every test of the number needs what is hooked in JAX.
+# All releases, because the number depends on the functions that autogpu hooks in JAX.
 RELEASES = [pytest.param(JAXES[0], id=str(JAXES[0])), *each_other(JAXES)]
 
 
 @pytest.fixture
 def on_release(importers, machine_of):
-    """Make a machine with a release of JAX."""
+    """Return a function that makes a machine with a given release of JAX."""
     return lambda release, *gpus: machine_of(Installed(with_autogpu(jax(release)), importers["jax"]), *gpus)
 
 
 def of(machine, job, call):
-    """The GPUs on which a job has made such a call so far."""
+    """Return the GPUs on which a job has made this driver call so far."""
     return sorted({each.gpu for each in machine.server.calls(pid=job.pid, call=call)})
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_jobs_numbered_0_to_3_have_a_gpu_each_in_the_same_instant(release, on_release):
+def test_jobs_numbered_0_to_3_started_at_once_get_different_gpus(release, on_release):
     machine = on_release(release, *IDLE)
     jobs = [machine.start(TRAINING, arguments=("--gpu", str(number)), AUTOGPU_BUSY="error") for number in range(4)]
     assert all_at_once(*jobs) == [f"ready {number} {number + 1}" for number in range(4)]
@@ -72,17 +72,17 @@ def test_array_without_a_device_is_on_the_claimed_gpu(release, first_use, on_rel
 @pytest.mark.parametrize(
     ("script", "environ", "stdout"),
     [
-        pytest.param(SET_BY_SCRIPT, {}, "1\n", id="device"),
-        pytest.param(DEFAULT, {"JAX_PLATFORMS": "cpu,cuda"}, "0\n", id="platform"),
+        pytest.param(SET_BY_SCRIPT, {}, "1\n", id="default-device-of-the-script"),
+        pytest.param(DEFAULT, {"JAX_PLATFORMS": "cpu,cuda"}, "0\n", id="first-platform-of-the-shell"),
     ],
 )
-def test_default_device_of_the_script_stays(script, environ, stdout, machine_of):
+def test_default_device_that_the_user_sets_stays(script, environ, stdout, machine_of):
     ran = machine_of("jax", *FOUR).run(script.format(FIRST_USES[0]), fresh=True, **environ)
     assert (ran.exit_status, ran.stdout) == (0, stdout), ran.stderr
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 2, 2)], ids=["upwards", "downwards", "equal"])
-def test_jobs_that_come_later_have_a_gpu_each_before_any_has_an_array(numbers, machine_of):
+def test_jobs_started_in_turn_get_different_gpus_before_any_array(numbers, machine_of):
     machine = machine_of("jax", *IDLE)
     jobs = []
     for number in numbers:
@@ -102,7 +102,7 @@ def test_line_names_the_number_and_the_gpus_that_only_get_a_context(machine_of):
     assert "allocated as needed, JAX makes a context on GPU 2 and GPU 1 too;" in line
 
 
-@pytest.mark.parametrize("number", [pytest.param("gpu", id="a-variable"), pytest.param("args.gpu", id="an-attribute")])
+@pytest.mark.parametrize("number", [pytest.param("gpu", id="variable"), pytest.param("args.gpu", id="attribute")])
 def test_number_in_a_global_variable_counts_in_a_thread(number, machine_of):
     script = f"""
 import threading, types, jax
@@ -118,7 +118,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, on_release):
+def test_index_error_for_a_constant_number_suggests_the_count(release, on_release):
     machine = on_release(release, *FOUR)
     ran = machine.run(LITERAL, fresh=True)
     assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
@@ -128,7 +128,7 @@ def test_index_error_for_a_number_in_the_text_alone_names_the_setting(release, o
     assert machine.run(LITERAL, AUTOGPU_COUNT="3").exit_status == 0
 
 
-def test_count_of_the_policy_holds_below_and_above_the_number(machine_of):
+def test_policy_count_may_be_above_or_below_the_number(machine_of):
     machine = machine_of("jax", *FOUR)
     assert machine.run(NUMBERED.replace("2", "1"), AUTOGPU_COUNT="3").stdout == "{CudaDevice(id=1)} 3\n"
     ran = machine.run(NUMBERED, AUTOGPU_COUNT="2")
@@ -151,19 +151,19 @@ def test_nothing_is_allocated_in_advance_on_an_unclaimed_gpu(machine_of):
             {},
             "0 1",
             [2],
-            id="the-scripts-own-card",
+            id="list-of-the-script",
         ),
         pytest.param(
             "gpu = index = 1",
             {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
             "1 2",
             [0, 1],
-            id="a-list-of-the-shell",
+            id="list-of-the-shell",
         ),
         pytest.param(
-            "gpu = index = 1\njax.config.update('jax_cuda_visible_devices', '1,2')", {}, "1 2", [1, 2], id="the-flag"
+            "gpu = index = 1\njax.config.update('jax_cuda_visible_devices', '1,2')", {}, "1 2", [1, 2], id="jax-flag"
         ),
-        pytest.param("gpu = 2\nindex = 0\njax.config.update('jax_platforms', 'cpu')", {}, "0 1", [], id="the-cpu"),
+        pytest.param("gpu = 2\nindex = 0\njax.config.update('jax_platforms', 'cpu')", {}, "0 1", [], id="cpu-platform"),
     ],
 )
 def test_explicit_setting_wins_over_a_number(before, environ, stdout, contexts, machine_of):
@@ -187,12 +187,12 @@ def test_child_with_the_number_of_its_parent_is_on_the_same_gpu(machine_of):
             "import os, jax\nlocal_rank = int(os.environ['LOCAL_RANK'])\ndevice = jax.devices()[local_rank]",
             "2 3",
             [0, 1, 2],
-            id="by-its-number",
+            id="device-of-the-local-rank",
         ),
-        pytest.param("import jax\ngpu = 1\ndevice = jax.devices()[0]", "0 1", [2], id="which-is-its-own"),
+        pytest.param("import jax\ngpu = 1\ndevice = jax.devices()[0]", "0 1", [2], id="other-number-is-ignored"),
     ],
 )
-def test_rank_is_on_its_own_gpu(script, stdout, contexts, machine_of):
+def test_rank_uses_its_own_gpu(script, stdout, contexts, machine_of):
     ranks = {"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "RANK": "2", "WORLD_SIZE": "4"}
     text = f"{script}\nprint(device.id, len(jax.devices()))\nx = jax.device_put(1.0, device)"
     ran = machine_of("jax", *IDLE).run(text, MASTER_ADDR="127.0.0.1", MASTER_PORT="2222", **ranks)
@@ -200,7 +200,7 @@ def test_rank_is_on_its_own_gpu(script, stdout, contexts, machine_of):
     assert len(ran.contexts) == len(contexts)
 
 
-def test_device_of_keras_is_a_number(together, machine_of):
+def test_keras_device_sets_the_number(together, machine_of):
     script = """
 import keras
 with keras.device("gpu:1"):
