@@ -14,7 +14,7 @@ from tests.support.framework_machines import Installed, Machine
 
 @pytest.fixture(scope="session")
 def importers(tmp_path_factory):
-    """By framework, processes that have imported it."""
+    """Yield fork servers that have imported a framework, keyed by the framework's name."""
     made = {name: Forks(tmp_path_factory.mktemp("forks"), name) for name in ("torch", "jax", "tensorflow")}
     yield made
     for forks in made.values():
@@ -23,21 +23,24 @@ def importers(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def newest(importers):
-    """By framework, the newest version in an environment where a user has run ``autogpu install``."""
+    """Return the newest release of PyTorch and JAX, each in an environment after ``autogpu install``."""
     bases = {name: getattr(framework_environments, name)() for name in ("torch", "jax")}
     return {name: Installed(framework_environments.with_autogpu(bases[name]), importers[name]) for name in bases}
 
 
 @pytest.fixture(scope="session")
 def together(importers):
-    """PyTorch, JAX, TensorFlow and Keras in one environment with autogpu, by which of them is imported before."""
+    """Return one environment with PyTorch, JAX, TensorFlow, Keras and autogpu, once for each framework.
+
+    The key is the framework that the fork server has imported already.
+    """
     python = framework_environments.keras_with_autogpu()
     return {name: Installed(python, importers[name]) for name in importers}
 
 
 @pytest.fixture
 def machine_of(tmp_path, newest):
-    """Make machines, each with GPUs and a lease folder of its own; what runs on them is killed at the end."""
+    """Yield a function that makes machines, each with its own GPUs and lease folder; kill their jobs at the end."""
     made = []
 
     def machine(framework: str | Installed, *gpus: Gpu, **environ: Any) -> Machine:
@@ -50,7 +53,7 @@ def machine_of(tmp_path, newest):
         each.__exit__(None, None, None)
 
 
-# These tests take a quarter of a minute each. In a run of CI each is run with one framework.
+# Each test takes about 15 s per framework, so a CI run uses only one framework for each test.
 @pytest.fixture(
     params=[
         pytest.param(name, marks=[pytest.mark.xdist_group(f"{name}-memory"), pytest.mark.turns(3)])
@@ -58,11 +61,10 @@ def machine_of(tmp_path, newest):
     ]
 )
 def framework(request) -> str:
-    """The name of a framework."""
     return request.param
 
 
 @pytest.fixture
 def on(framework, machine_of, together):
-    """Make a machine for scripts of the framework."""
+    """Return a function that makes a machine for scripts of ``framework``."""
     return lambda *gpus: machine_of(together["tensorflow"] if framework == "tensorflow" else framework, *gpus)

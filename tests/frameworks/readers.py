@@ -1,6 +1,7 @@
-"""Ways in which public code reads CUDA_VISIBLE_DEVICES, each reduced to its reading; also run as text in a script.
+"""Small copies of public code that reads CUDA_VISIBLE_DEVICES.
 
-Those of robosuite, returnn and tensorpack are written after these libraries, which are too large to install.
+Tests also paste the text of this module into a script. The readers of robosuite, returnn and tensorpack imitate these
+libraries, which are too large to install.
 """
 
 import json
@@ -28,20 +29,20 @@ def egl_check_of_robosuite(device="0"):
 
 
 def devices_of_returnn():
-    """Map TensorFlow's numbers to those of nvidia-smi (returnn/tf/util/basic.py)."""
+    """Map TensorFlow's GPU numbers to nvidia-smi's numbers (returnn/tf/util/basic.py)."""
     if VISIBLE in os.environ:
         return dict(enumerate(int(number) for number in os.environ[VISIBLE].split(",") if number))
     return None
 
 
 def count_of_tensorpack():
-    """Count the GPUs (tensorpack/utils/gpu.py); without the variable it asks nvidia-smi."""
+    """Count the GPUs (tensorpack/utils/gpu.py). If the variable is unset, tensorpack asks nvidia-smi instead."""
     visible = os.environ.get(VISIBLE)
     return None if visible is None else len(visible.split(","))
 
 
 def device_by_digits():
-    """Choose the first entry that is a number; a list without one means the CPU."""
+    """Choose the first entry that is a number, or the CPU if no entry is a number."""
     if VISIBLE not in os.environ:
         return "the freest"
     numbers = [entry for entry in os.environ[VISIBLE].split(",") if entry.isdigit()]
@@ -49,13 +50,13 @@ def device_by_digits():
 
 
 def nvml_index(ordinal=0):
-    """Find a GPU of CUDA in NVML."""
+    """Return the NVML index of a CUDA ordinal."""
     visible = os.environ.get(VISIBLE)
     return ordinal if not visible else int(visible.split(",")[ordinal])
 
 
 def index_of_id():
-    """Find the place of a GPU that an engine granted (ray/air/_internal/device_manager)."""
+    """Return the list index of a GPU that an engine granted (ray/air/_internal/device_manager)."""
     visible = os.environ.get(VISIBLE)
     return 0 if not visible else visible.split(",").index(visible.split(",")[0])
 
@@ -79,7 +80,7 @@ READERS = {
 
 
 def finding(reader):
-    """Return what a reader finds, or the error that it raises."""
+    """Return the reader's result as text, or the name of the exception that it raises."""
     try:
         return str(reader())
     except (ValueError, AssertionError) as error:
@@ -87,5 +88,5 @@ def finding(reader):
 
 
 def show():
-    """Print what each reader finds, in one line."""
+    """Print the results of all readers as one line of JSON."""
     print(json.dumps({name: finding(reader) for name, reader in READERS.items()}), flush=True)

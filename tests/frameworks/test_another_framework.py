@@ -1,4 +1,4 @@
-"""Another framework is one class and two entries: it gets the GPU, the claim and the line, as TensorFlow does."""
+"""Support for a further framework: one class and two entries give its jobs a GPU, a claim and a line."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ from tests.gpusim import Gpu, Server
 from tests.hook.throwaway import TEMPLATES
 from tests.support import environments
 
-# The framework itself: it makes a context on each GPU that it is told to use, else on all that it sees.
+# The framework. It makes a context on each GPU in ``ordinals``, or on every visible GPU without ``ordinals``.
 TOYFLOW = """
 import ctypes
 
@@ -63,7 +63,7 @@ class Toyflow(HookedFramework):
         toyflow.take = take
 """
 
-# The two entries, made at run time since the environment is shared with other tests.
+# The script adds the two entries at run time, because other tests use the same environment.
 SCRIPT = """
 import sys
 
@@ -81,7 +81,7 @@ sys.stdin.read()
 """
 
 
-def test_two_jobs_of_a_framework_that_is_one_class_get_a_gpu_each(tmp_path):
+def test_jobs_of_a_framework_added_by_one_class_get_different_gpus(tmp_path):
     for name, text in {"toyflow": TOYFLOW, "autogpu_toyflow": PACKAGE, "train": SCRIPT}.items():
         (tmp_path / f"{name}.py").write_text(text)
     python = str(environments.environment(environments.interpreter("3.11"), with_hook=True))
@@ -98,7 +98,7 @@ def test_two_jobs_of_a_framework_that_is_one_class_get_a_gpu_each(tmp_path):
         assert "; memory allocated as needed" in line
 
 
-def test_the_hook_watches_what_the_registry_names():
+def test_hook_watches_every_registered_framework():
     hook = ast.parse((TEMPLATES / "_autogpu_hook.py").read_text(encoding="utf-8"))
     (watched,) = (
         ast.literal_eval(node.value)

@@ -1,6 +1,7 @@
-"""The order in which CUDA counts the GPUs: whose words it is written in, and what others see of it.
+"""The order in which CUDA counts the GPUs.
 
-Among equally idle GPUs what connects them decides.
+The tests cover a list that the script sets, CUDA that another library has started too early, and the choice between
+equally idle GPUs by their NVLinks.
 """
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.framework_machines import FOUR, IDLE
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("gpu-order")]
 
 
-def test_ranks_whose_script_lists_gpus_have_one_order_and_a_gpu_each(machine_of):
+def test_ranks_of_a_script_that_lists_gpus_get_different_gpus(machine_of):
     # NCCL refuses two ranks on one card.
     script = (
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,2'\nimport torch\n"
@@ -24,7 +25,7 @@ def test_ranks_whose_script_lists_gpus_have_one_order_and_a_gpu_each(machine_of)
 
 
 @pytest.mark.parametrize("busy", ["share", "wait"])
-def test_where_another_library_has_started_cuda_others_on_the_gpu_are_named_and_protected(busy, machine_of):
+def test_cuda_started_too_early_names_other_processes_and_caps_memory(busy, machine_of):
     script = """
 import ctypes
 assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
@@ -45,18 +46,20 @@ except torch.cuda.OutOfMemoryError:
 
 
 AT = [f"0000:0{bus}:00.0" for bus in range(1, 5)]
-# GPU 0 belongs to GPU 2, and GPU 1 to GPU 3: without them two jobs would be given GPU 3 and GPU 2.
+# NVLink connects GPU 0 with GPU 2, and GPU 1 with GPU 3. Without NVLink two jobs would get GPU 3 and GPU 2.
 TWO_PAIRS = tuple(Gpu(pci=AT[place], nvlinks=[AT[place ^ 2]] * 4, path=f"0/{place}") for place in range(4))
 
 
 @pytest.mark.parametrize(
     ("script", "says", "gpus"),
     [
-        pytest.param(USE_SEVERAL["torch"].format(count=2), "ready 2", [[1, 3], [0, 2]], id="of-two-get-a-pair-each"),
-        pytest.param(HOLD["torch"], READY["torch"], [[3], [1]], id="of-one-leave-a-pair-whole"),
+        pytest.param(
+            USE_SEVERAL["torch"].format(count=2), "ready 2", [[1, 3], [0, 2]], id="two-gpu-jobs-get-a-pair-each"
+        ),
+        pytest.param(HOLD["torch"], READY["torch"], [[3], [1]], id="one-gpu-jobs-leave-a-pair-free"),
     ],
 )
-def test_jobs_on_two_pairs(machine_of, script, says, gpus):
+def test_jobs_get_gpus_by_nvlink_pairs(machine_of, script, says, gpus):
     machine = machine_of("torch", *TWO_PAIRS, AUTOGPU_COUNT=str(len(gpus[0])))
     for expected in gpus:
         job = machine.start(script)

@@ -24,7 +24,7 @@ USES = {
 
 
 @pytest.mark.parametrize("framework", USES)
-def test_first_use_of_a_gpu_imports_what_it_does_without_autogpu(framework, on):
+def test_first_use_of_a_gpu_imports_no_additional_module(framework, on):
     machine = on(*FOUR)
     imports = "import jax, jax.numpy" if framework == "jax" else f"import {framework}"
     program = PROGRAM.format(imports=imports, use=USES[framework])

@@ -1,4 +1,4 @@
-"""Keras 3 on each of its backends, also where it loads a second framework: one claim, and contexts on its GPU alone."""
+"""Keras 3 on each backend, with and without a second framework: one claim, and contexts only on the claimed GPU."""
 
 import pytest
 
@@ -31,7 +31,7 @@ KINDS = {
 
 
 def fit(machine, kind, backend, **environ):
-    # TensorFlow imports Keras itself, which looks at the environment then.
+    # The import of TensorFlow imports Keras, which reads KERAS_BACKEND then. In a fork server that is too early.
     is_fresh = backend == "tensorflow"
     environ.update(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
     return machine.start(FIT.format(**KINDS[kind]), fresh=is_fresh, **environ)
@@ -45,7 +45,7 @@ def fit(machine, kind, backend, **environ):
         for across, kind in enumerate(KINDS)
     ],
 )
-def test_a_fit_is_on_the_idlest_gpu_alone(together, machine_of, backend, kind):
+def test_keras_fit_uses_only_the_idlest_gpu(together, machine_of, backend, kind):
     machine = machine_of(together[backend], *FOUR)
     job = fit(machine, kind, backend)
     assert job.line() == f"ready {backend}"
@@ -56,7 +56,7 @@ def test_a_fit_is_on_the_idlest_gpu_alone(together, machine_of, backend, kind):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_gpus_are_claimed_and_used_where_they_are_asked_for(together, machine_of, backend):
+def test_keras_fit_with_count_2_claims_the_two_idlest_gpus(together, machine_of, backend):
     machine = machine_of(together[backend], *FOUR)
     job = fit(machine, "arrays", backend, AUTOGPU_COUNT="2")
     assert job.line() == f"ready {backend}"
@@ -64,13 +64,13 @@ def test_two_gpus_are_claimed_and_used_where_they_are_asked_for(together, machin
     assert machine.claims() == {job.pid: [2, 3]}
 
 
-def test_tensorflow_beside_a_jax_that_it_imports_says_one_line(together, machine_of):
+def test_tensorflow_that_imports_jax_prints_one_line(together, machine_of):
     script = "import sys\nimport tensorflow as tf\ntf.ones(3) + 1\nassert 'jax' in sys.modules, 'nothing was tested'\n"
     ran = machine_of(together["tensorflow"], *FOUR).run(script, TF_CPP_MIN_LOG_LEVEL="3")
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
 
 
-# TensorFlow for ``tf.data`` alone says nothing of the next framework.
+# TensorFlow that hides its GPUs and only uses ``tf.data`` must not decide for the next framework.
 WITHOUT = """
 import tensorflow as tf
 tf.config.set_visible_devices([], "GPU")
@@ -80,7 +80,7 @@ assert len(list(tf.data.Dataset.range(3).as_numpy_iterator())) == 3
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("imported", ["first", "second"])
-def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framework, imported):
+def test_framework_beside_cpu_only_tensorflow_claims_the_idlest_gpu(together, machine_of, framework, imported):
     before = f"import {framework}\n" if imported == "first" else ""
     machine = machine_of(together[framework], *FOUR)
     job = machine.start(before + WITHOUT + HOLD[framework], TF_CPP_MIN_LOG_LEVEL="3")
@@ -91,7 +91,7 @@ def test_the_next_one_gets_the_idlest_and_claims_it(together, machine_of, framew
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.said
 
 
-def test_a_job_without_gpus_says_nothing_and_claims_nothing(together, machine_of):
+def test_cpu_only_tensorflow_prints_no_line_and_makes_no_claim(together, machine_of):
     machine = machine_of(together["tensorflow"], *FOUR)
     job = machine.start(held(WITHOUT, "len(tf.config.list_logical_devices('GPU'))"), TF_CPP_MIN_LOG_LEVEL="3")
     assert job.line() == "ready 0"

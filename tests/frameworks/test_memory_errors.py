@@ -1,4 +1,4 @@
-"""Each framework's own error is told from others, by class and text, and what it says is read."""
+"""Out-of-memory errors of the frameworks: recognised by class and text, with size and GPU read from the text."""
 
 import pytest
 
@@ -14,7 +14,7 @@ CAUGHT = (
     "Caught OutOfMemoryError in {}.\nOriginal Traceback (most recent call last):\ntorch.OutOfMemoryError: " + TWO_GIB
 )
 
-# By case, whose error it is and its class; the texts are those of the releases.
+# Framework, exception class, expected result and message, keyed by case. The messages are those of the releases.
 ERRORS = {
     "torch-2.15": (
         *("torch", TORCH, OutOfMemory(2 * GIB, 1, int(7.5 * GIB))),
@@ -27,9 +27,9 @@ ERRORS = {
         "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 2; 10.76 GiB total capacity; 9.71 GiB already "
         "allocated; 5.56 MiB free; 9.82 GiB reserved in total by PyTorch)",
     ),
-    "torch-thread": ("torch", TORCH, OutOfMemory(2 * GIB, 1), CAUGHT.format("replica 1 on device 1")),
-    "torch-another-process": ("", TORCH, None, CAUGHT.format("DataLoader worker process 0")),
-    "torch-context": (
+    "torch-in-a-thread": ("torch", TORCH, OutOfMemory(2 * GIB, 1), CAUGHT.format("replica 1 on device 1")),
+    "torch-error-of-another-process": ("", TORCH, None, CAUGHT.format("DataLoader worker process 0")),
+    "torch-context-creation": (
         "torch",
         "torch.AcceleratorError",
         OutOfMemory(),
@@ -64,14 +64,14 @@ ERRORS = {
         *("", f"{TF}.ResourceExhaustedError", None),
         f"OOM when allocating tensor with shape[9] and type float on {AT}CPU:0 by allocator cpu",
     ),
-    "another-of-jax": ("", JAX, None, "INTERNAL: no"),
-    "another-of-torch": ("", "builtins.RuntimeError", None, "CUDA error: an illegal memory access was encountered"),
-    "of-the-host": ("", "builtins.MemoryError", None, "out of memory"),
+    "other-error-of-jax": ("", JAX, None, "INTERNAL: no"),
+    "other-error-of-torch": ("", "builtins.RuntimeError", None, "CUDA error: an illegal memory access was encountered"),
+    "host-memory-error": ("", "builtins.MemoryError", None, "out of memory"),
 }
 
 
 @pytest.mark.parametrize(("owner", "kind", "expected", "text"), ERRORS.values(), ids=ERRORS)
-def test_an_error_is_known_to_its_own_framework_alone(owner, kind, expected, text):
+def test_out_of_memory_error_is_recognised_only_by_its_own_framework(owner, kind, expected, text):
     module, _, name = kind.rpartition(".")
     error = type(name, (RuntimeError,), {"__module__": module})(text)
     found = {name: load(name).out_of_memory(error) for name in FRAMEWORKS}

@@ -19,7 +19,7 @@ from autogpu.frameworks.number import Call, number_of_value, number_of_words, nu
         ("where=cuda:2", 2),
         ("train cuda:2", 2),
         ("--gpu 2 --device cuda:2", 2),
-        # Options that only contain such a word, other options, and numbers without an option.
+        # No number: options that only contain "gpu" or "device", other options, and numbers without an option.
         ("--per_device_train_batch_size 2", None),
         ("--gpus 2", None),
         ("--num-gpu 2", None),
@@ -34,11 +34,11 @@ from autogpu.frameworks.number import Call, number_of_value, number_of_words, nu
         ("", None),
     ],
 )
-def test_number_of_a_command_line(words, number):
+def test_command_line_gives_the_gpu_number(words, number):
     assert number_of_words(words.split()) == number
 
 
-def test_arguments_of_any_kind_are_read():
+def test_arguments_may_be_of_any_type():
     assert number_of_words(["--gpu", 2, None, b"x"]) == 2
 
 
@@ -59,7 +59,7 @@ def test_arguments_of_any_kind_are_read():
         (None, 2, None),
     ],
 )
-def test_number_of_a_named_value(name, value, number):
+def test_named_value_gives_the_gpu_number(name, value, number):
     assert number_of_value(name, value) == number
 
 
@@ -72,6 +72,6 @@ class AttrDict(dict):
         raise AssertionError("code of the script ran")
 
 
-def test_number_in_a_dictionary_of_a_class_of_the_scripts():
+def test_number_is_read_from_a_dict_subclass_without_its_methods():
     call = Call("main", {"cfg": AttrDict(device_id=2, lr=0.1)})
     assert numbers_of_script(call, number_of_value) == {2}

@@ -1,4 +1,7 @@
-"""Which processes are one job: ranks started by hand or below a hold, children. Judged by driver and leases."""
+"""Processes that belong to one job: ranks started by hand, ranks below ``run --hold``, and children.
+
+The tests check the driver's log and the leases.
+"""
 
 import os
 
@@ -11,7 +14,7 @@ from tests.support.live_jobs import GPU_OF_NUMBER
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("one-job")]
 
-# Starts what its arguments say, after it has asked whether there is a GPU.
+# Checks that there is a GPU, then runs Python with its arguments.
 ASKER = """
 import subprocess, sys
 import torch
@@ -20,7 +23,7 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py")
 
-# On the GPU of its rank until its input ends.
+# Uses the GPU of its local rank until its input ends.
 RANK = """
 import os, sys
 import torch
@@ -29,13 +32,13 @@ kept = torch.ones(3, device=f"cuda:{os.environ['LOCAL_RANK']}")
 os.write(1, f"{os.environ['LOCAL_RANK']} {os.getpid()}\\n".encode())
 sys.stdin.read()
 """
-# The same, where the script gives itself a GPU by its number.
+# The same rank, but its script sets CUDA_VISIBLE_DEVICES to the local rank.
 MASKED = RANK.replace("import torch", "os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\nimport torch")
 MASKED = MASKED.replace("cuda:{os.environ['LOCAL_RANK']}", "cuda")
 
 
 def started_by_hand(machine, script, ranks, *, world=None, **environ):
-    """Ranks that nothing but their variables tells of each other, each on its GPU."""
+    """Start ranks that only their variables connect; return them once each uses its GPU."""
     numbers = {"WORLD_SIZE": str(world or len(ranks))}
     jobs = [machine.start(script, LOCAL_RANK=str(rank), **numbers, **environ) for rank in ranks]
     assert [job.line() for job in jobs] == [f"{rank} {job.pid}" for rank, job in zip(ranks, jobs)]
@@ -43,12 +46,12 @@ def started_by_hand(machine, script, ranks, *, world=None, **environ):
 
 
 def claimed(machine, *jobs):
-    """By job, where it is and how many GiB it may take there; nothing where it is a best-effort job."""
+    """Return the claimed GiB of each job, keyed by the GPUs of its contexts; 0 for a best-effort job."""
     claims = machine.claimed_bytes()
     return [{gpu: claims[job.pid].get(gpu, 0) / GIB for gpu in job.contexts} for job in jobs]
 
 
-def test_two_launches_by_hand_share_no_gpu(machine_of):
+def test_ranks_started_by_hand_with_two_ports_share_no_gpu(machine_of):
     machine = machine_of("torch", *IDLE)
     jobs = [job for port in ("29500", "29501") for job in started_by_hand(machine, RANK, (0, 1), MASTER_PORT=port)]
     claims = claimed(machine, *jobs)
@@ -60,12 +63,12 @@ def test_two_launches_by_hand_share_no_gpu(machine_of):
 @pytest.mark.parametrize(
     ("ranks", "of_size", "missing"),
     [
-        pytest.param((1,), 2, "GPU 2 and GPU 3", id="second-of-two-alone"),
-        pytest.param((0,), 2, None, id="first-of-two-alone"),
-        pytest.param((1,), 1, None, id="no-rank"),
+        pytest.param((1,), 2, "GPU 2 and GPU 3", id="rank-1-of-2-alone"),
+        pytest.param((0,), 2, None, id="rank-0-of-2-alone"),
+        pytest.param((1,), 1, None, id="world-size-1"),
     ],
 )
-def test_rank_without_a_first_one_says_what_it_holds(machine_of, ranks, of_size, missing):
+def test_missing_rank_0_is_reported_with_the_held_gpus(machine_of, ranks, of_size, missing):
     machine = machine_of("torch", *IDLE)
     (job,) = started_by_hand(machine, RANK, ranks, world=of_size, MASTER_PORT="29577", fresh=True)
     said = "\n".join(job.end().said)
@@ -84,7 +87,7 @@ def test_second_rank_that_claims_first_is_silent_if_rank_0_is_running(machine_of
     assert (second.end().said, first.end().said) == ([], [])
 
 
-def test_two_launchers_of_ranks_share_no_gpu(machine_of):
+def test_two_torchrun_jobs_share_no_gpu(machine_of):
     machine = machine_of("torch", *IDLE)
     (machine.project / "rank.py").write_text(RANK)
     jobs = [machine.start(ASKER, arguments=TORCHRUN) for _ in range(2)]
@@ -93,14 +96,14 @@ def test_two_launchers_of_ranks_share_no_gpu(machine_of):
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank-0-first", "rank-1-first"])
-def test_a_rank_whose_script_lists_a_gpu_by_its_number_has_all_of_it(machine_of, order):
+def test_rank_that_lists_one_gpu_claims_all_of_its_memory(machine_of, order):
     machine = machine_of("torch", *IDLE[:2])
     first = started_by_hand(machine, MASKED, order[:1], world=2, MASTER_PORT="29500")
     second = started_by_hand(machine, MASKED, order[1:], world=2, MASTER_PORT="29500")
     assert claimed(machine, *first, *second) == [{rank: 24.0} for rank in order]
 
 
-def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(machine_of):
+def test_local_ranks_of_a_two_host_job_claim_a_whole_gpu_each(machine_of):
     machine = machine_of("torch", *IDLE[:2])
     ranks = started_by_hand(machine, RANK, (0, 1), world=4, MASTER_ADDR="node1", MASTER_PORT="29500")
     assert claimed(machine, *ranks) == [{0: 24.0}, {1: 24.0}]
@@ -108,7 +111,7 @@ def test_of_the_ranks_of_two_hosts_each_has_a_whole_gpu_of_this_one(machine_of):
 
 
 def by_rank(machine, job):
-    """The pids of two ranks that a job has started, and the GPUs on which each is."""
+    """Return the pids of a job's two ranks, and the GPUs of each rank's contexts, in the order of ranks."""
     pids = [int(pid) for _, pid in sorted(job.line().split() for _ in range(2))]
     return pids, [machine.server.contexts().get(pid) for pid in pids]
 
@@ -123,11 +126,11 @@ sys.exit(subprocess.call(hold))
 @pytest.mark.parametrize(
     ("script", "above"),
     [
-        pytest.param(RANK, 2, id="below-two-that-have-asked"),
-        pytest.param(MASKED, 0, id="by-a-list-of-its-own"),
+        pytest.param(RANK, 2, id="two-launchers-above"),
+        pytest.param(MASKED, 0, id="rank-sets-its-own-list"),
     ],
 )
-def test_ranks_below_a_hold_have_each_their_gpu_of_it(machine_of, script, above):
+def test_ranks_below_a_hold_get_one_of_its_gpus_each(machine_of, script, above):
     machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
     (machine.project / "rank.py").write_text(script)
     (machine.project / "asker.py").write_text(ASKER)
@@ -141,7 +144,7 @@ def test_ranks_below_a_hold_have_each_their_gpu_of_it(machine_of, script, above)
     assert (ran.exit_status, len(ran.said)) == (0, 2), ran.said
 
 
-def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(machine_of):
+def test_ranks_do_not_wait_for_launchers_that_only_checked_for_gpus(machine_of):
     machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
     (machine.project / "rank.py").write_text(RANK)
     (machine.project / "asker.py").write_text(ASKER)
@@ -150,9 +153,9 @@ def test_ranks_do_not_wait_for_launchers_above_that_have_only_asked(machine_of):
     assert job.end().exit_status == 0
 
 
-# What pip installs as torchrun.
+# The script that pip installs as ``torchrun``.
 LAUNCHER = "import sys\nfrom torch.distributed.run import main\nsys.exit(main())\n"
-# The rank that the command line names starts when it may.
+# The rank in the argument waits until the test opens the FIFO ``start``.
 LATE = "import os, sys\nif sys.argv[1:] == [os.environ['LOCAL_RANK']]:\n    open('start').read()\n"
 
 
@@ -160,12 +163,12 @@ LATE = "import os, sys\nif sys.argv[1:] == [os.environ['LOCAL_RANK']]:\n    open
 @pytest.mark.parametrize(
     "late",
     [
-        pytest.param("", id="at-once", marks=pytest.mark.turns(3, 0)),
-        pytest.param("0", id="0-later", marks=pytest.mark.turns(3, 1)),
-        pytest.param("1", id="1-later", marks=pytest.mark.turns(3, 2)),
+        pytest.param("", id="both-ranks-at-once", marks=pytest.mark.turns(3, 0)),
+        pytest.param("0", id="rank-0-later", marks=pytest.mark.turns(3, 1)),
+        pytest.param("1", id="rank-1-later", marks=pytest.mark.turns(3, 2)),
     ],
 )
-def test_ranks_of_tensorflow_that_take_the_gpu_of_their_number_have_the_idle_ones(machine_of, together, idiom, late):
+def test_tensorflow_ranks_that_use_the_gpu_of_their_number_get_idle_gpus(machine_of, together, idiom, late):
     machine = machine_of(together["tensorflow"], BUSY, Gpu(), BUSY, Gpu())
     rank = GPU_OF_NUMBER[idiom].format(number="os.environ['LOCAL_RANK']")
     (machine.project / "rank.py").write_text(LATE + rank)
@@ -194,12 +197,12 @@ subprocess.run([sys.executable, "-c", child])
 @pytest.mark.parametrize(
     ("policy", "others", "gpu"),
     [
-        pytest.param({}, 0, 3, id="alone"),
-        pytest.param({}, 1, 2, id="another-came-between"),
+        pytest.param({}, 0, 3, id="no-other-job"),
+        pytest.param({}, 1, 2, id="another-job-claims-in-between"),
         pytest.param({"AUTOGPU_VISIBLE": "chosen"}, 0, 3, id="visible-chosen"),
     ],
 )
-def test_a_child_is_on_its_parents_gpu(machine_of, policy, others, gpu):
+def test_child_uses_the_gpu_of_its_parent(machine_of, policy, others, gpu):
     machine = machine_of("torch", *IDLE)
     parent = machine.start(PARENT, **policy)
     assert parent.line() == "imported"
@@ -223,9 +226,7 @@ sys.exit(subprocess.run([sys.argv[2], "-c", sys.argv[4]], env=environ).returncod
 
 
 @pytest.mark.parametrize(("framework", "busy"), [("torch", "error"), ("torch", "share"), ("jax", "error")])
-def test_a_launcher_that_has_only_asked_is_not_in_the_way_of_the_program_to_which_it_gives_a_gpu(
-    framework, busy, newest, machine_of
-):
+def test_launcher_that_only_checked_for_gpus_does_not_block_its_program(framework, busy, newest, machine_of):
     machine = machine_of("torch", *IDLE)
     arguments = ("3", str(newest[framework].python), busy, HOLD[framework])
     launcher = machine.start(GIVES_A_GPU, arguments=arguments)

@@ -1,4 +1,4 @@
-"""The promises that depend on what PyTorch or JAX has to hook into, in other versions and on the newest Python."""
+"""Features that depend on the hooks in PyTorch or JAX, in other releases than the newest and on the newest Python."""
 
 import pytest
 
@@ -26,30 +26,30 @@ def other(request, importers, machine_of):
     return framework, machine_of(Installed(python, importers[framework]), *FOUR)
 
 
-def test_it_gets_the_idlest(other):
+def test_other_release_gets_the_idlest_gpu(other):
     framework, machine = other
     ran = machine.run(HOLD[framework])
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
     assert "the idlest of 4" in ran.said[0]
 
 
-def test_a_limit_is_a_hard_cap(other):
+def test_other_release_can_not_exceed_the_memory_limit(other):
     framework, machine = other
     ran = machine.run(FILL[framework], AUTOGPU_LIMIT="2GiB")
     assert (ran.exit_status, ran.stdout.split()[0]) == (0, "OutOfMemoryError"), ran.stderr
     assert 1.5 * GIB <= ran.peak_bytes(3) <= 2 * GIB + 16 * MIB
 
 
-def test_count_two_gives_two(other):
+def test_other_release_with_count_2_uses_two_gpus(other):
     framework, machine = other
     ran = machine.run(USE_SEVERAL[framework].format(count=2), AUTOGPU_COUNT="2")
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "ready 2\n", [2, 3]), ran.stderr
 
 
-def test_count_zero_is_the_cpu(other):
+def test_other_release_with_count_0_uses_the_cpu(other):
     framework, machine = other
     ran = machine.run(HOLD[framework], AUTOGPU_COUNT="0")
-    # JAX 0.4 calls it TFRT_CPU_0.
+    # JAX 0.4 calls the CPU TFRT_CPU_0.
     assert (ran.exit_status, "cpu" in ran.stdout.lower(), ran.contexts) == (0, True, []), ran.stderr
     assert len(ran.said) == 1
 
@@ -65,7 +65,7 @@ LAZY_RELEASES = {
 @pytest.mark.skipif(interpreter("3.15") is None, reason="no Python 3.15 on this machine")
 @pytest.mark.turns(TURNS)
 @pytest.mark.parametrize("framework", LAZY_RELEASES)
-def test_it_gets_the_idlest_by_its_first_use_after_a_lazy_import(framework, machine_of):
+def test_first_use_after_a_lazy_import_gets_the_idlest_gpu(framework, machine_of):
     base = getattr(framework_environments, framework)(LAZY_RELEASES[framework])
     machine = machine_of(Installed(framework_environments.with_autogpu(base)), *FOUR)
     lazy = HOLD[framework].replace(f"import {framework}", f"lazy import {framework}")
@@ -75,7 +75,7 @@ def test_it_gets_the_idlest_by_its_first_use_after_a_lazy_import(framework, mach
     ran = machine.run(HOLD[framework], launcher=all_lazy)
     if framework == "jax":
         assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
-        # Only the hook that makes the client is there. It can't keep JAX from the GPUs, and the line says so.
+        # Only the hook on the creation of the client is installed. It can't hide the GPUs, and the line reports that.
         ran = machine.run(HOLD[framework], launcher=all_lazy, AUTOGPU_COUNT="0")
         assert (ran.exit_status, "taken as without autogpu: select.count is 0" in ran.stderr) == (0, True)
     else:
@@ -84,7 +84,7 @@ def test_it_gets_the_idlest_by_its_first_use_after_a_lazy_import(framework, mach
         assert (ran.exit_status, ran.error) == (without.exit_status, without.error)
 
 
-# A version to come may have renamed it; here it is back when JAX itself looks for it.
+# A future JAX may rename this function. Here it is missing when autogpu looks for it, and back when JAX calls it.
 WITHOUT_THE_CLIENT = """
 import jaxlib.xla_client as client
 made = client.make_c_api_client
@@ -95,7 +95,7 @@ print(*jax.numpy.ones(3).devices(), jax.local_device_count())
 """
 
 
-def test_a_jax_that_can_not_be_hooked_into_runs_as_without_and_says_so_in_one_line(machine_of):
+def test_jax_without_the_hooked_function_runs_as_without_autogpu(machine_of):
     machine = machine_of("jax", *FOUR)
     plain = machine.run(WITHOUT_THE_CLIENT, AUTOGPU="0")
     ours = machine.run(WITHOUT_THE_CLIENT)

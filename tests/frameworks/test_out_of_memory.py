@@ -1,4 +1,4 @@
-"""What a script that runs out of a GPU's memory is told, with the frameworks' own errors on the simulated server."""
+"""autogpu's lines after an out-of-memory error, for errors that the frameworks raise on the simulated server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.framework_machines import BUSY
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 
-# Allocate 1 GiB again and again, up to so many.
+# Allocates blocks of 1 GiB until ``most`` blocks are held.
 ALLOCATE = {
     name: f"""
 import {name}
@@ -30,14 +30,14 @@ FILL = {name: script + "fill()\n" for name, script in ALLOCATE.items()}
 
 
 def told(ran) -> list[str]:
-    """The lines after the traceback."""
+    """Return autogpu's lines after the traceback, without their prefix. The last one must end stderr."""
     after = ran.stderr.rpartition("Traceback (most recent call last):")[2]
     lines = [line for line in after.splitlines() if line.startswith("autogpu: ")]
     assert after.rstrip().endswith(lines[-1] if lines else ""), ran.stderr
     return [line[len("autogpu: ") :] for line in lines]
 
 
-def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
+def test_error_of_a_sharing_job_names_cap_neighbours_and_need(framework, on):
     ran = on(BUSY).run(FILL[framework], fresh=True)
     first, second, third = told(ran)
     assert ran.exit_status == 1
@@ -51,7 +51,7 @@ def test_a_job_that_grows_beyond_its_part_of_a_gpu(framework, on):
     assert re.fullmatch(need, third), third
 
 
-def test_a_limit_of_the_policy(framework, on):
+def test_error_at_the_policy_limit_suggests_a_higher_limit(framework, on):
     first, second = told(on(Gpu()).run(FILL[framework], fresh=True, AUTOGPU_LIMIT="3GiB"))
     assert first.startswith(
         "out of memory on GPU 0 (24.0 GiB): this process may take 3.0 GiB there, by memory.limit (AUTOGPU_LIMIT); it "
@@ -59,7 +59,7 @@ def test_a_limit_of_the_policy(framework, on):
     assert second in ("to have more: AUTOGPU_LIMIT=4GiB", "to have more: AUTOGPU_LIMIT=5GiB")
 
 
-# By framework, what is said of one that has 4 GiB to itself, and asks for 1 GiB more.
+# Limit and remedy in the lines for a process alone on a GPU of 4 GiB, keyed by framework.
 IN_ONE_PIECE = "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
 ALONE = {
     "torch": ("nothing limits this process there", "its model is larger than the GPU"),
@@ -68,7 +68,7 @@ ALONE = {
 }
 
 
-def test_a_process_that_has_a_gpu_to_itself(framework, on):
+def test_error_of_a_process_alone_on_its_gpu_names_limit_and_remedy(framework, on):
     machine = on(Gpu(memory="4GiB"))
     first, remedy = told(machine.run(FILL[framework], fresh=True))
     assert (first.partition("; it had")[0], remedy) == (
@@ -81,14 +81,14 @@ def as_told(remedy) -> dict[str, str]:
     return dict(re.findall(r"(AUTOGPU_\w+)=(\S+)", remedy))
 
 
-def test_what_jax_takes_by_itself_is_no_limit_for_one_that_is_told(machine_of):
+def test_suggested_settings_lift_the_default_share_of_jax(machine_of):
     machine = machine_of("jax", Gpu())
     script = FILL["jax"].replace("fill()", "fill(20)")
     _, remedy = told(machine.run(script, fresh=True))
     assert machine.run(script, fresh=True, **as_told(remedy)).exit_status == 0
 
 
-def test_a_model_that_fits_in_one_piece(machine_of, together):
+def test_suggested_settings_let_a_large_tensorflow_model_fit(machine_of, together):
     machine = machine_of(together["tensorflow"], Gpu())
     script = "import tensorflow as tf\nx = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for n in '12']\n"
     first, remedy = told(machine.run(script, fresh=True))
@@ -104,7 +104,7 @@ fill()
 """
 
 
-def test_a_child_of_a_job_that_shares_its_gpu(machine_of):
+def test_error_of_a_child_lists_its_parent_among_the_others(machine_of):
     script = "import subprocess, sys\n" + ALLOCATE["torch"] + CHILD
     first, second, third = told(machine_of("torch", BUSY).run(script, fresh=True, AUTOGPU_WAIT="0"))
     assert re.search(r"may take 1\d.\d GiB there, because it shares the GPU; it had 1\d", first), first
@@ -112,7 +112,8 @@ def test_a_child_of_a_job_that_shares_its_gpu(machine_of):
     assert third == "to say what it needs at least: AUTOGPU_NEED=15GiB"
 
 
-# Their parent has the GPU as well. What ends a worker is told there; a worker of a pool goes on.
+# The statement that starts a worker, and the number of reports. The parent uses the GPU as well. A worker that ends by
+# the error reports it; a worker of a pool goes on and reports nothing.
 WORKERS = {
     "spawn": ("torch.multiprocessing.spawn(work, nprocs=1)", 1),
     "process": ("worker = multiprocessing.Process(target=fill)\n    worker.start()\n    worker.join()", 1),
@@ -135,7 +136,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(("statement", "tellers"), WORKERS.values(), ids=WORKERS)
-def test_an_error_in_a_worker_process(machine_of, statement, tellers):
+def test_error_in_a_worker_is_reported_only_if_it_ends_the_worker(machine_of, statement, tellers):
     script = ALLOCATE["torch"] + START + statement + "\n"
     ran = machine_of("torch", Gpu(memory="6GiB")).run(script, fresh=True, AUTOGPU_WAIT="0")
     lines = [line for line in ran.said if "out of memory" in line]
@@ -143,7 +144,7 @@ def test_an_error_in_a_worker_process(machine_of, statement, tellers):
     assert all("nothing limits this process there; it had" in line for line in lines)
 
 
-def test_a_limit_that_the_script_sets_itself(machine_of):
+def test_error_at_the_scripts_own_limit_suggests_raising_it(machine_of):
     script = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.1)\n" + FILL["torch"]
     late = ALLOCATE["torch"] + "fill(1)\ntorch.cuda.set_per_process_memory_fraction(0.1)\nfill()\n"
     for each in (script, late):
@@ -153,7 +154,7 @@ def test_a_limit_that_the_script_sets_itself(machine_of):
     assert machine_of("torch", Gpu()).run(script, fresh=True, AUTOGPU_LEVEL="quiet").said == []
 
 
-# The second of a process's GPUs, as CUDA counts them, and as they were assigned.
+# Each script fills the second of its two GPUs.
 SECOND = {
     "torch": "import torch\nx = [torch.empty(1 << 30, dtype=torch.uint8, device=f'cuda:{n}') for n in (0, *[1] * 9)]\n",
     "jax": "import jax\nx = [jax.device_put(jax.numpy.zeros(1 << 30, 'uint8'), jax.devices()[1]) for n in range(9)]\n",
@@ -161,7 +162,7 @@ SECOND = {
 
 
 @pytest.mark.parametrize("framework", SECOND)
-def test_which_of_several_gpus(machine_of, framework):
+def test_error_names_the_gpu_that_is_full(machine_of, framework):
     machine = machine_of(framework, *[Gpu(memory="4GiB")] * 2, Gpu(memory="9GiB"))
     line, _ = told(machine.run(SECOND[framework], fresh=True, AUTOGPU_COUNT="2"))
     assert line.startswith("out of memory on GPU 1 ("), line

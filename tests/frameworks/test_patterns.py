@@ -1,6 +1,4 @@
-"""The scripts that people write with PyTorch and JAX, unchanged: what each is granted, and prints, without and with
-autogpu.
-"""
+"""Unmodified scripts of PyTorch and JAX: the GPUs, memory and output of each, without and with autogpu."""
 
 import pytest
 
@@ -17,7 +15,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 
 def of_each(choose):
-    """What ``choose`` makes of the cases of a framework, which share a laboratory."""
+    """Return the parameters that ``choose`` makes of each framework's cases, in one xdist group for each laboratory."""
     return [
         pytest.param(
             framework,
@@ -46,13 +44,13 @@ def laboratories(newest, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("framework", "case", "machine"), of_each(each_case))
-def test_a_script_runs_unchanged(laboratories, framework, case, machine):
+def test_unmodified_script_gets_the_expected_gpus_and_output(laboratories, framework, case, machine):
     complaint = laboratories[framework].complaint(case, machine)
     assert not complaint, complaint
 
 
 @pytest.mark.parametrize(("framework", "case"), of_each(run_both_ways))
-def test_a_forked_script_is_as_a_fresh_process(laboratories, framework, case):
+def test_forked_script_behaves_like_a_fresh_process(laboratories, framework, case):
     forked, fresh = laboratories[framework].run_both_ways(case)
     assert forked == fresh
 

@@ -1,4 +1,4 @@
-"""Policies for PyTorch and JAX, unmodified, judged by what the driver was asked and by what the lease says."""
+"""Policies for unmodified scripts of PyTorch and JAX, checked by the driver's log and the leases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.framework_machines import BUSY, CONTEXT, FOUR, GIB, MIB
 FULL = (BUSY, BUSY)
 LIMITED = "memory limited to 2048 MiB"
 
-# What JAX allocates outside of the allocator that a limit is for.
+# Bytes that JAX allocates outside of the allocator that a limit caps.
 BESIDE = 16 * MIB
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
@@ -33,12 +33,12 @@ def framework(request) -> str:
 
 @pytest.fixture
 def on(framework, machine_of):
-    """Make a machine for scripts of the framework."""
+    """Return a function that makes a machine for scripts of ``framework``."""
     return lambda *gpus: machine_of(framework, *gpus)
 
 
 def allowed_bytes(framework, ran, gpu):
-    """What a script of ``ALLOWED`` found on one of its GPUs, each of which is allowed the same."""
+    """Return the bytes that a script of ``ALLOWED`` could use on ``gpu``. All its GPUs have the same limit."""
     assert ran.exit_status == 0, ran.stderr
     return ran.peak_bytes(gpu) if framework == "torch" else int(ran.stdout.split()[-1])
 
@@ -46,12 +46,18 @@ def allowed_bytes(framework, ran, gpu):
 @pytest.mark.parametrize(
     ("gpus", "policy", "caps", "words"),
     [
-        pytest.param((Gpu(),), {"limit": "25%"}, {0: 6 * GIB}, "memory limited to 6144 MiB", id="a-share"),
-        pytest.param(FOUR, {"limit": "2GiB", "count": "2"}, {2: 2 * GIB, 3: 2 * GIB}, LIMITED, id="on-each-of-two"),
-        pytest.param((BUSY,), {"busy": "share"}, {0: 29 * GIB // 2}, "capped at what is free", id="beside-others"),
+        pytest.param((Gpu(),), {"limit": "25%"}, {0: 6 * GIB}, "memory limited to 6144 MiB", id="limit-in-percent"),
+        pytest.param(FOUR, {"limit": "2GiB", "count": "2"}, {2: 2 * GIB, 3: 2 * GIB}, LIMITED, id="limit-on-two-gpus"),
+        pytest.param(
+            (BUSY,),
+            {"busy": "share"},
+            {0: 29 * GIB // 2},
+            "capped at what is free",
+            id="cap-beside-an-unmanaged-process",
+        ),
     ],
 )
-def test_what_a_policy_allows_is_enforced(framework, on, gpus, policy, caps, words):
+def test_memory_limit_is_enforced_on_each_gpu(framework, on, gpus, policy, caps, words):
     environ = {f"AUTOGPU_{key.upper()}": value for key, value in policy.items()}
     ran = on(*gpus).run(ALLOWED[framework].format(count=len(caps)), **environ)
     assert words in "".join(ran.said)
@@ -70,14 +76,14 @@ def test_what_a_policy_allows_is_enforced(framework, on, gpus, policy, caps, wor
         ("jax", "TF_FORCE_UNIFIED_MEMORY=true"),
     ],
 )
-def test_a_setting_with_which_a_limit_does_not_hold_is_named(machine_of, name, setting):
+def test_line_names_a_setting_that_disables_the_limit(machine_of, name, setting):
     variable, _, value = setting.partition("=")
     ran = machine_of(name, Gpu()).run(FILL[name], fresh=True, AUTOGPU_LIMIT="2GiB", **{variable: value})
     assert f"limited to 2048 MiB, allocated as needed (not enforced with {setting})" in ran.said[0]
     assert ran.peak_bytes(0) > 4 * GIB
 
 
-def test_a_limit_is_what_is_claimed(framework, on):
+def test_limit_sets_the_size_of_the_claim(framework, on):
     machine = on(Gpu())
     job = machine.start(HOLD[framework], AUTOGPU_LIMIT="2GiB")
     assert job.line() == READY_ON_THE_ONLY
@@ -85,7 +91,7 @@ def test_a_limit_is_what_is_claimed(framework, on):
     assert job.end().exit_status == 0
 
 
-def test_a_fraction_by_which_a_script_starts_cuda_is_what_is_claimed(machine_of):
+def test_memory_fraction_of_the_script_sets_the_size_of_the_claim(machine_of):
     machine = machine_of("torch", Gpu())
     first = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.25)\n"
     job = machine.start(first + HOLD["torch"], AUTOGPU_LIMIT="12GiB")
@@ -96,9 +102,11 @@ def test_a_fraction_by_which_a_script_starts_cuda_is_what_is_claimed(machine_of)
 
 
 @pytest.mark.parametrize(
-    ("count", "gpus", "words"), [("2", [2, 3], "the 2 idlest of 4"), ("all", [0, 1, 2, 3], "all 4")], ids=["2", "all"]
+    ("count", "gpus", "words"),
+    [("2", [2, 3], "the 2 idlest of 4"), ("all", [0, 1, 2, 3], "all 4")],
+    ids=["count-2", "count-all"],
 )
-def test_count_gives_so_many_of_the_idlest(framework, on, count, gpus, words):
+def test_count_claims_that_many_of_the_idlest_gpus(framework, on, count, gpus, words):
     machine = on(*FOUR)
     job = machine.start(USE_SEVERAL[framework].format(count=len(gpus)), AUTOGPU_COUNT=count)
     assert job.line() == f"ready {len(gpus)}"
@@ -113,10 +121,10 @@ def test_count_gives_so_many_of_the_idlest(framework, on, count, gpus, words):
     [
         pytest.param(FOUR, {"AUTOGPU_COUNT": "0"}, "select.count is 0", id="count-0"),
         pytest.param(FULL, {"AUTOGPU_BUSY": "cpu"}, "no GPU is free", id="busy-cpu"),
-        pytest.param((Gpu(),), {"CUDA_VISIBLE_DEVICES": "1"}, "=1 names no GPU here", id="list-names-none"),
+        pytest.param((Gpu(),), {"CUDA_VISIBLE_DEVICES": "1"}, "=1 names no GPU here", id="list-matches-no-gpu"),
     ],
 )
-def test_without_a_gpu_it_is_on_the_cpu_without_a_context_or_a_claim(framework, on, gpus, policy, words):
+def test_job_without_a_gpu_runs_on_the_cpu_without_context_or_claim(framework, on, gpus, policy, words):
     machine = on(*gpus)
     job = machine.start(HOLD[framework], **policy)
     assert job.line() == ON_CPU[framework]
@@ -150,26 +158,26 @@ def test_status_shows_no_lines_of_a_user_who_keeps_no_history(framework, on):
         ({"AUTOGPU_BUSY": "error"}, 1, "autogpu.errors.NoEligibleDevice: no GPU is free"),
         ({"AUTOGPU_BUSY": "wait", "AUTOGPU_WAIT": "1s"}, 75, "no GPU is free"),
     ],
-    ids=["error", "wait-is-over"],
+    ids=["busy-error", "busy-wait-times-out"],
 )
-def test_where_none_is_free_a_script_ends_as_the_policy_says(framework, on, policy, exit_status, words):
+def test_script_ends_as_the_policy_sets_if_no_gpu_is_free(framework, on, policy, exit_status, words):
     ran = on(*FULL).run(HOLD[framework], **policy)
     assert (ran.exit_status, ran.contexts, ran.stdout) == (exit_status, [], ""), ran.stderr
     assert words in ran.stderr
 
 
-def test_beside_somebodys_claim_a_job_is_promised_nothing_and_capped(framework, on):
+def test_best_effort_job_beside_a_claim_is_capped(framework, on):
     machine = on(Gpu())
     owner = machine.start(HOLD[framework])
     assert owner.line() == READY_ON_THE_ONLY
     ran = machine.run(ALLOWED[framework].format(count=1), AUTOGPU_WAIT="0")
-    # Half of what is free: the owner has yet to show what it uses.
+    # The cap is half of the free memory, because the owner's use is not known yet.
     assert 10 * GIB <= allowed_bytes(framework, ran, 0) <= 12 * GIB
     assert "free there, because other jobs may need the rest" in ran.said[0]
     assert owner.end().exit_status == 0
 
 
-def test_growth_off_leaves_the_framework_its_own_way(framework, on):
+def test_growth_off_keeps_the_frameworks_own_allocation(framework, on):
     ran = on(*FOUR).run(HOLD[framework], AUTOGPU_GROWTH="0")
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
     if framework == "jax":
@@ -177,14 +185,14 @@ def test_growth_off_leaves_the_framework_its_own_way(framework, on):
         assert "allocated as needed" not in ran.said[0]
 
 
-def test_visible_chosen_hides_the_others(framework, on):
+def test_visible_chosen_hides_unclaimed_gpus(framework, on):
     show = "import os\nprint(len(os.environ['CUDA_VISIBLE_DEVICES'].split(',')), flush=True)\n"
     ran = on(*FOUR).run(HOLD[framework] + show, AUTOGPU_VISIBLE="chosen")
     assert ran.stdout.splitlines() == [READY_ON_THE_ONLY, "1"]
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
 
 
-def test_visible_chosen_keeps_data_parallel_on_the_chosen(machine_of):
+def test_visible_chosen_keeps_data_parallel_on_the_claimed_gpus(machine_of):
     script = """
 import torch
 model = torch.nn.DataParallel(torch.nn.Linear(4, 4).cuda())
@@ -205,7 +213,7 @@ model(torch.ones(8, 4).cuda())
     ],
     ids=["torch-import", "torch-count", "torch-is-initialized", "jax-import"],
 )
-def test_before_its_start_no_cuda_is_asked_and_nothing_claimed(framework, program, machine_of):
+def test_import_or_device_count_calls_no_cuda_and_claims_nothing(framework, program, machine_of):
     machine = machine_of(framework, *FOUR)
     job = machine.start(f"import sys\n{program}\nprint('ready', flush=True)\nsys.stdin.readline()\n")
     assert job.line() == "ready"
@@ -222,13 +230,11 @@ LISTS = "import jax\nprint([device.platform for device in jax.devices()])\n"
     ("platforms", "found", "contexts"),
     [
         ("cuda,cpu", ["cpu"], []),
-        # Anything else would raise: JAX has no other platform left.
+        # JAX keeps the GPUs: without CUDA it would have no platform left and raise an error.
         ("cuda", ["gpu", "gpu"], [0, 1]),
     ],
 )
-def test_named_platforms_go_without_cuda_where_one_is_left_and_the_line_says_so(
-    machine_of, platforms, found, contexts, policy
-):
+def test_jax_platforms_lose_cuda_only_if_another_platform_is_left(machine_of, platforms, found, contexts, policy):
     ran = machine_of("jax", *FULL).run(LISTS, fresh=True, JAX_PLATFORMS=platforms, **policy)
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, f"{found}\n", contexts), ran.stderr
     assert ["JAX starts on CPU" in line for line in ran.said] == [not contexts]
@@ -237,15 +243,15 @@ def test_named_platforms_go_without_cuda_where_one_is_left_and_the_line_says_so(
 @pytest.mark.parametrize(
     ("changed", "gpu"),
     [
-        # CUDA starts without a word to Python.
+        # CUDA starts in C++, without a call of a Python function.
         (("kept = []", "kept = []\ntorch.Generator(device='cuda')"), 3),
         (("kept = []", "kept = []\ntorch.ones(3, requires_grad=True).sum().backward()"), 3),
         (("kept = []", "kept = []\ntorch.cuda.Stream()"), 3),
-        # A number that its text does not tell.
+        # The number is computed, so the script's text does not contain it.
         (('device="cuda"', 'device=f"cuda:{1 + 1}"'), 1),
     ],
-    ids=["generator", "cpu-backward", "stream", "named-by-the-script"],
+    ids=["generator", "cpu-backward", "stream", "computed-number"],
 )
-def test_a_limit_holds_however_cuda_starts_and_on_whichever_gpu(machine_of, changed, gpu):
+def test_limit_holds_on_any_gpu_however_cuda_starts(machine_of, changed, gpu):
     ran = machine_of("torch", *FOUR).run(FILL["torch"].replace(*changed), AUTOGPU_LIMIT="2GiB")
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "OutOfMemoryError 8\n", [gpu]), ran.stderr

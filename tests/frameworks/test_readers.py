@@ -1,4 +1,4 @@
-"""Code that reads CUDA_VISIBLE_DEVICES: as without autogpu until the claim, and after it the claimed GPU."""
+"""Code that reads CUDA_VISIBLE_DEVICES: the same result as without autogpu until the claim, then the claimed GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAKE = {
 
 
 def without_autogpu(**environ: str) -> dict[str, str]:
-    """What each reader finds in a plain Python with this environment."""
+    """Return the results of the readers in a plain Python with this environment."""
     command = [sys.executable, "-S", "-c", f"{READERS}\nshow()"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, str] = json.loads(done.stdout)
@@ -34,16 +34,16 @@ def without_autogpu(**environ: str) -> dict[str, str]:
 
 
 def read(machine, framework: str, **environ: str) -> list[dict[str, str]]:
-    """What each reader finds at the start of a script, after its import and when it has its GPU."""
+    """Return the results of the readers at the start of a script, after its import, and after its claim."""
     script = f"{READERS}\nshow()\nimport {framework}\nshow()\n{TAKE[framework]}\nshow()\n"
     ran = machine.run(script, **environ)
     assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-# Somebody else computes on GPU 0, and CUDA counts 3, 2, 1, 0.
+# An unmanaged process computes on GPU 0, and CUDA's order is 3, 2, 1, 0.
 AFTER_THE_CLAIM = {
-    # The length is no count of the process's GPUs, as in a shell's list.
+    # As with a list set in the shell, the length is not the number of GPUs that the process uses.
     "length, 1 by default": "4",
     "tensorpack": "4",
     "int of the first, 0 by default": "3",
@@ -61,30 +61,30 @@ AFTER_THE_CLAIM = {
 }
 
 
-def test_readers_find_nothing_until_the_claim_and_then_numbers(framework, on):
+def test_readers_find_the_list_unset_until_the_claim_and_then_numbers(framework, on):
     start, imported, claimed = read(on(*FOUR), framework)
     assert start == imported == without_autogpu()
     assert claimed == AFTER_THE_CLAIM
 
 
-def test_readers_find_a_shells_list_as_it_is(framework, on):
+def test_readers_find_the_list_of_the_shell_unchanged(framework, on):
     machine = on(*FOUR)
     assert read(machine, framework, CUDA_VISIBLE_DEVICES="0,1") == [without_autogpu(CUDA_VISIBLE_DEVICES="0,1")] * 3
 
 
-def test_readers_find_nothing_on_a_machine_with_one_gpu(framework, on):
+def test_readers_find_the_list_unset_on_a_machine_with_one_gpu(framework, on):
     assert read(on(Gpu()), framework) == [without_autogpu()] * 3
 
 
-def test_readers_find_a_list_that_leaves_out_gpus(framework, on):
+def test_readers_find_a_list_without_the_excluded_gpu(framework, on):
     start, imported, claimed = read(on(*FOUR), framework, AUTOGPU_EXCLUDE="3")
     assert start == without_autogpu()
     assert claimed == without_autogpu(CUDA_VISIBLE_DEVICES="2,1,0")
-    # JAX's import is too short to read the driver: there the list is written at the first use.
+    # JAX's import is too short for a query of the driver, so the list is written at the first use.
     assert imported == (start if framework == "jax" else claimed)
 
 
-# They share processes that have imported PyTorch.
+# These tests share fork servers that have imported PyTorch.
 OF_MONITORS = pytest.mark.xdist_group("torch-monitors")
 
 MONITORS = """
@@ -128,11 +128,11 @@ show(**{
 
 
 def indices(*numbers):
-    """What the readers of indices find if they take them in this order."""
+    """Return the results of the readers that list NVML indices, for this order."""
     return {"nvitop": list(numbers), "zeus": list(numbers), "torch": list(numbers)}
 
 
-# GPU 0 is at work, with 9 of its 24 GiB in use.
+# GPU 0 is busy, with 9 of its 24 GiB in use.
 BUSY = {"torch utilization": 97, "DeepSpeed": 15}
 IDLE = {"torch utilization": 0, "DeepSpeed": 24}
 UNSET = {"codecarbon": None, "joblib": [None]}
@@ -142,7 +142,10 @@ NOT_IN_USE = {"torch memory": 0, "torch temperature": 35}
 
 @pytest.fixture
 def monitored(machine_of, importers):
-    """Run the monitors before and after a claim."""
+    """Return a function that runs the monitors before and after a claim.
+
+    It returns both results, and the GPUs of the script's contexts.
+    """
     python = framework_environments.torch_monitors_with_autogpu()
 
     def monitored(**environ: str):
@@ -154,7 +157,7 @@ def monitored(machine_of, importers):
 
 
 @OF_MONITORS
-def test_monitors_without_autogpu(monitored):
+def test_monitors_read_the_first_gpu_without_autogpu(monitored):
     before, after, contexts = monitored(AUTOGPU="0")
     assert before == {**indices(0, 1, 2, 3), **BUSY, **UNSET}
     assert (after, contexts) == ({**before, **IN_USE}, [0])
@@ -163,7 +166,8 @@ def test_monitors_without_autogpu(monitored):
 @OF_MONITORS
 def test_monitors_read_the_claimed_gpu(monitored):
     before, after, contexts = monitored()
-    # zeus and DeepSpeed as without autogpu; PyTorch and nvitop, which starts a process that asks CUDA, as CUDA counts.
+    # Zeus and DeepSpeed read the same as without autogpu. PyTorch and nvitop use CUDA's order. nvitop asks CUDA in a
+    # child process.
     without = {"zeus": [0, 1, 2, 3], "DeepSpeed": 15}
     assert before == {**indices(3, 2, 1, 0), **IDLE, **UNSET, **without}
     shown = {"codecarbon": ["3", "2", "1", "0"], "joblib": ["3,2,1,0"]}
@@ -172,7 +176,7 @@ def test_monitors_read_the_claimed_gpu(monitored):
 
 
 @OF_MONITORS
-def test_monitors_read_a_shells_list_in_its_order_and_torch_in_cudas(monitored):
+def test_monitors_keep_the_shells_order_and_pytorch_uses_cudas(monitored):
     before, after, contexts = monitored(CUDA_VISIBLE_DEVICES="0,1")
     shown = {"codecarbon": ["0", "1"], "joblib": ["0,1"], "DeepSpeed": 15}
     assert before == {**indices(0, 1), "torch": [1, 0], **IDLE, **shown}
@@ -201,13 +205,13 @@ show()
 @pytest.mark.parametrize(
     ("environ", "lists"),
     [
-        pytest.param({}, ([3, 2, 1, 0], [2], [3, 2, 1, 0], [2, 3, 1, 0]), id="unset"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, ([1, 0], [2], [1, 0], [0, 1]), id="a-shells-list"),
-        pytest.param({"AUTOGPU_EXCLUDE": "3"}, ([2, 1, 0], [2], [2, 1, 0], [1, 2, 0]), id="excluded"),
+        pytest.param({}, ([3, 2, 1, 0], [2], [3, 2, 1, 0], [2, 3, 1, 0]), id="list-unset"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "0,1"}, ([1, 0], [2], [1, 0], [0, 1]), id="list-of-the-shell"),
+        pytest.param({"AUTOGPU_EXCLUDE": "3"}, ([2, 1, 0], [2], [2, 1, 0], [1, 2, 0]), id="excluded-gpu"),
     ],
 )
 @pytest.mark.parametrize("release", [pytest.param(TORCHES[0], id=str(TORCHES[0])), *each_other(TORCHES)])
-def test_pytorch_finds_its_gpus_in_nvml_as_cuda_counts_them(release, environ, lists, machine_of, importers):
+def test_pytorch_maps_cuda_ordinals_to_nvml_indices(release, environ, lists, machine_of, importers):
     python = framework_environments.with_autogpu(framework_environments.torch(release))
     ran = machine_of(Installed(python, importers["torch"]), *FOUR).run(ORDINALS, **environ)
     assert (ran.exit_status, ran.stdout.splitlines()) == (0, [*map(str, lists)]), ran.stderr

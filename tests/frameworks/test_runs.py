@@ -1,4 +1,4 @@
-"""What a script took, as its own framework counted it on the simulated server, and what its next start says of it."""
+"""The recorded memory of a script's runs, counted by its framework, and the advice in the line of its next start."""
 
 import re
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# Hold one tensor of each size in GiB at the same time.
+# Holds one tensor of each size in GiB at the same time.
 TAKE = {
     "torch": "import sys, torch\nx = [torch.empty(n << 30, dtype=torch.uint8, device='cuda') for n in SIZES]\ndel x\n",
     "jax": "import sys, jax\nx = [jax.numpy.zeros(n << 30, 'uint8').block_until_ready() for n in SIZES]\ndel x\n",
@@ -25,7 +25,7 @@ try:
 except RuntimeError:
     sys.exit(1)
 """
-# A forked child that only runs its exit functions keeps no run.
+# A forked child that only runs its exit functions records no run.
 FORKED = """
 import os
 if os.fork() == 0:
@@ -38,12 +38,12 @@ os.wait()
 
 @pytest.fixture
 def takes(framework, on):
-    """Make a machine for scripts that take some GiB."""
+    """Return a function that makes a :class:`Machine` for scripts of ``framework``."""
     return lambda *gpus: Machine(on(*gpus), framework)
 
 
 class Machine:
-    """A machine whose scripts take some GiB of its GPU."""
+    """A machine for scripts that allocate some GiB of its GPU."""
 
     def __init__(self, machine, framework):
         self.machine = machine
@@ -55,37 +55,37 @@ class Machine:
         return self._script.replace("SIZES", repr(sizes)) + tail
 
     def take(self, *sizes, tail="", status=0, **environ):
-        """Return the lines of a run."""
-        # The sizes are in the script, so that its file and arguments stay the same.
+        """Run a script to its end, check its exit status, and return autogpu's lines."""
+        # The sizes are in the script's text, so that all runs have the same file and arguments.
         ran = self.machine.run(self.script(*sizes, tail=tail), fresh=True, **environ)
         assert ran.exit_status == status, ran.stderr
         return "\n".join(ran.said)
 
     def start(self, *sizes):
-        """Start such a script, which may have to wait."""
+        """Start a script that may have to wait for a GPU."""
         return self.machine.start(self.script(*sizes), name="train.py", fresh=True)
 
     def neighbour(self, memory=""):
-        """Let the only other process on the GPU use so much; without ``memory`` it has ended."""
+        """Set the memory of the only other process on the GPU; without ``memory``, end that process."""
         self.machine.server.change(0, processes={5004242: memory} if memory else {}, utilization=97 if memory else 0)
 
     @property
     def runs(self):
-        """What is kept: how each run ended, and how many GiB it used and needed, without the CUDA context."""
+        """Return the recorded runs: how each ended, its used GiB and its needed GiB, both without the CUDA context."""
         lines = [line.split() for line in self._file.read_text().splitlines()[1:]] if self._file.exists() else []
         return [(ended, int(used) / GIB - 0.5, int(needed) / GIB) for _, _, ended, used, needed in lines]
 
     @property
     def needs(self):
-        """What is kept of the needs, in GiB; 0 for a run whose need is unknown."""
+        """Return the recorded need of each run in GiB; 0 if the need is unknown."""
         return [needed for _, _, needed in self.runs]
 
 
-# What is counted for 2 and 3 tensors of 1 GiB: JAX counts what it has reserved, and TensorFlow half as much again.
+# Recorded needs in GiB for 2 and 3 tensors of 1 GiB. JAX counts reserved memory. For TensorFlow, half is added.
 COUNTED = {"torch": (2, 3), "jax": (2, 4), "tensorflow": (3, 4.5)}
 
 
-def test_after_three_runs_the_next_start_says_which_need_is_enough(framework, takes):
+def test_line_suggests_a_need_after_three_runs(framework, takes):
     machine, (two, three) = takes(Gpu()), COUNTED[framework]
     for sizes in ((1, 1), (1, 1, 1), (1, 1)):
         assert "runs" not in machine.take(*sizes)
@@ -97,7 +97,7 @@ def test_after_three_runs_the_next_start_says_which_need_is_enough(framework, ta
     assert len(machine.needs) == 5
 
 
-def test_need_that_the_line_names_is_enough_beside_others(framework, takes):
+def test_suggested_need_is_enough_beside_others(framework, takes):
     machine = takes(Gpu())
     for _ in range(3):
         machine.take(4, 4)
@@ -107,7 +107,7 @@ def test_need_that_the_line_names_is_enough_beside_others(framework, takes):
 
 
 @pytest.mark.xdist_group("tensorflow-memory")
-def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
+def test_one_and_a_half_times_the_use_is_enough_for_tensorflow(machine_of, together):
     for sizes in ((5, 5), (3, 3, 3), (1, 2, 4, 5), (5, 1, 1, 1, 1, 1)):
         need = 1.1 * 1.5 * sum(sizes) + 0.5
         gpu = Gpu(processes={5004242: f"{int(1024 * (23.9 - need))}MiB"})
@@ -116,7 +116,7 @@ def test_half_as_much_again_is_enough_for_growing_memory(machine_of, together):
         assert ran.exit_status == 0, (sizes, ran.stderr)
 
 
-def test_run_that_failed_otherwise_is_not_kept(framework, takes):
+def test_run_ended_by_a_signal_or_another_error_is_not_recorded(framework, takes):
     machine = takes(BUSY)
     machine.take(1, tail=KILLED, status=-15)
     machine.take(1, tail=OTHER_ERROR, status=1)
@@ -124,12 +124,12 @@ def test_run_that_failed_otherwise_is_not_kept(framework, takes):
     assert machine.runs == []
     machine.take(1, tail=FORKED + "sys.exit(7)\n", status=7, AUTOGPU_NEED="4GiB")
     assert len(machine.runs) == 1
-    if framework == "torch":  # the others do not count it
+    if framework == "torch":  # the other frameworks do not count caught errors
         machine.take(1, tail=CAUGHT, status=1, AUTOGPU_NEED="4GiB")
         assert len(machine.runs) == 1
 
 
-def test_capped_runs_tell_what_they_used_and_no_need(framework, takes):
+def test_capped_run_records_its_use_but_no_need(framework, takes):
     machine = takes(BUSY)
     assert "capped at what is free" in machine.take(1)
     machine.take(1, AUTOGPU_LIMIT="4GiB")
@@ -153,7 +153,7 @@ def test_job_that_ran_out_of_memory_waits_until_its_neighbour_ends(framework, ta
     assert "shared" in machine.take(14)
 
 
-def test_failed_run_is_kept_with_what_it_had_and_requested_then(framework, takes):
+def test_failed_run_records_the_memory_that_it_held_and_requested(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("14GiB")
     after = f"x = None\n{machine.script(10)}"
@@ -161,7 +161,7 @@ def test_failed_run_is_kept_with_what_it_had_and_requested_then(framework, takes
     assert machine.runs == [("failed", pytest.approx(10, abs=0.5), 0)]
 
 
-def test_job_that_ran_out_of_memory_joins_at_once_with_a_need_or_without_wait(framework, takes):
+def test_need_or_wait_0_lets_a_failed_job_share_at_once(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
     machine.take(14, status=1)
@@ -173,17 +173,17 @@ def test_job_that_ran_out_of_memory_joins_at_once_with_a_need_or_without_wait(fr
 MPI_RANK = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "0"}
 WITHOUT_THE_RULE = {
-    "rank": MPI_RANK,
-    "granted": SLURM,
+    "rank-of-mpi": MPI_RANK,
+    "granted-by-slurm": SLURM,
     "no-history": {"AUTOGPU_HISTORY": "false"},
     "unwritable-state-folder": {"XDG_STATE_HOME": "/proc"},
 }
 
 
-# The rule does not depend on the framework.
+# One framework is enough, because the rule does not depend on the framework.
 @pytest.mark.xdist_group("torch-memory")
 @pytest.mark.parametrize("environ", WITHOUT_THE_RULE.values(), ids=WITHOUT_THE_RULE)
-def test_rank_or_granted_job_joins_again_after_it_ran_out_of_memory(machine_of, environ):
+def test_rank_grant_or_missing_history_skips_the_wait_after_failure(machine_of, environ):
     machine = Machine(machine_of("torch", Gpu()), "torch")
     machine.neighbour("12GiB")
     first, second = (machine.take(14, status=1, **environ) for _ in "12")
@@ -197,5 +197,5 @@ def test_out_of_memory_run_restarts_the_count_of_three(framework, takes):
         machine.take(1)
     assert "last 3 runs" in machine.take(1)
     machine.take(20, status=1)
-    assert machine.runs[-1] == ("failed", pytest.approx(-0.5), 0)  # the GPU has less
+    assert machine.runs[-1] == ("failed", pytest.approx(-0.5), 0)  # the GPU is smaller than the request
     assert "last 3 runs" not in machine.take(1)

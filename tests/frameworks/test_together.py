@@ -1,4 +1,4 @@
-"""Jobs of different frameworks on one machine, several frameworks in one process, and what the lease says meanwhile."""
+"""Jobs of different frameworks on one machine, several frameworks in one process, and their claims."""
 
 import pytest
 
@@ -9,16 +9,16 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_four_jobs_in_the_same_instant_get_four_gpus(framework, machine_of):
+def test_four_jobs_started_at_once_get_four_gpus(framework, machine_of):
     machine = machine_of(framework, *IDLE)
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(4)]
-    # JAX names its devices by their ordinals, and checkpoints hold such names.
+    # READY holds the device names. JAX's checkpoints store them, so each job must have the same names.
     assert all_at_once(*jobs) == [READY[framework]] * 4
     assert sorted(job.contexts for job in jobs) == [[0], [1], [2], [3]]
     assert machine.claims() == {job.pid: job.contexts for job in jobs}
 
 
-def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of):
+def test_jobs_of_different_frameworks_get_different_gpus(together, machine_of):
     machine = machine_of("torch", *IDLE)
     names = ["torch", "jax", "tensorflow", "jax"]
     jobs = [machine.start(AT_ONCE[name], of=together[name], TF_CPP_MIN_LOG_LEVEL="3") for name in names]
@@ -28,7 +28,7 @@ def test_jobs_of_different_frameworks_get_gpus_of_their_own(together, machine_of
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "jax"])
-def test_a_program_without_autogpu_keeps_no_job_from_gpus_where_it_has_made_contexts_only(name, together, machine_of):
+def test_mere_contexts_of_an_unmanaged_process_do_not_block_a_gpu(name, together, machine_of):
     machine = machine_of(together[name], *IDLE, TF_CPP_MIN_LOG_LEVEL="3", TF_FORCE_GPU_ALLOW_GROWTH="true")
     plain = machine.start(AT_ONCE[name], AUTOGPU="0")
     all_at_once(plain)
@@ -47,7 +47,7 @@ for ordinal in map(int, sys.stdin):
 """
 
 
-def test_a_job_is_where_the_driver_shows_it_and_its_lease_is_written_once(machine_of):
+def test_status_follows_new_contexts_while_the_lease_stays_the_same(machine_of):
     machine = machine_of("torch", *FOUR)
     job = machine.start(FOLLOWED)
     for ordinal, contexts in ((2, [1]), (0, [1, 3]), (1, [1, 2, 3])):
@@ -84,7 +84,7 @@ def test_two_frameworks_in_one_process_have_one_claim(order, together, machine_o
 
 
 @pytest.mark.parametrize("order", IN_TURN)
-def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, together, machine_of):
+def test_two_frameworks_in_one_process_share_two_requested_gpus(order, together, machine_of):
     machine = machine_of(together["torch"], *FOUR)
     job = machine.start(BOTH[order] + "z = torch.ones(3, device='cuda:1')\n" + WAITS, AUTOGPU_COUNT="2")
     assert job.line().startswith("ready")
@@ -92,7 +92,7 @@ def test_two_frameworks_in_one_process_share_the_two_that_are_asked_for(order, t
 
 
 @pytest.mark.parametrize("order", IN_TURN)
-def test_a_process_of_two_frameworks_takes_no_gpu_where_it_is_to_take_none(order, together, machine_of):
+def test_two_frameworks_in_one_process_with_count_0_use_no_gpu(order, together, machine_of):
     machine = machine_of(together["torch"], *FOUR)
     script = BOTH[order].replace("'cuda'", "'cuda' if torch.cuda.is_available() else 'cpu'")
     job = machine.start(script + WAITS, AUTOGPU_COUNT="0")
@@ -117,7 +117,7 @@ FIRST_OF_EACH = {
 
 
 @pytest.mark.parametrize("order", [("torch", "tensorflow"), ("tensorflow", "torch")], ids="-then-".join)
-def test_two_processes_of_two_frameworks_that_name_their_first_gpu_share_none(order, together, machine_of):
+def test_processes_that_use_cuda_0_in_two_frameworks_share_no_gpu(order, together, machine_of):
     machine = machine_of(together["tensorflow"], *IDLE)
     script = LISTED + "".join(FIRST_OF_EACH[name] for name in order)
     waits = "print('ready', flush=True)\nsys.stdin.readline()\n"
@@ -128,7 +128,7 @@ def test_two_processes_of_two_frameworks_that_name_their_first_gpu_share_none(or
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_limit_holds_for_each_framework_of_a_process(framework, together, machine_of):
+def test_limit_holds_for_each_framework_in_one_process(framework, together, machine_of):
     other = {"torch": JAX, "jax": TORCH}[framework]
     ran = machine_of(together["torch"], *FOUR).run(other + ALLOWED[framework].format(count=1), AUTOGPU_LIMIT="2GiB")
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr

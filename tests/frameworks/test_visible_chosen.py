@@ -1,4 +1,4 @@
-"""``visible = "chosen"``: a process claims at its first question about GPUs, and sees the claimed ones alone."""
+"""``visible = "chosen"``: the first query for GPUs makes the claim, and the process sees only claimed GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.stdin.readline()
 """
 
 
-def test_question_claims_one_gpu_and_an_import_none(framework, on):
+def test_device_query_claims_one_gpu_and_an_import_claims_none(framework, on):
     imports, question = QUESTIONS[framework]
     machine = on(*FOUR)
     jobs = [machine.start(ASKS.format(imports=imports, question=question), **CHOSEN) for _ in range(2)]
@@ -38,7 +38,7 @@ def test_question_claims_one_gpu_and_an_import_none(framework, on):
 
 
 @pytest.mark.parametrize("question", ["torch.cuda.is_available()", "torch.cuda.get_device_name(0) != ''"])
-def test_other_questions_of_pytorch_claim_as_well(machine_of, question):
+def test_other_device_queries_of_pytorch_claim_a_gpu(machine_of, question):
     machine = machine_of("torch", *FOUR)
     job = machine.start(ASKS.format(imports="import torch", question=question), **CHOSEN)
     job.line()
@@ -46,7 +46,7 @@ def test_other_questions_of_pytorch_claim_as_well(machine_of, question):
     assert (job.line(), list(machine.claims().values())) == ("True", [[3]])
 
 
-def test_number_of_the_command_line_is_a_gpu_that_exists(machine_of):
+def test_gpu_number_of_the_command_line_is_below_the_device_count(machine_of):
     script = """
 import sys, torch
 number = int(sys.argv[2])
@@ -60,7 +60,7 @@ sys.stdin.readline()
     assert sorted(machine.claims().values()) == [[1], [2], [3]]
 
 
-# The tutorial's rendezvous is left out, because no NCCL is there.
+# PyTorch's tutorial without its rendezvous, because NCCL is not available.
 TUTORIAL = """
 import torch
 import torch.multiprocessing as mp
@@ -85,12 +85,12 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_workers_of_a_spawn_have_a_gpu_each(machine_of, script, environ, lines, contexts):
+def test_spawned_workers_get_a_gpu_each(machine_of, script, environ, lines, contexts):
     ran = machine_of("torch", *FOUR).run(script, fresh=True, **CHOSEN, **environ)
     assert (sorted(ran.stdout.splitlines()), ran.contexts) == (lines, contexts), ran.stderr
 
 
-def test_module_that_asks_at_its_import_claims_nothing(machine_of, tmp_path):
+def test_device_count_in_an_imported_module_claims_nothing(machine_of, tmp_path):
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "asks.py").write_text("import torch\nCOUNT = torch.cuda.device_count()\n")

@@ -1,4 +1,4 @@
-"""A machine without an NVIDIA driver just works, whatever list and policy its user has brought from another one."""
+"""Scripts on a machine without an NVIDIA driver, with lists and policies that the user brought from another machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROUGHT = {
 
 
 @pytest.mark.parametrize("environ", BROUGHT.values(), ids=list(BROUGHT))
-def test_a_script_runs_on_the_cpu_without_a_line(framework, on, environ):
+def test_script_without_a_driver_runs_on_the_cpu_without_a_line(framework, on, environ):
     ran = on().run(HOLD[framework], **environ)
     assert (ran.exit_status, ran.said, ran.contexts) == (0, [], []), ran.stderr
     assert ran.stdout.startswith("ready"), ran.stdout
