@@ -1,4 +1,4 @@
-"""What autogpu needs for ``toyflow``: it treats its jobs as those of TensorFlow."""
+"""The class by which autogpu supports ``toyflow``. autogpu treats its jobs like those of TensorFlow."""
 
 from __future__ import annotations
 

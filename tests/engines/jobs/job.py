@@ -1,7 +1,7 @@
-"""A job: takes memory on its GPUs, reports, and stays until all of its run have reported.
+"""A job that allocates memory on its GPUs, reports, and stays until all jobs of its run have reported.
 
-``job.py FOLDER COUNT GIB [FRAMEWORK [RANK]]``: the reports are files in a folder, one for each of so many jobs. The one
-of that rank runs out of memory then.
+Usage: ``job.py FOLDER COUNT GIB [FRAMEWORK [RANK]]``. Each of the COUNT jobs writes its report to a file in FOLDER. The
+job of rank RANK runs out of memory after it has allocated GIB.
 """
 
 import json
@@ -21,7 +21,7 @@ told = {"pid": os.getpid(), "rank": rank}
 try:
     take(gib, *framework, more_gib=sys.argv[5:] == [str(sum(rank))])
 finally:
-    # Also where it fails, since others wait for it.
+    # A failed job reports as well, because the other jobs wait for its report.
     new = folder / f"{os.getpid()}.new"
     new.write_text(json.dumps(told))
     new.rename(new.with_suffix(".json"))

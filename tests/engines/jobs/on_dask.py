@@ -1,8 +1,8 @@
-"""Starts a Dask cluster whose workers take GPUs; ``on_dask.py CLUSTER FRAMEWORK [LAUNCHER]``.
+"""A script that starts a Dask cluster whose workers use GPUs.
 
-The cluster is ``two_each``, of two workers, or ``local``, ``rotated``, ``one_each`` or ``dask_cuda``, of three. The
-worker with the number 0 uses that framework. A launcher's variables are set in each worker when it has imported the
-framework, as a library does that trains there.
+Usage: ``on_dask.py CLUSTER FRAMEWORK [LAUNCHER]``. CLUSTER is ``two_each`` for two workers, or ``local``, ``rotated``,
+``one_each`` or ``dask_cuda`` for three. Worker 0 uses FRAMEWORK, and the others use ``toyflow``. Each worker sets the
+variables of LAUNCHER after the import of its framework, like a library that trains in Dask's workers.
 """
 
 import json
@@ -26,7 +26,7 @@ def local():
     return distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None)
 
 
-# What each of several workers is given.
+# CUDA_VISIBLE_DEVICES of each worker, keyed by cluster.
 LISTS = {"rotated": ["0,1,2", "1,2,0", "2,0,1"], "one_each": ["1", "2", "0"], "two_each": ["0,1", "2,3"]}
 
 

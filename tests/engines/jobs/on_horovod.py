@@ -1,6 +1,6 @@
-"""Starts ranks as ``horovodrun --gloo`` does: ``on_horovod.py COUNT COMMAND...``.
+"""A script that starts ranks like ``horovodrun --gloo``. Usage: ``on_horovod.py COUNT COMMAND...``.
 
-Horovod's own launcher, without what ``horovodrun`` asks of its extension, which it would have to build.
+It calls Horovod's launcher directly, because ``horovodrun`` needs Horovod's extension, which would have to be built.
 """
 
 import os

@@ -1,11 +1,12 @@
-"""Starts Ray, runs tasks that take GPUs, reports what each got, and keeps all until its input ends.
+"""A script that starts Ray, runs tasks on GPUs, reports their GPUs, and keeps them until its input ends.
 
-``on_ray.py managed|unmanaged``, or ``on_ray.py driver imports|computes told|counted`` for a driver that itself has
-imported a framework, or computed with it, before it starts Ray with all GPUs, whose number it says or has Ray count.
-``on_ray.py subprocesses`` for tasks that start programs, each of which is ``on_ray.py script``.
-``on_ray.py out_of_memory`` ends by the error of an actor whose memory runs out, with a framework of its own.
-``on_ray.py train WORKERS GPUS FRAMEWORK`` for a TensorflowTrainer of so many workers with so many GPUs each.
-``on_ray.py torch WORKERS GPUS`` for a TorchTrainer, whose workers compute on the device that Ray tells them.
+- ``on_ray.py managed|unmanaged``: Ray manages four GPUs, or none.
+- ``on_ray.py driver imports|computes told|counted``: the driver imports a framework, or computes with it, before it
+  starts Ray with all GPUs. It passes their number (``told``), or Ray counts them (``counted``).
+- ``on_ray.py subprocesses``: the tasks start programs, each of which is ``on_ray.py script``.
+- ``on_ray.py out_of_memory``: the driver uses a framework, and ends by the error of an actor that runs out of memory.
+- ``on_ray.py train WORKERS GPUS FRAMEWORK``: a TensorflowTrainer has WORKERS workers with GPUS GPUs each.
+- ``on_ray.py torch WORKERS GPUS``: the workers of a TorchTrainer compute on the devices that Ray returns.
 """
 
 import json
@@ -52,7 +53,7 @@ def actors(count, gib=0.1, **options):
 
 
 def free(made=()):
-    """End actors, and wait until Ray has all GPUs back, those of tasks that have just ended as well."""
+    """Kill actors, and wait until Ray has all GPUs back, including those of tasks that have just ended."""
     for actor in made:
         ray.kill(actor)
     deadline = time.monotonic() + 60
@@ -67,14 +68,14 @@ def report(value):
 
 def managed():
     begin(num_gpus=4)
-    # A worker that is not used again, and one that is.
+    # Ray ends the worker of ``once`` after one task, and reuses the worker of ``task``.
     once, task = ray.remote(max_calls=1)(compute), ray.remote(compute)
     made, told = actors(2, num_gpus=1)
     report(told)
     free(made)
     made, told = actors(2, 22, num_gpus=0.5)
     report(told)
-    # The test looks at their claims.
+    # The test checks the claims of the actors now.
     sys.stdin.readline()
     free(made)
     made, told = actors(2, num_gpus=1, runtime_env={"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}})
@@ -83,7 +84,7 @@ def managed():
     report(ray.get([once.remote(), Actors.remote().compute.remote()]))
     report(ray.get(once.options(num_gpus=2).remote(count="all")))
     free()
-    # A task made by ``options`` leaves its worker to the next one. The first has GPU 1, because an actor has GPU 0.
+    # Tasks made by ``options`` share one worker. The first task has GPU 1, because an actor has GPU 0.
     actor = Actors.options(num_gpus=1).remote()
     ray.get(actor.__ray_ready__.remote())
     first = ray.get(task.options(num_gpus=1).remote(framework="tensorflow"))
@@ -149,7 +150,7 @@ def train_worker(config):
     from ray import train
 
     place, rank = Path(config["place"]), train.get_context().get_world_rank()
-    # TensorFlow would be refused more than is free on a GPU that somebody else uses.
+    # TensorFlow allocates little: more than the free memory of a GPU that another process uses would be refused.
     told = compute(22 if config["framework"] == "toyflow" else 0.1, config["framework"])
     new = place / f"{rank}.new"
     new.write_text(json.dumps({"pid": os.getpid(), "ids": told["ids"], "gpus": told["gpus"], "rank": rank}))
@@ -162,7 +163,7 @@ def train(workers, gpus, framework):
     from ray.train import RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer
 
-    # The trainer has TensorFlow imported, with which the policy is read.
+    # The trainer imports TensorFlow in the workers before their function runs, and autogpu reads the policy then.
     begin(num_gpus=4, runtime_env={"env_vars": {"AUTOGPU_COUNT": "all"}})
     place = Path(os.environ["FOLDER_OF_RAY"]) / "told"
     place.mkdir()
@@ -185,7 +186,7 @@ def train(workers, gpus, framework):
 
 
 def torch_worker(config):
-    """Compute on the devices that Ray names, and report once all workers have."""
+    """Compute on the devices that Ray returns, report, and wait until all workers have reported."""
     import torch
     from ray import train
     from ray.train.torch import get_device, get_devices
@@ -205,7 +206,7 @@ def torch_worker(config):
 
 def torch(workers, gpus):
     begin(num_gpus=4)
-    # After Ray's start, as the imports in a function that starts it.
+    # Imported after Ray's start, like the imports in a user's function that starts Ray.
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -1,4 +1,4 @@
-"""Takes a little on its GPUs, and then runs a command to its end."""
+"""A script that allocates 0.1 GiB on each of its GPUs, then runs a command to its end."""
 
 import subprocess
 import sys

@@ -1,16 +1,16 @@
-"""How a process of an engine takes its GPUs: most by a small framework that starts at once, some by TensorFlow."""
+"""Allocation of GPU memory in an engine's processes: by ``toyflow``, which starts at once, or by TensorFlow."""
 
 from __future__ import annotations
 
 import os
 
 GIB = 1 << 30
-# Where launchers tell a rank its number on the host.
+# Variables in which launchers set the local rank.
 LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def toyflow():
-    """Import the small framework as one that autogpu knows."""
+    """Register ``toyflow`` with autogpu, and import it."""
     import _autogpu_hook
 
     from autogpu import frameworks
@@ -24,10 +24,11 @@ def toyflow():
 
 
 def take(gib: float, framework: str = "toyflow", more_gib: float = 0) -> list[int]:
-    """Take so much on each GPU that this process gets, or the limit where that is less; the GPUs as CUDA counts them.
+    """Allocate ``gib``, or the limit if that is less, on each GPU of this process; return CUDA's ordinals.
 
-    TensorFlow takes memory by regions, each twice the one before and the last one cut off at the limit: so a tensor
-    larger than half the limit shows the limit, and nothing has to be refused, for which it waits ten seconds.
+    TensorFlow allocates memory by regions. Each region is twice as large as the one before, and the limit cuts off the
+    last one. So a tensor larger than half the limit shows the limit. No allocation has to be refused, which would take
+    TensorFlow ten seconds.
     """
     if framework == "toyflow":
         return toyflow().take(round(gib * GIB), **({"more": round(more_gib * GIB)} if more_gib else {}))

@@ -1,6 +1,6 @@
-"""A task of the cluster that TF_CONFIG describes; it keeps its GPU until its input ends, as in a training that goes on.
+"""A task of the cluster that TF_CONFIG describes. It keeps its GPU until its input ends, like a long training.
 
-``task.py toyflow``, or with TensorFlow ``task.py all_reduce`` and ``task.py parameter_server``.
+Usage: ``task.py toyflow``, or with TensorFlow ``task.py all_reduce`` or ``task.py parameter_server``.
 """
 
 import json
@@ -54,5 +54,5 @@ def parameter_server():
 print(json.dumps({"pid": os.getpid(), **globals()[sys.argv[1]]()}), flush=True)
 sys.stdin.read()
 if sys.argv[1] == "parameter_server":
-    # A server has no end, and a chief waits at its own for answers of servers that may be gone.
+    # A server never ends, and a chief waits at its exit for answers of servers that may have ended.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A small framework: it takes memory on each GPU that it is told to use, or else on all that it sees."""
+"""A small framework that allocates memory on the given GPUs, or on all GPUs that it sees."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 
 class OutOfMemoryError(RuntimeError):
-    """Of a GPU."""
+    """A GPU has too little free memory."""
 
 
 def gpu_count() -> int:
     count = ctypes.c_int()
-    # A machine on which nothing was granted has no device.
+    # CUDA finds no device if the job was granted no GPU.
     return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
 def take(size, ordinals=None, limits=None, *, more=0) -> list[int]:
-    """Take ``size`` bytes, or the limit where that is less, and then so many ``more``; the ordinals of the GPUs."""
+    """Allocate ``size`` bytes, or the limit if that is less, on each GPU; return the ordinals.
+
+    A request for ``more`` bytes always fails.
+    """
     ordinals = list(range(gpu_count())) if ordinals is None else list(ordinals)
     for ordinal in ordinals:
         device, context, address = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
