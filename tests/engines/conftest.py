@@ -16,13 +16,13 @@ from tests.support import environments
 
 @pytest.fixture(scope="session")
 def tensorflow_python() -> Path:
-    """TensorFlow in an environment where a user has run ``autogpu install``."""
+    """Return the Python of an environment with TensorFlow after ``autogpu install``."""
     return environments.tensorflow_with_autogpu()
 
 
 @pytest.fixture(scope="session")
 def small_python() -> Path:
-    """An environment where a user has run ``autogpu install``, for what needs no more than a small framework."""
+    """Return the Python of an environment after ``autogpu install``, for jobs that use ``toyflow``."""
     found = environments.interpreter("3.11")
     assert found, "no Python 3.11 on this machine"
     return environments.environment(found, with_hook=True)
@@ -30,16 +30,17 @@ def small_python() -> Path:
 
 @pytest.fixture(scope="session")
 def start_cluster(tmp_path_factory, small_python) -> Callable[..., Cluster]:
-    """Start Slurm on servers with these GPUs, until what is running ends."""
+    """Return a function that starts Slurm; the cluster stops when ``running`` is closed."""
 
     def start(running: ExitStack, *nodes, manages_gpus=True, denied="", page=None, **parts) -> Cluster:
-        """The one with these GPUs on its nodes.
+        """Start a cluster.
 
         Args:
-            manages_gpus: Whether Slurm does.
-            denied: What NVML does with GPUs that a cgroup keeps from a job; ``""`` for no cgroups.
-            page: Prints the site's files.
-            parts: Of each node, the ``shards`` or ``mps`` in which jobs can ask for a part of a GPU.
+            nodes: The GPUs of each node.
+            manages_gpus: True if Slurm manages the GPUs.
+            denied: How NVML treats GPUs that a cgroup denies to a job: ``refuse`` or ``omit``; ``""`` for no cgroups.
+            page: A page of the documentation that prints the site's files.
+            parts: The number of ``shards`` or ``mps`` of each node, for jobs that request a part of a GPU.
         """
         folder = tmp_path_factory.mktemp("slurm")
         servers = []
@@ -58,7 +59,7 @@ def start_cluster(tmp_path_factory, small_python) -> Callable[..., Cluster]:
 
 @pytest.fixture(scope="session")
 def clusters(start_cluster) -> Iterator[Callable[..., Cluster]]:
-    """Start such a cluster, or find the one that another test wanted; all end with the last test."""
+    """Yield a function that starts a cluster or reuses an equal one; all clusters stop after the last test."""
     made: dict[str, Cluster] = {}
     running = ExitStack()
 
@@ -74,7 +75,7 @@ def clusters(start_cluster) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture(scope="session")
 def batches_end(start_cluster) -> None:
-    """Skip where Slurm by itself does not bring a batch job to its end."""
+    """Skip the test if Slurm can't run a batch job to its end on this machine."""
     with ExitStack() as running:
         cluster = start_cluster(running, [Gpu()])
         try:

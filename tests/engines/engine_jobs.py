@@ -1,4 +1,4 @@
-"""What tests of real engines share: an environment with an engine, jobs that report, and what stays behind."""
+"""Helpers for tests of real engines: environments, jobs that report, and a check for leftover processes."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from tests.support import environments
 
 GIB = 1 << 30
 TIMEOUT_S = 240
-# What runs in the engines. A script there finds the others as modules.
+# Scripts that run in the engines. They import each other as modules.
 JOBS = Path(__file__).parent / "jobs"
-# What a job asks for in GiB: more than any part of a GPU of 24 GiB, of which context and system need some.
+# GiB that a job requests. Only a whole GPU of 24 GiB has so much; its CUDA context and the system need the rest.
 WHOLE = 22.0
 
 
 def python_with(*requirements: str, base: Path | None = None) -> Path:
-    """An environment with TensorFlow, an engine, and autogpu installed as a user does it.
+    """Return the Python of an environment with TensorFlow, an engine, and autogpu after ``autogpu install``.
 
-    The engine has an environment of its own below this one, so that a change of autogpu's source installs only
-    autogpu again. TensorFlow's packages come before the engine's: both need protobuf, and TensorFlow has bounds for it.
+    The engine has its own environment below this one, so that a change of autogpu's source reinstalls only autogpu.
+    TensorFlow's packages come before the engine's, because both need protobuf and TensorFlow restricts its version.
 
     Args:
-        base: An environment with another framework instead of TensorFlow.
+        requirements: The packages of the engine.
+        base: An environment with another framework, instead of TensorFlow's.
     """
     base = base or environments.tensorflow()
     try:
@@ -47,17 +48,17 @@ def python_with(*requirements: str, base: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class Holding:
-    """What a job has taken: by GPU in PCI order, ``whole`` or how many GiB."""
+    """Memory that a job has allocated, keyed by GPU in PCI order: ``whole``, or text such as ``11.50 GiB``."""
 
     pid: int
     gpus: dict[int, str]
 
 
 class Run:
-    """Jobs of which none ends before so many have what they take, or the test says so.
+    """Jobs that stay until ``count`` of them hold their memory, or until the test calls ``end``.
 
     Args:
-        folder: For their reports; is made.
+        folder: A new folder for the jobs' reports.
     """
 
     def __init__(self, folder: Path, count: int = 1) -> None:
@@ -65,21 +66,21 @@ class Run:
         folder.mkdir()
 
     def command(self, python: Path, gib: float = WHOLE, framework: str = "toyflow", dies: str = "") -> list[str]:
-        """What takes ``gib`` on each of its GPUs, and in the rank that ``dies`` runs out of memory."""
+        """Return a command that allocates ``gib`` on each of its GPUs; the rank ``dies`` then runs out of memory."""
         command = [str(python), str(JOBS / "job.py"), str(self._folder), str(self._count), str(gib), framework]
         return command + ([dies] if dies else [])
 
     def wait(self, count: int) -> None:
-        """Wait until so many jobs have what they take."""
+        """Wait until ``count`` jobs hold their memory."""
         assert until(lambda: len(self._reports()) >= count, TIMEOUT_S), f"{len(self._reports())} of {count} jobs"
 
     def end(self) -> None:
-        """Let its jobs end."""
+        """Let the jobs end: each empty file counts as the report of a job."""
         for number in range(self._count):
             (self._folder / f"end{number}.json").touch()
 
     def taken(self, *servers: Server) -> list[Holding]:
-        """What its jobs have taken, in the order of their ranks; of equal ranks, in the order of GPUs."""
+        """Return the memory of the jobs, sorted by rank and then by GPU."""
         ranked = [(told["rank"], taken_by(told["pid"], *servers)) for told in self._reports()]
         return [taken for _, taken in sorted(ranked, key=lambda each: (each[0], list(each[1].gpus)))]
 
@@ -88,7 +89,7 @@ class Run:
 
 
 def taken_by(pid: int, *servers: Server) -> Holding:
-    """What the servers' drivers say that a process has taken."""
+    """Return the memory of a process, read from the logs of the servers' drivers."""
     sizes: dict[int, int] = {}
     for server in servers:
         sizes.update((call.gpu, 0) for call in server.calls(pid=pid, call="context"))
@@ -99,7 +100,7 @@ def taken_by(pid: int, *servers: Server) -> Holding:
 
 
 class Script:
-    """A Python script on a server that prints JSON lines, and may wait for its input to end before it goes on."""
+    """A Python script on a server. It prints JSON lines, and may wait until its stdin is closed."""
 
     def __init__(self, server: Server, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
         self.server = server
@@ -114,16 +115,16 @@ class Script:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=False,
-                # A line that is read too early into a buffer is one that nobody waits for any more.
+                # No buffer: ``select`` does not see lines that Python has read into a buffer already.
                 bufsize=0,
             )
 
     def has_reported(self, timeout_s: float = 0) -> bool:
-        """Whether there is something to read within the time, which may also be its end."""
+        """True if the script prints something, or ends, within ``timeout_s``."""
         return bool(select.select([self.process.stdout], [], [], timeout_s)[0])
 
     def reports(self, timeout_s: float = TIMEOUT_S) -> Any:
-        """The next JSON line; other lines are skipped."""
+        """Return the content of the next JSON line; skip other lines."""
         deadline = time.monotonic() + timeout_s
         while self.has_reported(max(0.0, deadline - time.monotonic())):
             line = self.process.stdout.readline()
@@ -133,12 +134,12 @@ class Script:
         raise AssertionError(f"no report within {timeout_s:.0f} s\n{self.stderr()}")
 
     def end(self, timeout_s: float = TIMEOUT_S) -> int:
-        """End its input, wait for its end, and return the exit status."""
+        """Close the script's stdin, wait for its end, and return its exit status."""
         self.process.stdin.close()
         return self.process.wait(timeout=timeout_s)
 
     def close(self, timeout_s: float = 30) -> None:
-        """End its input if it still runs, and give it time to end what it started."""
+        """Close the script's stdin, and give the script time to end its own processes."""
         with suppress(subprocess.TimeoutExpired):
             self.end(timeout_s)
 
@@ -146,7 +147,7 @@ class Script:
         return self._errors.read_text(errors="replace")
 
     def said(self) -> list[str]:
-        """What autogpu printed in it, and in what shares its stderr."""
+        """Return autogpu's lines in the script's stderr, which its children share."""
         return lines_of_autogpu(self.stderr())
 
 
@@ -155,31 +156,31 @@ def lines_of_autogpu(text: str) -> list[str]:
 
 
 def gpus_of(server: Server, pid: int) -> list[int]:
-    """The GPUs on which a process made a context, in PCI order."""
+    """Return the GPUs on which a process made a context, in PCI order."""
     return sorted(server.contexts().get(pid, []))
 
 
 def processes_on(server: Server) -> Iterator[int]:
-    """The processes that were started on ``server``, at any depth, and still run."""
+    """Yield the pids of running processes that were started on ``server``, at any depth."""
     marker = f"GPUSIM_FLEET={server.environ['GPUSIM_FLEET']}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if marker in (process / "environ").read_bytes().split(b"\0"):
                 yield int(process.name)
         except OSError:
-            # It has ended, or is another user's.
+            # The process has ended, or belongs to another user.
             continue
 
 
 def free_ports(count: int) -> list[int]:
     with ExitStack() as held:
-        # Open together: no port is given twice.
+        # All sockets are open together, so each port is different.
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [free.getsockname()[1] for free in sockets]
 
 
 def configurations(*kinds: str) -> list[str]:
-    """TF_CONFIG for each task of a cluster, in the order of ``kinds``."""
+    """Return TF_CONFIG for each task of a cluster, in the order of ``kinds``."""
     cluster: dict[str, list[str]] = {kind: [] for kind in kinds}
     tasks = []
     for kind, port in zip(kinds, free_ports(len(kinds))):
@@ -189,7 +190,7 @@ def configurations(*kinds: str) -> list[str]:
 
 
 def until(holds: Callable[[], object], timeout_s: float) -> bool:
-    """Whether ``holds`` did within the time."""
+    """Wait until ``holds`` is true; return False if ``timeout_s`` is over before."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline:
@@ -199,7 +200,7 @@ def until(holds: Callable[[], object], timeout_s: float) -> bool:
 
 
 def end_all(server: Server, timeout_s: float = 30) -> list[str]:
-    """Wait for the end of what was started on ``server``; kills and names what has not ended by itself."""
+    """Wait for the end of all processes on ``server``; kill the others, and return their command lines."""
     if until(lambda: not any(processes_on(server)), timeout_s):
         return []
     left = []

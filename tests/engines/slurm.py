@@ -1,4 +1,4 @@
-"""A real Slurm on loopback ports, for as long as a ``with`` lasts: a controller, and a node for each server."""
+"""A real Slurm on loopback ports: a controller and one node for each server, within a ``with`` statement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.gpusim import Server
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo", "scontrol")
 START_S, STOP_S, CLIENT_S = 60, 20, 240
-# One of the majors that Linux keeps for local use: opening such a file fails for want of a driver, with ENXIO, unless
+# A device major that Linux reserves for local use. No driver has it, so opening such a device fails with ENXIO, unless
 # a cgroup denies it first.
 LOCAL_MAJOR = 60
 CGROUPS = Path("/sys/fs/cgroup")
@@ -55,13 +55,13 @@ CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
 ConstrainDevices=yes
 """
-# What a configuration says of what jobs can ask for, and not of the machine that Slurm runs on.
+# Keys of slurm.conf that define what jobs can request. The other keys depend on the machine that runs Slurm.
 OF_THE_SITE = ("SelectType", "SelectTypeParameters", "GresTypes", "NodeName", "PartitionName")
 SITES = itertools.count(1)
 
 
 def missing() -> str:
-    """Why there can be no Slurm on this machine; empty if there can."""
+    """Return the reason why Slurm can't run on this machine; ``""`` if it can."""
     if os.geteuid() != 0:
         return "slurmd starts other users' jobs, and so runs as root only"
     absent = [program for program in PROGRAMS if shutil.which(program, path=search_path()) is None]
@@ -69,7 +69,7 @@ def missing() -> str:
 
 
 def missing_for_cgroups() -> str:
-    """Why Slurm can't keep a job from the GPUs of others on this machine; empty if it can."""
+    """Return the reason why Slurm can't deny a job other jobs' GPUs on this machine; ``""`` if it can."""
     devices = CGROUPS / "devices"
     if not (devices / "devices.deny").exists() and not (devices / "cgroup.procs").exists():
         return "no hierarchy of device cgroups (version 1) on this machine"
@@ -77,26 +77,26 @@ def missing_for_cgroups() -> str:
 
 
 def search_path() -> str:
-    # The daemons are in sbin, which not every shell searches.
+    # The daemons are in sbin, which is not in every user's PATH.
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 
 def site_of(page: Path) -> dict[str, str]:
-    """By name, the files that a page prints in full: code blocks whose first line says ``# /etc/slurm/<name>``."""
+    """Return the files that a page prints, keyed by name: code blocks that begin with ``# /etc/slurm/<name>``."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     named = ((re.match(r"# /etc/slurm/([\w.]+)", block), block) for block in blocks)
     return {found.group(1): block for found, block in named if found}
 
 
 def site(*, nodes: int, gpus: int, shards: int = 0, mps: int = 0) -> dict[str, str]:
-    """The files of a site of these nodes.
+    """Return the files of a site, keyed by name.
 
     Args:
-        gpus: Of each node; 0 for a cluster that does not manage them.
-        shards: Of each node, spread evenly over its GPUs.
-        mps: Likewise, for jobs that ask for a part of a GPU by ``--gres=mps``.
+        gpus: GPUs of each node; 0 for a cluster that does not manage GPUs.
+        shards: Shards of each node, spread evenly over its GPUs.
+        mps: MPS units of each node, spread likewise. Jobs request them by ``--gres=mps``.
     """
-    # Also the names of the nodes' cgroups, so other clusters on this host have others.
+    # The nodes' cgroups have the same names, so each cluster on this host needs its own names.
     names = f"n{os.getpid()}x{next(SITES)}x[1-{nodes}]"
     parts = {name: count for name, count in (("shard", shards), ("mps", mps)) if count}
     gres = "Gres=" + ",".join([f"gpu:{gpus}", *(f"{name}:{count}" for name, count in parts.items())]) if gpus else ""
@@ -112,17 +112,18 @@ def site(*, nodes: int, gpus: int, shards: int = 0, mps: int = 0) -> dict[str, s
 
 
 class Slurm:
-    """A cluster of its own. Every program that it starts ends with the ``with``, and so do all jobs.
+    """A Slurm cluster. All its programs and jobs end with the ``with`` statement.
 
     Args:
-        folder: Where all files of the cluster are. Its path must be short: it holds a socket.
-        servers: The simulated server of each node. What runs on a node runs on its server, and where there are
-            several, with a lease folder of its own.
-        site: By name, files of a site, which say what jobs can ask for.
-        cgroup: Whether a job is kept from the GPUs that it was not granted (``ConstrainDevices``).
+        folder: The folder of all files of the cluster. Its path must be short, because it contains a socket.
+        servers: The simulated server of each node. A node's jobs run on its server. If there are several nodes, each
+            has its own lease folder.
+        site: The files of a site, keyed by name. They define what jobs can request.
+        cgroup: True if cgroups deny a job the GPUs that it was not granted (``ConstrainDevices``).
 
     Raises:
-        RuntimeError: On entering, where a daemon ends or the nodes are not ready in time; with the daemons' logs.
+        RuntimeError: A daemon ended, or the nodes were not ready in time, when the ``with`` was entered. The text
+            contains the daemons' logs.
     """
 
     def __init__(self, folder: Path, *servers: Server, site: Mapping[str, str], cgroup: bool = False) -> None:
@@ -147,13 +148,13 @@ class Slurm:
             on_failure.pop_all()
         return self
 
-    # ---- what runs in it ----
+    # ---- jobs ----
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end by ``srun``, or by another program that starts jobs, as ``popen`` starts it.
+        """Run a command to its end by ``srun`` or another program. The options are those of ``popen``.
 
         Raises:
-            subprocess.TimeoutExpired: It was not done in time. The job is killed with the cluster.
+            subprocess.TimeoutExpired: The command did not end in time. The job is killed with the cluster.
         """
         client = self.popen(*arguments, stdin=subprocess.DEVNULL, **options)
         stdout, stderr = client.communicate(timeout=CLIENT_S)
@@ -167,7 +168,7 @@ class Slurm:
         program: str = "srun",
         stdin: int = subprocess.PIPE,
     ) -> subprocess.Popen[str]:
-        """Start a command by ``srun`` on the simulated servers; its input and output are pipes, and are the job's."""
+        """Start a command by ``program`` on the simulated servers; pipes connect to the job's input and output."""
         pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         client = subprocess.Popen(
             [program, *arguments, *command], env=self._environ(environ), cwd=str(self.folder), text=True, **pipes
@@ -183,19 +184,19 @@ class Slurm:
         scripts: int = 1,
         timeout: float = CLIENT_S,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a shell script to its end by ``sbatch``; what each job of an array wrote, one after the other.
+        """Run a shell script to its end by ``sbatch``; return the joined output of its jobs.
 
         Args:
-            scripts: How many jobs the array has.
+            scripts: The number of jobs in the array.
 
         Raises:
-            RuntimeError: They have not ended in time; with what Slurm says of it.
+            RuntimeError: The jobs did not end in time. The text contains Slurm's description of them.
         """
         self._batches += 1
         place = self.folder / f"batch{self._batches}"
         place.mkdir()
         file = place / "script"
-        # The script's last act says that it has ended: `sbatch --wait` looks at intervals that grow to half a minute.
+        # The script writes a file at its end, because `sbatch --wait` polls at intervals that grow to half a minute.
         end = f"echo $? >{place}/$$.new; mv {place}/$$.new {place}/$$.status"
         file.write_text(f"#!/bin/sh\n({script}\n)\n{end}\n")
         options = ["--parsable", f"--output={place}/%j.out", f"--error={place}/%j.err", *arguments]
@@ -212,7 +213,7 @@ class Slurm:
         written = ["".join(path.read_text() for path in sorted(place.glob(f"*.{end}"))) for end in ("out", "err")]
         return subprocess.CompletedProcess(submitted.args, status, *written)
 
-    # ---- how it is set up ----
+    # ---- set-up ----
 
     def _environ(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
         own = {"PATH": search_path(), "SLURM_CONF": str(self.configuration)}
@@ -226,7 +227,6 @@ class Slurm:
         return [f"--{option}={self.folder}/munge.{end}" for option, end in ends.items()]
 
     def _write(self) -> None:
-        """The site's configuration, on this machine."""
         host, folder = socket.gethostname().split(".")[0], self.folder
         controller, *ports = free_ports(1 + len(self.nodes))
         plugin = "task/cgroup" if self._has_cgroup else "task/none"
@@ -242,7 +242,7 @@ class Slurm:
         if len(self.nodes) > 1:
             lines.append(f"TaskProlog={self._write_prolog()}\n")
         self.configuration.write_text("".join(lines))
-        # The nodes have one folder of devices: what Slurm wants to see of them is the same.
+        # The nodes share one folder of device files, because Slurm expects the same files on each.
         resources = self._site["gres.conf"].replace("/dev/", f"{device_folder(folder)}/")
         (folder / "gres.conf").write_text(resources)
         self._make_devices()
@@ -252,7 +252,10 @@ class Slurm:
             (folder / "cgroup.conf").write_text(CGROUP_CONF)
 
     def _write_prolog(self) -> Path:
-        """What a task runs before it begins: where it prints ``export``, Slurm changes the task's environment."""
+        """Write the TaskProlog, by which each task gets the environment of its node's server.
+
+        Slurm runs it before each task, and applies the ``export`` lines that it prints to the task's environment.
+        """
         cases = []
         for node, server in zip(self.nodes, self.servers):
             environ = {**server.environ_of_child(), "AUTOGPU_LEASE_DIR": str(self.folder / f"leases.{node}")}
@@ -265,7 +268,7 @@ class Slurm:
         return prolog
 
     def _make_devices(self) -> None:
-        """The device files of a node's GPUs. Slurm demands devices, of any kind."""
+        """Make the device files of a node's GPUs. Slurm demands devices, but accepts any kind."""
         folder = device_folder(self.folder)
         folder.mkdir()
         for number in range(len(self.servers[0].gpus)):
@@ -275,7 +278,7 @@ class Slurm:
             except PermissionError:
                 if self._has_cgroup:
                     raise
-                # A container without CAP_MKNOD.
+                # In a container without CAP_MKNOD, links to other devices have to do.
                 path.symlink_to(("/dev/null", "/dev/zero", "/dev/full", "/dev/random")[number % 4])
 
     def _start(self, name: str, *command: str) -> None:
@@ -301,25 +304,25 @@ class Slurm:
         return "".join(f"--- {log.name}\n{log.read_text()[-3000:]}\n" for log in self.folder.glob("*.log"))
 
     def _ask(self, *command: str) -> str:
-        """What a client says, and nothing where it fails or gets no answer."""
+        """Return the stdout of a Slurm command; ``""`` if it gets no answer in time."""
         settings: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "env": self._environ()}
         try:
             return subprocess.run(command, timeout=STOP_S, **settings).stdout
         except subprocess.TimeoutExpired:
             return ""
 
-    # ---- how it ends ----
+    # ---- end ----
 
     def __exit__(self, *error: object) -> None:
         for child in (*self._daemons.values(), *self._clients):
-            # The daemons too: what they would write down is thrown away.
+            # The daemons are killed as well: nobody needs the state that they would save.
             child.kill()
             child.wait(timeout=STOP_S)
             for stream in filter(None, (child.stdin, child.stdout, child.stderr)):
-                # What was still to be written to a client that is gone.
+                # The close may flush input for a client that has ended.
                 with suppress(BrokenPipeError):
                     stream.close()
-        # What the nodes started is not our child: jobs, and the slurmstepd above each of them.
+        # Jobs, and the slurmstepd above each of them, are not children of this process.
         deadline = time.monotonic() + STOP_S
         while self._kill_jobs():
             if time.monotonic() > deadline:
@@ -331,11 +334,11 @@ class Slurm:
                 Path(folder).rmdir()
 
     def _kill_jobs(self) -> bool:
-        """Kill every process that was started with this cluster's configuration; whether there was one."""
+        """Kill all processes that have this cluster's configuration; return True if there was any."""
         mine = f"SLURM_CONF={self.configuration}".encode()
         was_one = False
         for path in Path("/proc").glob("[0-9]*/environ"):
-            # It has ended, or is one of the kernel's.
+            # The process has ended, or is a kernel thread.
             with suppress(OSError):
                 if int(path.parent.name) != os.getpid() and mine in path.read_bytes().split(b"\0"):
                     os.kill(int(path.parent.name), signal.SIGKILL)
@@ -344,5 +347,4 @@ class Slurm:
 
 
 def device_folder(folder: Path) -> Path:
-    """Where a cluster in this folder has the device files of its nodes."""
     return folder / "dev"

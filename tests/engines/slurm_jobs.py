@@ -1,4 +1,4 @@
-"""The jobs that run on a cluster of simulated servers, and what became of them."""
+"""Jobs on a Slurm cluster of simulated servers, and their results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.engines.slurm import Slurm
 
 @dataclass(frozen=True)
 class Done:
-    """What became of jobs that were started by one command.
+    """The results of jobs that one command started.
 
     Attributes:
-        taken: By each, in the order of their ranks: by GPU, ``whole`` or how many GiB.
-        said: What autogpu printed.
+        taken: The memory of each job, in the order of ranks, keyed by GPU: ``whole``, or text such as ``11.50 GiB``.
+        said: autogpu's lines.
     """
 
     taken: list[dict[int, str]]
@@ -30,7 +30,7 @@ class Cluster:
     """Slurm, and the simulated servers of its nodes.
 
     Args:
-        python: What runs the jobs.
+        python: The Python that runs the jobs.
     """
 
     def __init__(self, slurm: Slurm, python: Path) -> None:
@@ -38,7 +38,6 @@ class Cluster:
         self._runs = 0
 
     def new_run(self, count: int = 1) -> Run:
-        """For jobs of which none ends before so many have what they take."""
         self._runs += 1
         return Run(self.slurm.folder / f"run{self._runs}", count)
 
@@ -57,15 +56,15 @@ class Cluster:
         framework: str = "toyflow",
         dies: str = "",
     ) -> Done:
-        """Run jobs to their end that are all there at the same time, each of which takes ``gib`` on its GPUs.
+        """Run jobs at the same time, and to their end. Each allocates ``gib`` on its GPUs.
 
         Args:
-            arguments: Of ``program``, which starts the jobs.
-            before: In front of the job's own command.
-            batch: A shell script for ``sbatch`` instead, in which ``{job}`` is the job's command.
-            scripts: How many jobs of ``sbatch`` run it.
-            dies: The rank whose memory runs out.
-            kept: What somebody else's job, which uses no GPU, was given before: Slurm grants the lowest numbers first.
+            arguments: Arguments of ``program``, which starts the jobs.
+            before: Words in front of the job's own command.
+            batch: A shell script for ``sbatch``, which replaces ``program``. ``{job}`` is the job's command.
+            scripts: The number of ``sbatch`` jobs that run the script.
+            dies: The rank that runs out of memory.
+            kept: Arguments of another job that holds GPUs but does not use them. Slurm grants it the lowest numbers.
         """
         run = self.new_run(jobs)
         job = [*before, *run.command(python or self.python, gib, framework, dies)]
@@ -76,14 +75,14 @@ class Cluster:
                 done = self.slurm.batch(script, *arguments, environ=environ, scripts=scripts)
             else:
                 done = self.slurm.run(*arguments, command=job, environ=environ, program=program)
-        # pytest explains bare assertions in files of tests only.
+        # A message is needed, because pytest explains bare assertions only in test files.
         assert (done.returncode != 0) == bool(dies), f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         taken = [each.gpus for each in run.taken(*self.servers)]
         return Done(taken, lines_of_autogpu(done.stderr), done.stdout, done.stderr)
 
     @contextmanager
     def kept_from_others(self, *arguments: str) -> Iterator[None]:
-        """These resources are another's meanwhile."""
+        """Let another job hold these resources within the ``with`` statement."""
         job = self.slurm.popen(*arguments, command=["/bin/sh", "-c", "echo; exec cat"])
         job.stdout.readline()
         try:

@@ -1,4 +1,4 @@
-"""Real Dask clusters on one simulated server: each worker has another GPU, judged by the driver's log."""
+"""Real Dask clusters on one simulated server. Each worker must have a different GPU in the driver's log."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(90
 
 @pytest.fixture
 def start(tmp_path, lease_folder):
-    """Start a cluster whose workers take GPUs; the script, and what they told."""
+    """Yield a function that starts a cluster whose workers use GPUs; it returns the script and their reports."""
     started = []
 
     def start(*requirements, cluster, gpus=3, framework="toyflow", launcher="", **environ):
@@ -40,27 +40,27 @@ def test_workers_of_a_local_cluster_choose_different_gpus(start, lease_folder):
 @pytest.mark.parametrize(
     ("launcher", "framework"), [("TF_CONFIG", "tensorflow"), ("TF_CONFIG", "toyflow"), ("Horovod", "toyflow")]
 )
-def test_a_worker_that_was_given_a_gpu_has_all_of_it_whatever_it_is_a_rank_of(start, launcher, framework):
+def test_rank_variables_do_not_divide_the_gpu_of_a_dask_worker(start, launcher, framework):
     script, ran = start("distributed", cluster="one_each", framework=framework, launcher=launcher)
     on = {each["given"]: taken_by(each["pid"], script.server).gpus for each in ran}
     assert on == {str(gpu): {gpu: "whole"} for gpu in range(3)}
 
 
-def test_two_gpus_that_each_of_two_workers_was_given_are_its_own(start):
+def test_dask_worker_with_two_listed_gpus_has_all_of_both(start):
     script, ran = start("distributed", cluster="two_each", gpus=4, launcher="TF_CONFIG", AUTOGPU_COUNT="all")
     on = {each["given"]: taken_by(each["pid"], script.server).gpus for each in ran}
     assert on == {"0,1": {0: "whole", 1: "whole"}, "2,3": {2: "whole", 3: "whole"}}
 
 
 @pytest.mark.parametrize("launcher", ["", "TF_CONFIG"])
-def test_workers_with_rotated_lists_have_different_gpus(start, launcher):
+def test_dask_workers_with_rotated_lists_have_different_gpus(start, launcher):
     script, ran = start("distributed", cluster="rotated", launcher=launcher)
     assert sorted(each["given"] for each in ran) == ["0,1,2", "1,2,0", "2,0,1"]
     assert sorted(gpus_of(script.server, each["pid"]) for each in ran) == [[0], [1], [2]]
 
 
-def test_workers_of_dask_cuda_stay_on_the_gpus_that_it_gave_them(start):
+def test_dask_cuda_workers_stay_on_their_assigned_gpus(start):
     script, ran = start("dask-cuda", "cuda-python", cluster="dask_cuda")
-    # It has made a context on the first of each list.
+    # dask-cuda has made a context on the first GPU of each list.
     on = {each["given"]: gpus_of(script.server, each["pid"]) for each in ran}
     assert on == {"0,1,2": [0], "1,2,0": [1], "2,0,1": [2]}

@@ -1,4 +1,4 @@
-"""Ranks that Horovod's own launcher starts by Gloo on one simulated server, judged by what the driver granted them."""
+"""Ranks that Horovod's launcher starts by Gloo on one simulated server, checked by the driver's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import environments
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 VERSION = "0.28.1"
-# Of its launcher alone.
+# Packages that Horovod's launcher needs.
 REQUIREMENTS = ("cloudpickle", "packaging", "psutil", "pyyaml")
 BUSY, FREE = Gpu(processes={5004242: "1GiB"}, utilization=90), Gpu()
 WHOLE = "whole"
@@ -24,7 +24,7 @@ WHOLE = "whole"
 
 @pytest.fixture(scope="session")
 def horovod() -> tuple[Path, Path]:
-    """An interpreter for Horovod's launcher, and its source, from which nothing is built."""
+    """Return a Python for Horovod's launcher, and the folder of Horovod's source, which is not built."""
     folder = environments.CACHE / "sources" / f"horovod-{VERSION}"
     if not folder.exists():
         place = folder.parent
@@ -49,7 +49,10 @@ def horovod() -> tuple[Path, Path]:
 
 @pytest.fixture
 def run(tmp_path, lease_folder, small_python, horovod):
-    """Start jobs of so many ranks in one instant; for each job what its ranks have taken, and what all printed."""
+    """Return a function that starts jobs of ``sizes`` ranks at once.
+
+    It returns the memory of each rank, and the output of each job.
+    """
 
     def run(gpus, *sizes, job=(), of=small_python):
         python, source = horovod
@@ -80,20 +83,20 @@ def run(tmp_path, lease_folder, small_python, horovod):
 @pytest.mark.parametrize(
     ("gpus", "ranks", "expected"),
     [
-        pytest.param([BUSY, FREE, BUSY, FREE], 2, [{1: WHOLE}, {3: WHOLE}], id="the-two-that-are-free"),
-        pytest.param([FREE] * 4, 2, [{2: WHOLE}, {3: WHOLE}], id="no-more-than-one-each"),
-        pytest.param([FREE] * 4, 4, [{gpu: WHOLE} for gpu in range(4)], id="one-each"),
-        pytest.param([FREE], 2, [{0: "11.50 GiB"}] * 2, id="half-of-one-each"),
+        pytest.param([BUSY, FREE, BUSY, FREE], 2, [{1: WHOLE}, {3: WHOLE}], id="two-free-gpus"),
+        pytest.param([FREE] * 4, 2, [{2: WHOLE}, {3: WHOLE}], id="more-gpus-than-ranks"),
+        pytest.param([FREE] * 4, 4, [{gpu: WHOLE} for gpu in range(4)], id="as-many-gpus-as-ranks"),
+        pytest.param([FREE], 2, [{0: "11.50 GiB"}] * 2, id="two-ranks-on-one-gpu"),
     ],
 )
-def test_ranks_of_horovodrun_are_one_job(run, gpus, ranks, expected):
+def test_ranks_of_horovodrun_divide_the_gpus_as_one_job(run, gpus, ranks, expected):
     taken, (said,) = run(gpus, ranks)
     assert taken == expected, said
     assert said.count("autogpu: ") == 1, said
 
 
 @pytest.mark.tensorflow
-def test_ranks_that_take_the_gpus_of_their_number_have_the_idle_ones(run, tensorflow_python):
+def test_horovod_ranks_that_use_two_gpus_by_number_get_idle_gpus(run, tensorflow_python):
     gpus = [BUSY, FREE, BUSY, FREE, FREE, FREE]
     taken, (said,) = run(gpus, 2, job=(22, "two_gpus_of_each_rank"), of=tensorflow_python)
     assert taken == [{1: WHOLE, 3: WHOLE}, {4: WHOLE, 5: WHOLE}], said

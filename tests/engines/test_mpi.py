@@ -1,4 +1,4 @@
-"""Ranks that Open MPI and MPICH start on one simulated server, judged by what the driver granted to each."""
+"""Ranks that Open MPI and MPICH start on one simulated server, checked by the driver's log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 @dataclass(frozen=True)
 class Launcher:
-    """How to start ranks, and which variable counts them on a host."""
+    """The command of an MPI launcher, and the variable in which it sets the local rank."""
 
     command: tuple[str, ...]
     rank: str
@@ -30,7 +30,10 @@ LAUNCHERS = pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH], ids=["open-mp
 
 @pytest.fixture
 def run(tmp_path, lease_folder, small_python, monkeypatch):
-    """Run ranks on a server of ``gpus``; in their order, what each has taken, and what autogpu printed in it."""
+    """Return a function that runs ranks on a server of ``gpus``.
+
+    It returns the memory of each rank and autogpu's lines of each rank, in the order of ranks.
+    """
     for name in [name for name in os.environ if name.startswith(("OMPI_", "PMI_", "MPI_"))]:
         monkeypatch.delenv(name)
 
@@ -41,7 +44,7 @@ def run(tmp_path, lease_folder, small_python, monkeypatch):
             pytest.skip(f"{launcher.command[0]} is not installed (Debian: openmpi-bin, mpich)")
         rank = f"${launcher.rank}"
         jobs, start = Run(tmp_path / "run", ranks * each), tmp_path / "start.sh"
-        # Each its own file, so that what one says is not mixed with what others say.
+        # Each rank has its own file for stderr, so that the lines of several ranks don't mix.
         start.write_text(wrapper.format(rank=rank, command=f"{' '.join(jobs.command(python, *job))} 2>>stderr.{rank}"))
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
         with Server(gpus, folder=tmp_path) as server:
@@ -75,27 +78,23 @@ AS_HOROVOD = "set -m\nexport HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{co
 @pytest.mark.parametrize(
     ("gpus", "options", "expected"),
     [
-        pytest.param(FOUR, {}, ONE_EACH, id="one of four GPUs each"),
-        pytest.param([BUSY, *FOUR[1:]], {}, ONE_EACH[2:], id="fewer ranks than GPUs: the idlest together"),
-        pytest.param(FOUR, {}, [{gpu: "11.50 GiB"} for gpu in (0, 0, 1, 1, 2, 2, 3, 3)], id="half of a GPU each"),
-        pytest.param(FOUR, {"wrapper": GIVES + "exec {command}\n"}, ONE_EACH, id="a wrapper gave each a GPU"),
-        pytest.param(
-            FOUR, {"wrapper": GIVES + "{command}\nexit $?\n"}, ONE_EACH, id="a wrapper gave each a GPU and waits for it"
-        ),
-        pytest.param(FOUR, {"CUDA_VISIBLE_DEVICES": "0"}, [{0: "5.50 GiB"}] * 4, id="the shell gave all one GPU"),
-        pytest.param(
-            TWO_IDLE, {"wrapper": AS_HOROVOD}, ONE_EACH[1::2], id="a wrapper names the ranks anew and waits for each"
-        ),
+        pytest.param(FOUR, {}, ONE_EACH, id="one-gpu-for-each-rank"),
+        pytest.param([BUSY, *FOUR[1:]], {}, ONE_EACH[2:], id="fewer-ranks-than-gpus"),
+        pytest.param(FOUR, {}, [{gpu: "11.50 GiB"} for gpu in (0, 0, 1, 1, 2, 2, 3, 3)], id="two-ranks-for-each-gpu"),
+        pytest.param(FOUR, {"wrapper": GIVES + "exec {command}\n"}, ONE_EACH, id="wrapper-lists-one-gpu"),
+        pytest.param(FOUR, {"wrapper": GIVES + "{command}\nexit $?\n"}, ONE_EACH, id="waiting-wrapper-lists-one-gpu"),
+        pytest.param(FOUR, {"CUDA_VISIBLE_DEVICES": "0"}, [{0: "5.50 GiB"}] * 4, id="shell-lists-one-gpu-for-all"),
+        pytest.param(TWO_IDLE, {"wrapper": AS_HOROVOD}, ONE_EACH[1::2], id="waiting-wrapper-sets-horovod-variables"),
     ],
 )
-def test_each_rank_has_its_part_and_the_first_speaks(run, launcher, gpus, options, expected):
+def test_each_mpi_rank_gets_its_share_and_only_the_first_prints(run, launcher, gpus, options, expected):
     taken, said = run(launcher, gpus, len(expected), **options)
     assert taken == expected, said
     assert [bool(lines) for lines in said] == [True] + [False] * (len(expected) - 1), said
 
 
 @LAUNCHERS
-def test_workers_of_a_cluster_below_the_only_rank_are_ranks(run, launcher):
+def test_tf_config_workers_below_a_single_mpi_rank_are_ranks(run, launcher):
     first, second = configurations("worker", "worker")
     wrapper = 'TF_CONFIG="$FIRST" {command} &\nTF_CONFIG="$SECOND" {command} &\nwait\n'
     environ = {"FIRST": first, "SECOND": second, "AUTOGPU_COUNT": "all"}
@@ -104,16 +103,16 @@ def test_workers_of_a_cluster_below_the_only_rank_are_ranks(run, launcher):
 
 
 @LAUNCHERS
-def test_a_rank_beside_the_job_of_somebody_else_is_capped(run, launcher):
+def test_rank_beside_an_unmanaged_process_is_capped(run, launcher):
     taken, said = run(launcher, [BUSY, *FOUR[1:]], 4)
-    # Of the 14 GiB that are free, the CUDA context takes a part.
+    # The CUDA context takes a part of the 14 GiB that are free.
     assert taken == [{0: "13.50 GiB"}, *ONE_EACH[1:]]
     assert "memory capped at what is free" in said[0][1], said
 
 
 @LAUNCHERS
 @pytest.mark.tensorflow
-def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_python):
+def test_two_tensorflow_ranks_get_half_of_a_gpu_each(run, launcher, tensorflow_python):
     taken, said = run(launcher, FOUR[:1], 2, python=tensorflow_python, job=(9, "tensorflow"))
     assert taken == [{0: "11.50 GiB"}] * 2, said
     assert [bool(lines) for lines in said] == [True, False], said
@@ -125,20 +124,20 @@ def test_ranks_of_tensorflow_have_half_of_a_gpu_each(run, launcher, tensorflow_p
 @pytest.mark.parametrize(
     "late",
     [
-        pytest.param("", id="at-once", marks=pytest.mark.turns(3, 0)),
-        pytest.param("0", id="0-later", marks=pytest.mark.turns(3, 1)),
-        pytest.param("1", id="1-later", marks=pytest.mark.turns(3, 2)),
+        pytest.param("", id="both-ranks-at-once", marks=pytest.mark.turns(3, 0)),
+        pytest.param("0", id="rank-0-later", marks=pytest.mark.turns(3, 1)),
+        pytest.param("1", id="rank-1-later", marks=pytest.mark.turns(3, 2)),
     ],
 )
-def test_ranks_that_take_the_gpu_of_their_number_have_the_idle_ones(run, launcher, late, job, tensorflow_python):
-    # The one that is late starts when the other one has its GPU.
+def test_mpi_ranks_that_use_the_gpu_of_their_number_get_idle_gpus(run, launcher, late, job, tensorflow_python):
+    # The late rank starts when the other rank has its GPU.
     wrapper = f"[ {{rank}} != '{late}' ] || until [ -e run/*.json ]; do sleep 0.1; done\nexec {{command}}\n"
     taken, said = run(launcher, TWO_IDLE, 2, python=tensorflow_python, job=(WHOLE, job), wrapper=wrapper)
     assert taken == ONE_EACH[1::2], said
 
 
 @LAUNCHERS
-def test_the_rank_whose_memory_runs_out_says_why(run, launcher):
+def test_rank_that_runs_out_of_memory_prints_the_cause(run, launcher):
     _, said = run(launcher, FOUR[:1], 2, job=(WHOLE, "toyflow", "1"), fails=True)
     assert len(said[0]) == 1, said
     assert said[1][0].startswith(f"{OUT} 11.5 GiB there, because ranks of its job share the GPU; it had "), said

@@ -1,4 +1,4 @@
-"""A real Ray on one simulated server: which GPU its tasks compute on, judged by the driver's log."""
+"""A real Ray on one simulated server: the GPUs of its tasks, checked by the driver's log."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Ray assigns the lowest numbers first; whoever chooses by itself takes GPU 3 first, and never GPU 1.
+# Ray assigns the lowest numbers first. autogpu itself chooses GPU 3 first, and never GPU 1, which is busy.
 GPUS = (Gpu(), Gpu(processes={5004242: "10GiB"}, utilization=60), Gpu(), Gpu())
 HALF = "11.50 GiB"
 
 
 class Ray:
-    """A script that has started Ray, and what its tasks told."""
+    """A script that has started Ray, and the reports of its tasks."""
 
     def __init__(self, server: Server, script: Script, logs: Path) -> None:
         self.server, self.script, self._logs = server, script, logs
 
     def reports(self):
-        """The next report; the actors still have what they have."""
+        """Return the next report. The actors still hold their GPUs then."""
         return self.script.reports()
 
     def on(self, *told):
-        """For each task, on which GPUs it made a context, and which ones Ray's ids mean.
+        """Return, for each task, the GPUs with a context, and the GPUs that Ray assigned.
 
-        These are numbers in PCI order, or UUIDs where Ray was started with a list of them.
+        Ray's ids are numbers in PCI order, or UUIDs if Ray was started with a list of UUIDs.
         """
         uuids = [gpu.uuid for gpu in self.server.gpus]
         assigned = [[uuids.index(each) if each in uuids else int(each) for each in task["ids"]] for task in told]
         return [gpus_of(self.server, task["pid"]) for task in told], [sorted(each) for each in assigned]
 
     def said(self, *told):
-        """What autogpu printed in each task, from Ray's file of its stderr."""
+        """Return autogpu's lines of each task, from Ray's log of its stderr."""
         logs = [list(self._logs.glob(f"worker-*-{task['pid']}.err")) for task in told]
         return [[line for file in files for line in lines_of_autogpu(file.read_text())] for files in logs]
 
 
 @pytest.fixture
 def start(tmp_path, lease_folder, monkeypatch):
-    """Start Ray on a server of four GPUs."""
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         monkeypatch.delenv(name)
-    # Ray makes sockets below it, whose paths may have 107 characters.
+    # Ray makes sockets in this folder, and a socket's path has at most 107 characters.
     own = Path(tempfile.mkdtemp(prefix="ray-"))
     environ = {
         "FOLDER_OF_RAY": str(own),
-        # Ray would write a token into the home folder, send statistics, and listen beyond the loopback interface.
+        # By default Ray writes a token into the home folder, sends statistics, and listens beyond the loopback
+        # interface.
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -74,7 +74,7 @@ def start(tmp_path, lease_folder, monkeypatch):
 
     yield start
     for script in made:
-        # Ray ends its processes itself, also where the test has failed.
+        # Ray ends its own processes, even if the test has failed.
         script.close()
         script.server.__exit__(None, None, None)
         left = end_all(script.server)
@@ -83,7 +83,7 @@ def start(tmp_path, lease_folder, monkeypatch):
         assert (script.process.returncode, left) == (int(fails), []), script.stderr()
 
 
-def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
+def test_ray_tasks_use_their_assigned_gpus(start, tmp_path):
     ray = start("managed")
 
     of_one = ray.reports()
@@ -116,7 +116,7 @@ def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
     assert of_two["gpus"] == 2
     assert ray.on(of_two) == ([[0, 1]], [[0, 1]])
 
-    # A worker of TensorFlow that is used again for another GPU stays, as without autogpu, on its first.
+    # Ray reuses a worker of TensorFlow for a task with another GPU. As without autogpu, it stays on its first GPU.
     first, second = ray.reports()
     assert (first["ids"], second["ids"], second["pid"]) == (["1"], ["0"], first["pid"])
     assert (first["gpus"], second["gpus"], gpus_of(ray.server, first["pid"])) == (1, 1, [1])
@@ -126,7 +126,7 @@ def test_tasks_use_what_ray_assigned_to_them(start, tmp_path):
     assert lines[1] == f"autogpu: {kept}; to have a process for each task: max_calls=1"
 
 
-def test_program_of_a_task_has_what_ray_assigned_to_the_task(start):
+def test_program_started_by_a_task_uses_the_gpus_of_the_task(start):
     ray = start("subprocesses")
     (of_none,) = ray.reports()
     assert of_none["gpus"] == 0
@@ -143,7 +143,7 @@ def test_program_of_a_task_has_what_ray_assigned_to_the_task(start):
     assert sorted(gpus_of(ray.server, each["pid"]) for each in of_two) == [[0], [1]]
 
 
-def test_a_task_chooses_as_on_a_workstation_where_ray_manages_no_gpus(start):
+def test_tasks_choose_the_idlest_gpus_if_ray_manages_none(start):
     ray = start("unmanaged")
     on, _ = ray.on(*ray.reports())
     assert on == [[3], [2]]
@@ -151,7 +151,7 @@ def test_a_task_chooses_as_on_a_workstation_where_ray_manages_no_gpus(start):
 
 @pytest.mark.parametrize("count", ["told", "counted"])
 @pytest.mark.parametrize("use", ["imports", "computes"])
-def test_a_driver_that_has_a_framework_can_start_ray_with_all_gpus(start, use, count):
+def test_driver_that_imports_a_framework_can_start_ray_with_all_gpus(start, use, count):
     ray = start("driver", use, count)
     gpus, told = ray.reports()
     assert gpus == 4
@@ -160,7 +160,7 @@ def test_a_driver_that_has_a_framework_can_start_ray_with_all_gpus(start, use, c
     assert on[0] != on[1]
 
 
-def test_an_actor_whose_memory_runs_out_goes_on_and_its_driver_takes_it_for_no_error_of_its_own(start):
+def test_out_of_memory_error_of_an_actor_is_not_reported_by_its_driver(start):
     ray = start("out_of_memory")
     told = ray.reports()
     ray.script.close()
@@ -172,7 +172,7 @@ def test_an_actor_whose_memory_runs_out_goes_on_and_its_driver_takes_it_for_no_e
 @pytest.mark.parametrize(
     ("workers", "gpus", "framework"), [("2", "1", "tensorflow"), ("4", "1", "toyflow"), ("2", "2", "toyflow")]
 )
-def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus, framework):
+def test_trainer_workers_have_all_of_their_assigned_gpus(start, workers, gpus, framework):
     ray = start("train", workers, gpus, framework)
     told = ray.reports()
     on, assigned = ray.on(*told)
@@ -180,25 +180,26 @@ def test_each_worker_of_a_trainer_has_all_that_ray_gave_it(start, workers, gpus,
     assert [len(each) for each in on] == [int(gpus)] * int(workers)
     if framework == "toyflow":
         taken = [taken_by(each["pid"], ray.server).gpus for each in told]
-        # Somebody else computes on GPU 1: of that what is free.
+        # An unmanaged process computes on GPU 1, so a worker there gets only the free memory.
         assert taken == [{gpu: "13.50 GiB" if gpu == 1 else "whole" for gpu in each} for each in on]
-    # One speaks for all of them.
+    # Only the first worker prints a line.
     assert [len(lines) for lines in ray.said(*told)] == [1] + [0] * (int(workers) - 1)
     assert " for RayTrainWorker: " in ray.said(*told)[0][0]
 
 
-# In the runs in which tests/frameworks installs this version, which is on the Python of the other environments of Ray.
+# The release on the Python that Ray's other environments use. Its test has the turn in which tests/frameworks installs
+# this release.
 OLDER_TORCH = next(place for place, release in enumerate(TORCHES) if release.python == "3.11")
 
 
 @pytest.mark.turns(TURNS, OLDER_TORCH)
 @pytest.mark.parametrize(("workers", "gpus"), [("2", "1"), ("2", "2")])
-def test_the_device_that_ray_names_for_pytorch_is_what_it_assigned(start, workers, gpus):
+def test_pytorch_devices_named_by_ray_are_the_assigned_gpus(start, workers, gpus):
     ray = start("torch", workers, gpus, base=framework_environments.torch(TORCHES[OLDER_TORCH]))
     told = ray.reports()
     on, assigned = ray.on(*told)
     assert on == assigned
     assert [len(each["devices"]) for each in told] == [int(gpus)] * int(workers)
-    # Ray looks its numbers up in the list that it set.
+    # Ray looks up its numbers in the list that it set, so the list must stay as it is.
     listed = ",".join(number for each in told for number in each["ids"])
     assert [each["visible"] for each in told] == [[listed, listed]] * int(workers)

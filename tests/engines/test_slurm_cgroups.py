@@ -1,4 +1,4 @@
-"""Jobs in a real Slurm that keeps them from the GPUs of others by cgroups."""
+"""Jobs in a real Slurm that uses cgroups to deny them the GPUs of other jobs."""
 
 import json
 
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 ALIKE = [Gpu()] * 4
-# CUDA counts the fastest first: 3, 2, 1, 0.
+# CUDA's order begins with the fastest GPU: 3, 2, 1, 0.
 MIXED = [Gpu(name=f"NVIDIA Model {speed}", speed=speed) for speed in (1, 2, 3, 4)]
 
 TWO_GPUS = ["--gres=gpu:2"]
@@ -23,7 +23,7 @@ TWO_GPUS = ["--gres=gpu:2"]
 
 @pytest.fixture(params=["refuse", "omit"])
 def constrained(clusters, request):
-    """A cluster on which somebody else has GPUs 0 and 1."""
+    """Yield a cluster on which another job holds GPUs 0 and 1."""
     cluster = clusters(ALIKE, denied=request.param)
     with cluster.kept_from_others(*TWO_GPUS):
         yield cluster
@@ -32,7 +32,7 @@ def constrained(clusters, request):
 @pytest.mark.parametrize("denied", ["refuse", "omit"])
 @pytest.mark.parametrize("gpus", [ALIKE, MIXED], ids=["alike", "mixed"])
 @pytest.mark.parametrize("count", ["1", "all"])
-def test_a_job_has_contexts_only_on_its_gpus(clusters, denied, gpus, count):
+def test_job_has_contexts_only_on_its_granted_gpus(clusters, denied, gpus, count):
     done = clusters(gpus, denied=denied).run(*TWO_GPUS, kept=TWO_GPUS, environ={"AUTOGPU_COUNT": count})
     (taken,) = done.taken
     assert set(taken) <= {2, 3}, done.stderr
@@ -40,7 +40,7 @@ def test_a_job_has_contexts_only_on_its_gpus(clusters, denied, gpus, count):
 
 
 @pytest.mark.tensorflow
-def test_tensorflow_has_contexts_only_on_its_gpus(clusters, tensorflow_python):
+def test_tensorflow_has_contexts_only_on_its_granted_gpus(clusters, tensorflow_python):
     options = {"kept": TWO_GPUS, "python": tensorflow_python, "framework": "tensorflow"}
     done = clusters(MIXED, denied="refuse").run(*TWO_GPUS, environ={"AUTOGPU_COUNT": "all"}, **options)
     assert done.taken == [{2: "whole", 3: "whole"}], done.stderr
@@ -49,21 +49,21 @@ def test_tensorflow_has_contexts_only_on_its_gpus(clusters, tensorflow_python):
 @pytest.mark.parametrize(
     "arguments",
     [TWO_GPUS, ["--gpus-per-task=1"], [*TWO_GPUS, "--gpu-bind=none"]],
-    ids=["all-see-all", "gpus-per-task", "no-list"],
+    ids=["both-gpus-visible", "gpus-per-task", "gpu-bind-none"],
 )
-def test_each_of_two_ranks_may_fill_a_gpu_of_its_own(constrained, arguments):
-    # With --gpus-per-task each rank has CUDA_VISIBLE_DEVICES=0, and may open another device.
+def test_two_ranks_can_fill_a_gpu_each(constrained, arguments):
+    # With --gpus-per-task each rank has CUDA_VISIBLE_DEVICES=0, but can open a different device.
     done = constrained.run("-n2", *arguments, jobs=2)
     assert done.taken == [{2: "whole"}, {3: "whole"}], done.stderr
 
 
 @pytest.mark.tensorflow
-def test_a_job_without_gres_has_no_gpu_and_says_so_at_most_once(constrained, tensorflow_python):
+def test_job_without_gres_has_no_gpu_and_prints_one_line(constrained, tensorflow_python):
     done = constrained.run()
     assert done.taken == [{}], done.stderr
     (line,) = done.said
     assert "Slurm granted no GPU here; to have one: srun --gres=gpu:1" in line
-    # What doctor asks of TensorFlow counts as well.
+    # The checks that ``doctor`` makes with TensorFlow must pass as well.
     autogpu = f"PATH={tensorflow_python.parent}:$PATH; {tensorflow_python} -m autogpu"
     asked = constrained.slurm.run(command=["/bin/sh", "-c", f"{autogpu} status; {autogpu} doctor"])
     assert "would get the CPU: Slurm granted no GPU here" in asked.stdout.replace("\n", " ")
@@ -71,7 +71,7 @@ def test_a_job_without_gres_has_no_gpu_and_says_so_at_most_once(constrained, ten
 
 
 @pytest.mark.tensorflow
-def test_the_commands_name_the_gpu_that_a_script_gets(constrained, tensorflow_python):
+def test_pick_status_and_doctor_name_the_gpu_that_a_script_gets(constrained, tensorflow_python):
     commands = ["pick --format uuid", "status --json", "doctor --json"]
     autogpu = f"PATH={tensorflow_python.parent}:$PATH {tensorflow_python} -m autogpu"
     script = ['"$@"', *(f"echo $({autogpu} {command})" for command in commands)]
@@ -87,7 +87,7 @@ def test_the_commands_name_the_gpu_that_a_script_gets(constrained, tensorflow_py
     assert [each for each in json.loads(doctor)["findings"] if each["state"] == "failed"] == []
 
 
-def test_a_command_that_holds_a_gpu_runs_on_one_of_the_jobs(constrained):
+def test_run_hold_claims_one_of_the_granted_gpus(constrained):
     done = constrained.run(*TWO_GPUS, before=[str(constrained.python), "-m", "autogpu", "run", "--hold", "--"])
     (taken,) = done.taken
     assert list(taken.values()) == ["whole"]

@@ -1,4 +1,4 @@
-"""Clusters that TF_CONFIG describes, all tasks on one simulated server, judged by the driver's log."""
+"""Clusters that TF_CONFIG describes, with all tasks on one simulated server, checked by the driver's log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Three TensorFlows that start together on a small machine are slow; what waits for ever is not waited for longer.
+# Three TensorFlow processes start slowly together on a small machine. The end may hang, so its time is short.
 STARTED_S, ENDED_S = 120, 20
 
 TASK = str(JOBS / "task.py")
-# Starts the tasks that its input describes.
+# Starts a process for each TF_CONFIG in its first argument, and ends when all have ended.
 LAUNCHER = """
 import json, os, subprocess, sys
 tasks = json.loads(sys.argv[1])
@@ -26,7 +26,7 @@ sys.exit(max(worker.wait() for worker in workers))
 
 
 class Host:
-    """A server on which the tasks of clusters start, each with a stderr of its own."""
+    """A server for the tasks of clusters. Each task has its own file for stderr."""
 
     def __init__(self, server, python, place):
         self.server, self.python, self._place, self.tasks = server, str(python), place, []
@@ -45,7 +45,7 @@ class Host:
         return [gpus_of(self.server, task.process.pid) for task in tasks]
 
     def close(self) -> None:
-        # Tasks leave a cluster together: one waits for the others.
+        # Close all inputs first, because the tasks of a cluster wait for each other before they end.
         for task in self.tasks:
             task.process.stdin.close()
         until(lambda: all(task.process.poll() is not None for task in self.tasks), ENDED_S)
@@ -53,7 +53,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path, small_python, lease_folder):
-    """A host of three GPUs, of which somebody else uses the first."""
+    """Yield a host with three GPUs; an unmanaged process uses the first."""
     with Server([Gpu(processes={5004242: "2GiB"}, utilization=60), Gpu(), Gpu()], folder=tmp_path) as server:
         made = Host(server, small_python, tmp_path)
         yield made
@@ -64,25 +64,25 @@ def host(tmp_path, small_python, lease_folder):
 EACH_ITS_OWN = [[1], [2]]
 
 
-def test_each_worker_of_one_host_has_its_own_gpu_in_the_order_of_their_indices(host, tensorflow_python, lease_folder):
+def test_workers_of_one_host_get_gpus_in_the_order_of_their_indices(host, tensorflow_python, lease_folder):
     tasks = configurations("worker", "worker")
     workers = [host.start(TASK, "all_reduce", python=tensorflow_python, TF_CONFIG=task) for task in tasks]
     assert [worker.reports()["replicas"] for worker in workers] == [2, 2]
     assert host.gpus_of(*workers) == EACH_ITS_OWN
     assert [len(worker.said()) for worker in workers] == [1, 0], [worker.said() for worker in workers]
     claimed = claims(lease_folder, host.server)
-    # The one that came first holds for both.
+    # The first worker claims the GPUs of both workers.
     assert [claimed[worker.process.pid][gpu] for gpu, worker in enumerate(workers, 1)] == [24.0, 24.0]
     assert set().union(*claimed.values()) == {1, 2}
 
 
 def is_settled(lease_folder, worker):
-    """Whether it has a claim, or waits for one."""
+    """True if the worker has a claim, or waits for one."""
     return worker.process.pid in claims(lease_folder, worker.server) or any("waiting" in line for line in worker.said())
 
 
 def run_one_after_the_other(host, one, two):
-    """The second job has no GPU until the first one ends."""
+    """Check that the second job gets no GPU until the first job ends."""
     assert [worker.reports(STARTED_S)["gpus"] for worker in one] == [1, 1]
     assert [host.gpus_of(*one), host.gpus_of(*two)] == [EACH_ITS_OWN, [[], []]]
     for worker in one:
@@ -92,7 +92,7 @@ def run_one_after_the_other(host, one, two):
     assert host.gpus_of(*two) == EACH_ITS_OWN
 
 
-def test_a_job_that_waits_holds_no_gpu_that_another_job_needs(host, lease_folder):
+def test_waiting_job_holds_no_gpu_that_another_job_needs(host, lease_folder):
     (first, its_second), (other, others_second) = (configurations("worker", "worker") for _ in range(2))
     one = host.start_waiting(first)
     assert until(lambda: is_settled(lease_folder, one[0]), STARTED_S)
@@ -103,24 +103,24 @@ def test_a_job_that_waits_holds_no_gpu_that_another_job_needs(host, lease_folder
     run_one_after_the_other(host, one, two)
 
 
-def test_jobs_that_start_in_the_same_instant_run_one_after_the_other(host):
+def test_jobs_started_at_once_run_one_after_the_other(host):
     jobs = [host.start_waiting(*configurations("worker", "worker")) for _ in range(2)]
     assert until(lambda: any(worker.has_reported() for job in jobs for worker in job), STARTED_S), "a deadlock"
     one, two = jobs if any(worker.has_reported() for worker in jobs[0]) else jobs[::-1]
     run_one_after_the_other(host, one, two)
 
 
-def test_workers_under_a_hold_have_one_of_its_gpus_each(host):
+def test_workers_below_a_hold_get_one_of_its_gpus_each(host):
     launcher = [host.python, "-c", LAUNCHER, json.dumps(configurations("worker", "worker")), TASK, "toyflow"]
     job = host.start("-m", "autogpu", "run", "--hold", "--count", "2", "--", *launcher)
     ran = [job.reports(), job.reports()]
     assert sorted(gpus_of(host.server, each["pid"]) for each in ran) == EACH_ITS_OWN
-    # The hold's own, and the first worker's.
+    # One line is that of ``run --hold``, the other that of the first worker.
     assert len(job.said()) == 2, job.said()
     assert job.end() == 0, job.stderr()
 
 
-def test_of_a_parameter_server_cluster_only_the_worker_takes_a_gpu(host, tensorflow_python):
+def test_only_the_worker_of_a_parameter_server_cluster_uses_a_gpu(host, tensorflow_python):
     configured = configurations("chief", "ps", "worker")
     tasks = [host.start(TASK, "parameter_server", python=tensorflow_python, TF_CONFIG=each) for each in configured]
     assert [task.reports().get("sum") for task in tasks] == [4.0, None, None]
