@@ -30,10 +30,7 @@ def newest(importers):
 
 @pytest.fixture(scope="session")
 def together(importers):
-    """Return one environment with PyTorch, JAX, TensorFlow, Keras and autogpu, once for each framework.
-
-    The key is the framework that the fork server has imported already.
-    """
+    """Return one environment with all frameworks, Keras and autogpu, keyed by the framework imported in advance."""
     python = framework_environments.keras_with_autogpu()
     return {name: Installed(python, importers[name]) for name in importers}
 

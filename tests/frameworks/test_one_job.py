@@ -1,7 +1,4 @@
-"""Processes that belong to one job: ranks started by hand, ranks below ``run --hold``, and children.
-
-The tests check the driver's log and the leases.
-"""
+"""Processes that belong to one job: ranks started by hand, ranks below ``run --hold``, and children."""
 
 import os
 

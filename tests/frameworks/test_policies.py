@@ -33,7 +33,6 @@ def framework(request) -> str:
 
 @pytest.fixture
 def on(framework, machine_of):
-    """Return a function that makes a machine for scripts of ``framework``."""
     return lambda *gpus: machine_of(framework, *gpus)
 
 

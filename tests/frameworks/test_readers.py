@@ -142,10 +142,7 @@ NOT_IN_USE = {"torch memory": 0, "torch temperature": 35}
 
 @pytest.fixture
 def monitored(machine_of, importers):
-    """Return a function that runs the monitors before and after a claim.
-
-    It returns both results, and the GPUs of the script's contexts.
-    """
+    """Return a function that runs the monitors before and after a claim; it returns both results and the contexts."""
     python = framework_environments.torch_monitors_with_autogpu()
 
     def monitored(**environ: str):

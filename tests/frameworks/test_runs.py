@@ -38,7 +38,6 @@ os.wait()
 
 @pytest.fixture
 def takes(framework, on):
-    """Return a function that makes a :class:`Machine` for scripts of ``framework``."""
     return lambda *gpus: Machine(on(*gpus), framework)
 
 
@@ -62,7 +61,6 @@ class Machine:
         return "\n".join(ran.said)
 
     def start(self, *sizes):
-        """Start a script that may have to wait for a GPU."""
         return self.machine.start(self.script(*sizes), name="train.py", fresh=True)
 
     def neighbour(self, memory=""):

@@ -34,7 +34,6 @@ RELEASES = [pytest.param(JAXES[0], id=str(JAXES[0])), *each_other(JAXES)]
 
 @pytest.fixture
 def on_release(importers, machine_of):
-    """Return a function that makes a machine with a given release of JAX."""
     return lambda release, *gpus: machine_of(Installed(with_autogpu(jax(release)), importers["jax"]), *gpus)
 
 
