@@ -1,4 +1,4 @@
-"""A GPU that is not well: when it is chosen all the same, and what is said of it."""
+"""GPUs with memory faults: their place in the ranking, and the text that reports the fault."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.values import DeviceFields, gpu
 
 FAILED: DeviceFields = {"remapping_failed": True}
 ERRORS: DeviceFields = {"uncorrected_errors": 2}
-# Each fault of the memory, and how it is called.
+# Each memory fault and its text in reports.
 FAULTS = [
     pytest.param(FAILED, "row remapping failed", id="remapping-failed"),
     pytest.param({"remapping_pending": True}, "row remapping pending until a reset", id="remapping-pending"),
@@ -26,19 +26,19 @@ def order(*devices):
 
 
 @pytest.mark.parametrize(("fault", "words"), FAULTS)
-def test_it_comes_after_every_healthy_one_of_its_tier_and_says_so(fault, words):
-    # The highest index is the first of equals.
+def test_faulty_gpu_ranks_last_in_its_tier_and_reports_the_fault(fault, words):
+    # Among equal GPUs the one with the highest index comes first.
     assert order(gpu(0), gpu(1, **fault)) == [0, 1]
     assert order(gpu(0, total_gib=8, busy=40), gpu(1, total_gib=80, **fault)) == [0, 1]
-    # Nothing is known of its memory, and of no fault.
+    # A GPU without a fault comes first even if its memory size is unknown.
     assert order(gpu(0, total_gib=None), gpu(1, **fault)) == [0, 1]
-    # A job of somebody else's is worse than a fault that may never show.
+    # Another user's job is worse than a fault that may never matter.
     assert order(BUSY, gpu(1, **fault)) == [1, 0]
     assert order(BUSY, gpu(1, pids=[7], used_gib=2, **fault)) == [0, 1]
     assert not gpu(0, **fault).is_healthy
     assert health_faults(gpu(0, **fault)) == (words,)
 
 
-def test_a_well_one_has_no_problem():
+def test_gpu_without_a_fault_is_healthy():
     assert gpu(0).is_healthy
     assert health_faults(gpu(0, uncorrected_errors=1)) == ("1 uncorrectable memory error since boot",)

@@ -1,4 +1,4 @@
-"""What a process is promised, and what it is held to."""
+"""Memory claims and memory caps of a process."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.support.values import gpu
 
 FOUR = MemoryLimit(bytes=4 * GIB)
 QUARTER = MemoryLimit(percent=25.0)
-# All of a GPU, for a job that has said so.
+# The claim of a job that stated a need of all of a GPU: a byte less than the claim of a job without a stated need.
 STATED = 24 - 1 / GIB
 SPLIT = {"virtual_gpus": 2}
 PROCESS = {"limit_includes": "process"}
@@ -22,18 +22,18 @@ IN_USE = gpu(0, pids=[7], used_gib=4)
 @pytest.mark.parametrize(
     ("policy", "caps_gib", "claims_gib"),
     [
-        pytest.param({}, {}, 24, id="nothing-said"),
-        pytest.param({"limit": FOUR}, {0: 4}, 4.5, id="limit"),
-        pytest.param({"limit": QUARTER}, {0: 6}, 6.5, id="share-of-the-gpu"),
-        pytest.param({"limit": FOUR, **PROCESS}, {0: 3.5}, 4, id="limit-of-the-process"),
-        # A split GPU is claimed once for all its parts.
-        pytest.param({**SPLIT, "limit": QUARTER}, {0: 6}, 12.5, id="split-share-of-the-gpu"),
-        pytest.param({**SPLIT, "limit": FOUR, **PROCESS}, {0: 3.75}, 8, id="split-limit-of-the-process"),
-        pytest.param({**SPLIT, "limit": MemoryLimit(bytes=20 * GIB)}, {0: 12}, STATED, id="split-more-than-it-has"),
-        pytest.param(SPLIT, {0: int(23.5 * GIB * 0.9) // 2 / GIB}, 24, id="split-and-nothing-said"),
+        pytest.param({}, {}, 24, id="no-setting"),
+        pytest.param({"limit": FOUR}, {0: 4}, 4.5, id="limit-in-bytes"),
+        pytest.param({"limit": QUARTER}, {0: 6}, 6.5, id="limit-in-percent"),
+        pytest.param({"limit": FOUR, **PROCESS}, {0: 3.5}, 4, id="limit-includes-the-context"),
+        # A split GPU is claimed once for all its logical GPUs.
+        pytest.param({**SPLIT, "limit": QUARTER}, {0: 6}, 12.5, id="split-gpu-and-a-limit-in-percent"),
+        pytest.param({**SPLIT, "limit": FOUR, **PROCESS}, {0: 3.75}, 8, id="split-gpu-and-context-within-the-limit"),
+        pytest.param({**SPLIT, "limit": MemoryLimit(bytes=20 * GIB)}, {0: 12}, STATED, id="split-gpu-and-a-huge-limit"),
+        pytest.param(SPLIT, {0: int(23.5 * GIB * 0.9) // 2 / GIB}, 24, id="split-gpu-and-no-limit"),
     ],
 )
-def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
+def test_limit_and_split_decide_caps_and_claims(policy, caps_gib, claims_gib):
     decision = decided(gpu(0), **policy)
     found = caps(Policy(**policy), decision, default_share=0.9, parts=policy.get("virtual_gpus", 1))
     assert {ordinal: cap.bytes / GIB for ordinal, cap in found.items()} == caps_gib
@@ -43,19 +43,19 @@ def test_what_is_capped_and_what_is_claimed(policy, caps_gib, claims_gib):
 @pytest.mark.parametrize(
     ("gpus", "asked", "reserves", "expected_mib"),
     [
-        pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="parts-beside-others"),
-        pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="a-limit-also-where-none-is-taken"),
-        pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="less-a-measured-context"),
+        pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="split-beside-a-job"),
+        pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="limit-also-on-untaken-gpus"),
+        pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="limit-less-measured-context"),
     ],
 )
-def test_what_each_logical_gpu_may_allocate(gpus, asked, reserves, expected_mib):
+def test_each_logical_gpu_has_a_cap(gpus, asked, reserves, expected_mib):
     decision = decided(*gpus, **asked)
     asked.pop("held", None)
     found = caps(Policy(**asked), decision, reserves, parts=asked.get("virtual_gpus", 1))
     assert {ordinal: cap.bytes >> 20 for ordinal, cap in found.items()} == expected_mib
 
 
-def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_libraries():
+def test_context_reserve_is_a_measured_context_plus_room_for_libraries():
     measured_mib = {None: 512, 200: 512, 700: 956}
     assert {mib: context_reserve_bytes(mib and mib << 20) >> 20 for mib in measured_mib} == measured_mib
 
@@ -72,11 +72,11 @@ def test_the_context_reserve_is_what_a_context_was_seen_to_take_and_some_for_lib
     ],
     ids=str,
 )
-def test_a_demand_in_bytes_and_only_a_limit_stops_at_all_of_the_gpu(demand, expected_gib):
+def test_demand_becomes_bytes_and_a_limit_is_cut_to_the_gpu(demand, expected_gib):
     assert demand.on(gpu()) == expected_gib * GIB
 
 
-def test_scripts_own_demand_counts_more_than_the_policys_need():
+def test_scripts_own_demand_overrides_the_policys_need():
     own = MemoryDemand(bytes=6 * GIB, is_limit=True)
     asked = request(gpu(0), script_demand=own, need_bytes=3 * GIB)
     assert demand_told(asked) == own

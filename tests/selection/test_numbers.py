@@ -1,4 +1,4 @@
-"""The GPUs of a script that names them by number: the first number stands for the idlest."""
+"""Scripts that choose GPUs by number: each number stands for a GPU that is taken, the first for the idlest."""
 
 import sys
 
@@ -16,7 +16,7 @@ from tests.support.values import gpu, instance
 
 BUSY = gpu(1, pids=[7], used_gib=9, busy=90)
 LESS_BUSY = gpu(2, pids=[7], used_gib=1, busy=90)
-# The pool as the process counts it, idlest first when it began.
+# The pool in the order of CUDA ordinals. It was sorted when the process started, idlest GPU first.
 POOL = [gpu(3), gpu(2), gpu(1), gpu(0)]
 ONE, FULL, ZERO = [gpu(0)], [gpu(0, used_gib=14, pids=[7])], gpu(0).uuid
 FREE_BESIDE = {gpu(2).uuid: within_context(23 * GIB)}
@@ -40,13 +40,13 @@ NEARLY_ALL = {"script_demand": MemoryDemand(percent=90, is_limit=True, or_best_e
 @pytest.mark.parametrize(
     ("numbers", "taken", "kept", "expected"),
     [
-        pytest.param((3,), (1,), (), {3: 1}, id="one"),
-        pytest.param((2, 0), (0, 1), (), {2: 0, 0: 1}, id="in-the-order-of-the-script"),
-        pytest.param((0, 1, 2), (1, 3), (), {0: 1, 1: 3, 2: 1}, id="more-numbers-than-gpus"),
-        pytest.param((2, 3), (3, 0), (3,), {2: 0, 3: 3}, id="a-kept-place"),
+        pytest.param((3,), (1,), (), {3: 1}, id="one-number"),
+        pytest.param((2, 0), (0, 1), (), {2: 0, 0: 1}, id="two-numbers-in-the-scripts-order"),
+        pytest.param((0, 1, 2), (1, 3), (), {0: 1, 1: 3, 2: 1}, id="more-numbers-than-taken-gpus"),
+        pytest.param((2, 3), (3, 0), (3,), {2: 0, 3: 3}, id="one-number-keeps-its-gpu"),
     ],
 )
-def test_each_number_stands_for_a_gpu(numbers, taken, kept, expected):
+def test_each_number_of_the_script_stands_for_a_taken_gpu(numbers, taken, kept, expected):
     found = gpus_of_numbers(numbers, taken, kept)
     assert (found, list(found)) == (expected, list(numbers))
 
@@ -54,10 +54,10 @@ def test_each_number_stands_for_a_gpu(numbers, taken, kept, expected):
 @pytest.mark.parametrize(
     ("moved", "expected"),
     [
-        pytest.param({0: 0}, {}, id="the-first-is-the-idlest"),
-        pytest.param({3: 0}, {3: 0, 0: 1, 1: 2, 2: 3}, id="the-last-is-the-idlest"),
-        pytest.param({2: 0, 0: 1}, {2: 0, 0: 1, 1: 2, 3: 3}, id="two"),
-        pytest.param({0: 3, 1: 3}, {0: 3, 1: 3, 2: 0, 3: 1}, id="two-on-one-gpu"),
+        pytest.param({0: 0}, {}, id="first-gpu-is-the-idlest"),
+        pytest.param({3: 0}, {3: 0, 0: 1, 1: 2, 2: 3}, id="last-gpu-is-the-idlest"),
+        pytest.param({2: 0, 0: 1}, {2: 0, 0: 1, 1: 2, 3: 3}, id="two-numbers"),
+        pytest.param({0: 3, 1: 3}, {0: 3, 1: 3, 2: 0, 3: 1}, id="two-numbers-on-one-gpu"),
     ],
 )
 def test_numbers_not_used_yet_stand_for_the_other_gpus(moved, expected):
@@ -71,70 +71,70 @@ def by_number(*numbers, **asked):
 @pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
-        case("one", POOL, by_number(2), moved={2: 0}, ordinals=(0,), claims={gpu(3).uuid: 24 * GIB}, verdict=TAKE),
-        case("one-is-named-in-the-line", POOL, by_number(2), reason=Reason.IDLEST),
-        case("the-first-is-not", POOL, by_number(0), moved={0: 0}, reason=Reason.IDLEST),
-        case("two", POOL, by_number(2, 0), ordinals=(0, 1), moved={2: 0, 0: 1}, reason=Reason.IDLEST),
-        case("the-largest-card", MIXED, by_number(3), moved={3: 1}, ordinals=(1,)),
-        case("the-largest-cards", MIXED, by_number(0, 3), moved={0: 1, 3: 2}, ordinals=(1, 2)),
-        case("a-claim", POOL, by_number(0, held={3: claim(24)}), moved={0: 1}),
-        case("all-are-free-but-one", POOL, by_number(3, held=HELD_BUT_1), moved={3: 2}),
+        case("idlest", POOL, by_number(2), moved={2: 0}, ordinals=(0,), claims={gpu(3).uuid: 24 * GIB}, verdict=TAKE),
+        case("number-that-moved-has-the-reason-idlest", POOL, by_number(2), reason=Reason.IDLEST),
+        case("number-that-stayed-has-the-reason-idlest", POOL, by_number(0), moved={0: 0}, reason=Reason.IDLEST),
+        case("idlest-two", POOL, by_number(2, 0), ordinals=(0, 1), moved={2: 0, 0: 1}, reason=Reason.IDLEST),
+        case("one-number-stands-for-a-largest-card", MIXED, by_number(3), moved={3: 1}, ordinals=(1,)),
+        case("two-numbers-stand-for-the-largest-cards", MIXED, by_number(0, 3), moved={0: 1, 3: 2}, ordinals=(1, 2)),
+        case("number-avoids-a-claimed-gpu", POOL, by_number(0, held={3: claim(24)}), moved={0: 1}),
+        case("number-stands-for-the-only-free-gpu", POOL, by_number(3, held=HELD_BUT_1), moved={3: 2}),
         case(
-            "the-least-busy-of-two",
+            "second-number-stands-for-the-least-busy-gpu",
             [gpu(3), LESS_BUSY, BUSY],
             by_number(0, 2),
             moved={0: 0, 2: 1},
             cap_bytes=FREE_BESIDE,
         ),
         case(
-            "its-context-stays",
+            "number-of-a-gpu-with-a-context-stays",
             POOL,
             by_number(2, in_use=[2], held={1: claim(24)}),
             moved={2: 2},
             reason=Reason.HAS_CONTEXT,
         ),
-        case("a-further-number-leaves-its-context", POOL, by_number(2, in_use=[0]), moved={2: 1}),
-        case("but-not-for-a-busy-gpu", POOL, by_number(2, in_use=[0], held=HELD_BUT_3), moved={2: 0}),
-        case("place", POOL, by_number(2, **PLACES), moved={2: 2}, reason=Reason.NUMBERED),
-        case("place-in-use", POOL, by_number(2, **PLACE_IN_USE), moved={2: 0}, reason=Reason.IDLEST),
-        case("places", POOL, by_number(1, 2, held={2: claim(24)}, **PLACES), moved={1: 0, 2: 2}),
-        case("without-sharing", [*POOL[:2], BUSY], by_number(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
+        case("another-number-avoids-the-gpu-with-a-context", POOL, by_number(2, in_use=[0]), moved={2: 1}),
+        case("context-of-its-own-before-a-busy-gpu", POOL, by_number(2, in_use=[0], held=HELD_BUT_3), moved={2: 0}),
+        case("kept-number-stays-if-free", POOL, by_number(2, **PLACES), moved={2: 2}, reason=Reason.NUMBERED),
+        case("kept-number-in-use-moves", POOL, by_number(2, **PLACE_IN_USE), moved={2: 0}, reason=Reason.IDLEST),
+        case("one-of-two-kept-in-use-moves", POOL, by_number(1, 2, held={2: claim(24)}, **PLACES), moved={1: 0, 2: 2}),
+        case("busy-cpu-free-only", [*POOL[:2], BUSY], by_number(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
         case(
-            "a-fifth-shares", POOL, by_number(1, **ALL), verdict=TAKE, cap_bytes={gpu(3).uuid: within_context(24 * GIB)}
+            "fifth-shares", POOL, by_number(1, **ALL), verdict=TAKE, cap_bytes={gpu(3).uuid: within_context(24 * GIB)}
         ),
-        case("the-fifth-waits", POOL, by_number(1, **YOUNG), verdict=Verdict.WAIT),
-        case("the-fifth-stops", POOL, by_number(1, busy="error", **ALL), verdict=Verdict.REFUSE),
-        case("the-fifth-goes-without", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
-        case("a-limit-beside-a-whole-claim", ONE, by_number(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
-        case("for-a-minute", ONE, by_number(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
+        case("fifth-waits", POOL, by_number(1, **YOUNG), verdict=Verdict.WAIT),
+        case("fifth-is-refused", POOL, by_number(1, busy="error", **ALL), verdict=Verdict.REFUSE),
+        case("fifth-uses-the-cpu", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
+        case("limit-waits-beside-a-young-whole-claim", ONE, by_number(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
+        case("limit-joins-later", ONE, by_number(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
         case("no-gpu-is-suitable", [gpu(0, compute_mode=ComputeMode.PROHIBITED)], by_number(0), verdict=CPU),
-        case("at-the-cap-ones-own", POOL, by_number(0, **MINE), claims={ZERO: 0}),
-        case("in-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, reason=Reason.IDLEST),
-        case("one-instance", [instance(0, 1), instance(0, 0)], by_number(0, 1), moved={0: 0, 1: 0}),
-        # Not by number.
-        case("a-list-names-certain-gpus", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
-        case("a-second-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), caps={}),
-        # What the script allows itself is what is claimed.
-        case("beside-them", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
-        case("where-it-does-not-fit", FULL, NEARLY_ALL, **CAPPED),
-        case("not-capped-alone", ONE, NEARLY_ALL, caps={}, is_capped_by_others=False),
+        case("user-at-the-cap-shares-an-own-gpu", POOL, by_number(0, **MINE), claims={ZERO: 0}),
+        case("number-within-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, reason=Reason.IDLEST),
+        case("two-numbers-on-one-instance", [instance(0, 1), instance(0, 0)], by_number(0, 1), moved={0: 0, 1: 0}),
+        # Scripts that use no number.
+        case("choice-in-inherited-list-kept", [BUSY, gpu(0)], {"chosen": [0], "visible_spec": INHERITED}, verdict=LEFT),
+        case("second-device-name-is-no-reason-to-share", [BUSY, gpu(0)], {"named_count": 2}, ordinals=(1,), caps={}),
+        # The script's own memory limit is claimed.
+        case("limit-that-fits", ONE, {**EIGHT, "held": {0: claim(8)}}, verdict=TAKE, claims={ZERO: 8 * GIB}, caps={}),
+        case("limit-that-does-not-fit-is-best-effort", FULL, NEARLY_ALL, **CAPPED),
+        case("limit-alone-on-a-gpu-is-not-capped", ONE, NEARLY_ALL, caps={}, is_capped_by_others=False),
     ],
 )
-def test_a_script_that_names_gpus_or_limits(gpus, asked, expected):
+def test_script_numbers_names_and_limits_decide_what_is_taken(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 
 @pytest.mark.parametrize(
     ("asked", "count", "shortfall"),
     [
-        pytest.param({"named_count": 2}, 2, None, id="named"),
-        pytest.param({"asked_count": 3}, 3, None, id="asked-by-number"),
-        pytest.param({"named_count": 2, "count_is_set": True}, 1, Shortfall.SELECT_COUNT, id="policy-counts-more"),
-        pytest.param(by_number(0, 1, per_user=1), 1, Shortfall.PER_USER_CAP, id="cap-for-numbers"),
-        pytest.param({"named_count": 9}, 4, Shortfall.NO_MORE, id="more-than-there-are"),
+        pytest.param({"named_count": 2}, 2, None, id="two-device-names"),
+        pytest.param({"asked_count": 3}, 3, None, id="three-gpus-requested-by-the-script"),
+        pytest.param({"named_count": 2, "count_is_set": True}, 1, Shortfall.SELECT_COUNT, id="set-count-beats-names"),
+        pytest.param(by_number(0, 1, per_user=1), 1, Shortfall.PER_USER_CAP, id="per-user-cap-beats-numbers"),
+        pytest.param({"named_count": 9}, 4, Shortfall.NO_MORE, id="more-device-names-than-gpus"),
     ],
 )
-def test_names_ask_for_as_many_gpus(asked, count, shortfall):
+def test_script_gets_as_many_gpus_as_it_names_or_requests(asked, count, shortfall):
     decision = decided(*POOL, **asked)
     assert (len(decision.claims), decision.shortfall) == (count, shortfall)
 
@@ -143,12 +143,12 @@ def test_names_ask_for_as_many_gpus(asked, count, shortfall):
     ("asked", "expected"),
     [
         pytest.param({}, Wanted(1, 1), id="default"),
-        pytest.param({"is_set": True}, Wanted(1, 1, WantedBy.POLICY), id="policy"),
-        pytest.param({"count": "all"}, Wanted(sys.maxsize, sys.maxsize), id="all"),
+        pytest.param({"is_set": True}, Wanted(1, 1, WantedBy.POLICY), id="count-set-by-the-policy"),
+        pytest.param({"count": "all"}, Wanted(sys.maxsize, sys.maxsize), id="count-all"),
         pytest.param({"named": 2}, Wanted(2, 1, WantedBy.SCRIPT, named=2), id="device-names"),
-        pytest.param({"named": 2, "is_set": True}, Wanted(1, 1, WantedBy.POLICY, named=2), id="names-below-a-policy"),
-        pytest.param({"asked": 3, "named": 2}, Wanted(3, 1, WantedBy.SCRIPT, named=2), id="larger-request"),
-        pytest.param({"numbers": (2, 0), "is_set": True}, Wanted(2, 2, WantedBy.SCRIPT, named=2), id="numbers"),
+        pytest.param({"named": 2, "is_set": True}, Wanted(1, 1, WantedBy.POLICY, named=2), id="set-count-beats-names"),
+        pytest.param({"asked": 3, "named": 2}, Wanted(3, 1, WantedBy.SCRIPT, named=2), id="request-larger-than-names"),
+        pytest.param({"numbers": (2, 0), "is_set": True}, Wanted(2, 2, WantedBy.SCRIPT, named=2), id="numbers-first"),
     ],
 )
 def test_count_of_wanted_gpus_comes_from_numbers_policy_or_names(asked, expected):

@@ -1,4 +1,4 @@
-"""Which GPU is best, and why not the others."""
+"""The ranking of GPUs, and the obstacles for which GPUs are rejected."""
 
 import pytest
 
@@ -11,14 +11,14 @@ from autogpu.text import GIB
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 
-# All of a GPU, for a job that has said so.
+# The claim of a job that stated a need of all of a GPU: a byte less than the claim of a job without a stated need.
 STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
 EXCLUSIVE = gpu(compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
 
 
 def ranked(*devices, claims=(), demand=None, **policy):
-    """With these claims on GPU 0."""
+    """Rank these GPUs under the fields of a policy; ``claims`` are on GPU 0."""
     demand = None if demand is None else MemoryDemand(**demand)
     return ranking_of(devices, Policy(**policy), UNSET, None, demand, {gpu(0).uuid: claims})
 
@@ -26,19 +26,19 @@ def ranked(*devices, claims=(), demand=None, **policy):
 @pytest.mark.parametrize(
     ("devices", "expected"),
     [
-        pytest.param([BIG_BUSY, gpu(1, total_gib=8)], [1, 0], id="an-idle-small-gpu-beats-a-busy-big-one"),
-        pytest.param([gpu(0, total_gib=24), gpu(1, total_gib=11)], [0, 1], id="more-room-first"),
+        pytest.param([BIG_BUSY, gpu(1, total_gib=8)], [1, 0], id="idle-small-gpu-before-a-busy-large-one"),
+        pytest.param([gpu(0, total_gib=24), gpu(1, total_gib=11)], [0, 1], id="more-memory-first"),
         pytest.param([gpu(0, busy=3), gpu(1, busy=0)], [1, 0], id="less-utilization-first"),
-        pytest.param([gpu(0), gpu(1), gpu(2)], [2, 1, 0], id="tie-goes-to-the-highest-index"),
-        pytest.param([gpu(0, used_gib=0.3), gpu(1, used_gib=0.2, busy=40)], [0, 1], id="less-than-a-gib-is-no-room"),
+        pytest.param([gpu(0), gpu(1), gpu(2)], [2, 1, 0], id="highest-index-first-among-equals"),
+        pytest.param([gpu(0, used_gib=0.3), gpu(1, used_gib=0.2, busy=40)], [0, 1], id="less-than-one-gib-is-no-room"),
         pytest.param([gpu(0), gpu(1, total_gib=None)], [0, 1], id="unknown-memory-is-last-in-its-tier"),
         pytest.param([gpu(0, busy=40), gpu(1, busy=None)], [0, 1], id="unknown-utilization-is-last-in-its-tier"),
-        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1, busy=None)], [1, 0], id="unknown-but-free-beats-busy"),
-        pytest.param([gpu(0, pids=[7], used_gib=20), gpu(1, pids=[8], used_gib=4)], [1, 0], id="the-roomiest-of-busy"),
-        pytest.param([EXCLUSIVE], [0], id="an-exclusive-gpu-without-a-process"),
+        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1, busy=None)], [1, 0], id="unknown-use-before-known-busy-gpu"),
+        pytest.param([gpu(0, pids=[7], used_gib=20), gpu(1, pids=[8], used_gib=4)], [1, 0], id="most-spare-when-busy"),
+        pytest.param([EXCLUSIVE], [0], id="exclusive-gpu-without-a-process"),
     ],
 )
-def test_order(devices, expected):
+def test_gpus_are_ranked_by_tier_memory_and_utilization(devices, expected):
     assert [candidate.device.index for candidate in ranked(*devices).candidates] == expected
 
 
@@ -48,15 +48,15 @@ FOUR = [gpu(number) for number in range(4)]
 @pytest.mark.parametrize(
     ("devices", "prefer", "expected"),
     [
-        pytest.param(FOUR, ["0", "1", "3", "2"], [0, 1, 3, 2], id="in-its-order"),
-        pytest.param(FOUR, ["1"], [1, 3, 2, 0], id="the-others-as-without"),
-        pytest.param(FOUR, ["0-1"], [1, 0, 3, 2], id="in-one-entry-as-without"),
-        pytest.param(FOUR, ["2", "0-3"], [2, 3, 1, 0], id="by-the-first-entry-that-means-it"),
-        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1)], ["0"], [1, 0], id="not-before-a-better-tier"),
-        pytest.param([gpu(0, busy=30), gpu(1)], ["0"], [1, 0], id="not-before-an-idler-one"),
+        pytest.param(FOUR, ["0", "1", "3", "2"], [0, 1, 3, 2], id="preferred-gpus-in-list-order"),
+        pytest.param(FOUR, ["1"], [1, 3, 2, 0], id="other-gpus-keep-their-order"),
+        pytest.param(FOUR, ["0-1"], [1, 0, 3, 2], id="gpus-of-one-entry-keep-their-order"),
+        pytest.param(FOUR, ["2", "0-3"], [2, 3, 1, 0], id="first-matching-entry-counts"),
+        pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1)], ["0"], [1, 0], id="better-tier-before-a-preferred-gpu"),
+        pytest.param([gpu(0, busy=30), gpu(1)], ["0"], [1, 0], id="idler-gpu-before-a-preferred-gpu"),
     ],
 )
-def test_the_preferred_of_equals_come_first(devices, prefer, expected):
+def test_preferred_gpus_come_first_among_equals(devices, prefer, expected):
     ranking = ranked(*devices, prefer=tuple(prefer))
     assert [candidate.device.index for candidate in ranking.candidates] == expected
 
@@ -70,7 +70,7 @@ SETTLED_WHOLE = [claim(24, age_s=60.0)]
 
 
 def no(obstacle, device, rules=None, claims=(), name="", **sizes_gib):
-    """A row: the obstacle that a GPU has, and the sizes that it is told with."""
+    """Return a row: a GPU with its obstacle, and the sizes of the rejection in GiB."""
     sizes = {name: int(gib * GIB) for name, gib in sizes_gib.items()}
     return pytest.param(device, rules or {}, claims, Rejection(device, obstacle, **sizes), id=name or obstacle.name)
 
@@ -100,7 +100,7 @@ def no(obstacle, device, rules=None, claims=(), name="", **sizes_gib):
             gpu(pids=[7], used_gib=4),
             {"demand": JOINS},
             SETTLED_WHOLE,
-            name="beside-a-claim-of-all",
+            name="join-beside-a-whole-claim",
             wanted_bytes=23,
             available_bytes=20,
         ),
@@ -114,12 +114,12 @@ def test_gpu_that_can_not_be_taken_is_rejected_with_its_obstacle(device, rules, 
 @pytest.mark.parametrize(
     ("device", "demand", "claims", "claim_gib", "is_best_effort"),
     [
-        pytest.param(gpu(), {"bytes": 8 * GIB}, THREE_JOBS[:2], 8, False, id="a-sum-of-claims-that-fits"),
-        pytest.param(gpu(used_gib=0.5), {**THIRTY, "is_limit": True}, [], STATED, False, id="a-limit-of-all"),
-        pytest.param(gpu(), {}, [claim(24)], 0, True, id="unknown-size-beside-others"),
+        pytest.param(gpu(), {"bytes": 8 * GIB}, THREE_JOBS[:2], 8, False, id="claims-that-fit-together"),
+        pytest.param(gpu(used_gib=0.5), {**THIRTY, "is_limit": True}, [], STATED, False, id="limit-above-card"),
+        pytest.param(gpu(), {}, [claim(24)], 0, True, id="unknown-need-beside-a-whole-claim"),
     ],
 )
-def test_what_a_candidate_would_be_promised(device, demand, claims, claim_gib, is_best_effort):
+def test_candidate_has_the_bytes_that_it_would_claim(device, demand, claims, claim_gib, is_best_effort):
     (candidate,) = ranked(device, claims=claims, demand=demand).candidates
     assert (candidate.claim_bytes, candidate.is_best_effort) == (claim_gib * GIB, is_best_effort)
 
@@ -138,11 +138,11 @@ def test_what_a_candidate_would_be_promised(device, demand, claims, claim_gib, i
         ("", []),
     ],
 )
-def test_entries(entry, indices):
+def test_entry_matches_by_index_range_uuid_or_name(entry, indices):
     assert [i for i in (0, 1, 2, 10) if matches(gpu(i), [entry])] == indices
 
 
-def test_the_users_list_overrides_exclude_unless_that_is_locked():
+def test_users_list_overrides_exclude_unless_exclude_is_locked():
     free, locked = Policy(exclude=("0",)), Policy(exclude=("0",), locked=frozenset({"select.exclude"}))
     cases = ((free, UNSET), (free, INHERITED), (locked, INHERITED))
     assert [len(ranking_of([gpu(0)], *each).rejected) for each in cases] == [1, 0, 1]
@@ -156,12 +156,12 @@ LOST = (UnreadableDevice(2, "lost"),)
     [
         pytest.param({"devices": ("7", "*A100*")}, (), [("select.devices", ("7", "*A100*"))], id="no-entry-matches"),
         pytest.param({"exclude": ("0", "9")}, (), [("select.exclude", ("9",))], id="one-entry-does-not-match"),
-        pytest.param({"devices": ("0-1", "*TITAN*"), "exclude": ("0",)}, (), [], id="all-match"),
-        pytest.param({"devices": ("1", "2")}, LOST, [], id="an-entry-may-mean-a-lost-gpu"),
-        pytest.param({"devices": ("8", "9")}, LOST, [("select.devices", ("8", "9"))], id="none-matches-beside-a-lost"),
+        pytest.param({"devices": ("0-1", "*TITAN*"), "exclude": ("0",)}, (), [], id="all-entries-match"),
+        pytest.param({"devices": ("1", "2")}, LOST, [], id="entry-may-match-a-lost-gpu"),
+        pytest.param({"devices": ("8", "9")}, LOST, [("select.devices", ("8", "9"))], id="no-match-despite-lost-gpu"),
     ],
 )
-def test_list_entries_without_a_gpu_are_found(lists, lost, expected):
+def test_list_entries_that_match_no_gpu_are_found(lists, lost, expected):
     def found(*gpus):
         return [(each.key, each.entries) for each in unmatched_lists(Policy(**lists), machine(*gpus), UNSET)]
 
