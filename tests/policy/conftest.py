@@ -1,4 +1,4 @@
-"""A place of its own for each test: a home, a project, a system file, and one call that resolves them."""
+"""A fixture with a home, a project folder and a system file for each test, and a call that resolves the policy."""
 
 import os
 import textwrap
@@ -51,7 +51,7 @@ class Workplace:
 
 @pytest.fixture
 def workplace(tmp_path):
-    # Group write bits decide about trust, so the mask is the test's and not the machine's.
+    # Group write bits decide whether a file is trusted, so the tests don't use the machine's umask.
     before = os.umask(0o022)
     yield Workplace(tmp_path / "machine")
     os.umask(before)

@@ -14,7 +14,7 @@ SIZES = 'a size with its unit such as "6GiB", or "" for none'
 NOTHING_NEAR = "; `autogpu config` lists the keys"
 
 
-def test_all_problems_come_at_once_and_the_rest_holds(workplace):
+def test_all_problems_are_reported_and_valid_settings_hold(workplace):
     workplace.autogpu_toml(
         """\
         enabled = "ture"
@@ -52,7 +52,7 @@ def test_all_problems_come_at_once_and_the_rest_holds(workplace):
     ]
 
 
-def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
+def test_bad_value_keeps_the_value_of_the_layer_below(workplace):
     workplace.user("[select]\ncount = 2\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
     assert resolved.policy.count == 2
@@ -65,26 +65,26 @@ def test_a_bad_value_leaves_the_layer_below_in_place(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="no-table"),
-        pytest.param("[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array"),
+        pytest.param("select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="not-a-table"),
+        pytest.param("[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
-        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-and-key"),
-        pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="nothing-near"),
-        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="of-a-pyproject"),
+        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="misspelt-and-a-key"),
+        pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="no-similar-table"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="pyproject-table"),
         pytest.param(
             "[select]\nenabled = true",
             ":2: unknown key select.enabled, nearest is enabled (true or false)",
             id="top-level-key-below-a-header",
         ),
-        pytest.param("'' = 1\n", f':1: unknown key ""{NOTHING_NEAR}', id="empty-name"),
+        pytest.param("'' = 1\n", f':1: unknown key ""{NOTHING_NEAR}', id="empty-key"),
     ],
 )
-def test_names_that_do_not_exist_are_told_the_nearest(workplace, text, problem):
+def test_unknown_name_is_reported_with_the_nearest_known_one(workplace, text, problem):
     workplace.autogpu_toml(text)
     assert workplace.problems() == [f"{FILE}{problem}; it is ignored"]
 
 
-def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
+def test_unknown_names_in_the_system_file_are_notes_for_doctor(workplace):
     workplace.system("per_user = 1\n[select]\ncuont = 2\ncount = 2\n[future]\nx = 1\n[[limits]]\n")
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.problems) == (2, ())
@@ -94,13 +94,13 @@ def test_unknown_names_in_the_system_file_are_for_doctor_alone(workplace):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt"),
-        pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="with-section"),
-        pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="named-as-a-section"),
-        pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="nothing-near"),
+        pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt-variable"),
+        pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="variable-with-its-section"),
+        pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="variable-named-like-a-section"),
+        pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="no-similar-variable"),
     ],
 )
-def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
+def test_unknown_variable_is_reported_with_the_nearest_known_one(workplace, name, problem):
     assert workplace.problems({name: "1"}) == [f"{name} is not a variable of autogpu{problem}; it is ignored"]
 
 
@@ -116,7 +116,7 @@ def test_unknown_variables_are_told_the_nearest(workplace, name, problem):
         ("DISABLE", "enabled"),
     ],
 )
-def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplace, name, meant):
+def test_common_synonym_of_a_key_is_reported_with_the_keys_name(workplace, name, meant):
     (variable,) = workplace.problems({f"AUTOGPU_{name}": "1"})
     assert variable.startswith(f"AUTOGPU_{name} is not a variable of autogpu, nearest is AUTOGPU_{meant.upper()} (")
     workplace.autogpu_toml(f"{name.lower()} = 1\n")
@@ -137,7 +137,7 @@ def test_a_name_that_others_would_have_given_a_key_is_told_the_keys_own(workplac
         ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
     ],
 )
-def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, written, meant):
+def test_common_mistake_in_a_value_is_reported_with_a_correction(workplace, written, meant):
     workplace.autogpu_toml(f"[select]\n{written}\n")
     (problem,) = workplace.problems()
     key = written.partition(" ")[0]
@@ -148,24 +148,24 @@ def test_what_is_often_written_wrong_is_told_with_how_to_write_it(workplace, wri
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        pytest.param("enabled = flase", "write enabled = false, not enabled = flase", id="boolean"),
-        pytest.param("growth = True", "write growth = true, not growth = True", id="boolean-of-python"),
-        pytest.param("enabled = maybe", "enabled can't be maybe; allowed: true or false", id="nothing-near"),
+        pytest.param("enabled = flase", "write enabled = false, not enabled = flase", id="misspelt-boolean"),
+        pytest.param("growth = True", "write growth = true, not growth = True", id="python-boolean"),
+        pytest.param("enabled = maybe", "enabled can't be maybe; allowed: true or false", id="unknown-boolean"),
         pytest.param("busy = wiat", 'write busy = "wait", not busy = wiat', id="misspelt-word"),
         pytest.param("need = 6 apples", f"need can't be 6 apples; allowed: {SIZES}", id="wrong-unit"),
-        pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="size"),
+        pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="unquoted-size"),
         pytest.param("select.need = 6 GiB  # big", 'write select.need = "6GiB", not select.need = 6 GiB', id="spaces"),
-        pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="percentage"),
-        pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="word"),
-        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="list"),
-        pytest.param("devices = *A100*", 'write devices = ["*A100*"], not devices = *A100*', id="name"),
+        pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="unquoted-percentage"),
+        pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="unquoted-word"),
+        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="unquoted-list"),
+        pytest.param("devices = *A100*", 'write devices = ["*A100*"], not devices = *A100*', id="unquoted-name"),
         pytest.param("need = “6GiB”", 'write need = "6GiB", not need = “6GiB”', id="typeset-quotes"),
         pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
         pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
-        pytest.param("busy = \u202e2J", rf"busy can't be \u202e2J; allowed: {BUSY}", id="hostile"),
+        pytest.param("busy = \u202e2J", rf"busy can't be \u202e2J; allowed: {BUSY}", id="bidi-override"),
     ],
 )
-def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, mistake):
+def test_common_toml_mistake_is_reported_with_a_correction(workplace, text, mistake):
     workplace.autogpu_toml("\n" + text)
     line = 2 + text.count("\n")
     assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
@@ -174,7 +174,7 @@ def test_what_makes_a_file_invalid_is_told_with_what_to_write(workplace, text, m
 @pytest.mark.parametrize(
     "text", ["count 2", "cuont = two", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
 )
-def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplace, text):
+def test_unclear_toml_error_is_reported_with_the_usual_mistakes(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
@@ -185,7 +185,7 @@ def test_what_else_makes_a_file_invalid_is_told_with_the_usual_mistakes(workplac
 @pytest.mark.parametrize(
     ("table", "mistake"),
     [
-        pytest.param("tool.autogpu.report", 'write level = "line", not level = lnie;', id="own-table"),
+        pytest.param("tool.autogpu.report", 'write level = "line", not level = lnie;', id="table-of-autogpu"),
         pytest.param("tool.logger", "Invalid value (text stands", id="table-of-another-program"),
     ],
 )
@@ -195,7 +195,7 @@ def test_line_of_another_program_is_not_judged_as_a_key(workplace, table, mistak
     assert problem.startswith(f"~/proj/pyproject.toml:3 is not valid TOML: {mistake}")
 
 
-def test_variables_that_are_no_keys_are_no_problem(workplace):
+def test_internal_and_foreign_variables_are_no_problem(workplace):
     names = "AUTOGPU_LEASE", "AUTOGPU_LEASE_DIR", "AUTOGPU_ORIG_CVD", "AUTOGPU_TEST_CACHE", "AUTOGPUX", "PATH"
     below_run = {"AUTOGPU_NEED": "6GiB", "AUTOGPU_RUN_NEED": "6GiB", "AUTOGPU_COUNT": "2", "AUTOGPU_RUN_COUNT": "1"}
     assert workplace.problems({**dict.fromkeys(names, "anything"), **below_run}) == []
@@ -207,7 +207,7 @@ TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
 @pytest.mark.parametrize(
     ("content", "pattern"),
     [
-        pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated"),
+        pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated-text"),
         pytest.param(b"[select]\na = '\xff'\n", " is not valid TOML: .+", id="not-utf-8"),
         pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
         pytest.param(b"a = " + b"{a=" * 5000, TOO_DEEP, id="nested-tables"),
@@ -215,7 +215,7 @@ TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
         pytest.param(b"#" * (1024**2 + 1), " is larger than 1024 KiB", id="too-large"),
     ],
 )
-def test_a_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, pattern):
+def test_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, pattern):
     workplace.user("[select]\ncount = 2\n")
     (workplace.project / "autogpu.toml").write_bytes(content)
     resolved = workplace.resolve()
@@ -252,12 +252,12 @@ def test_deep_tables_do_not_break_the_report(workplace):
     ],
 )
 @pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
-def test_a_name_of_many_parts_is_refused_before_a_parser_spends_its_time_on_it(workplace, text, part):
+def test_name_with_many_dots_is_refused_before_it_is_parsed(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
     assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
 
 
-def test_dots_elsewhere_are_no_name(workplace):
+def test_dots_in_comments_texts_and_numbers_are_accepted(workplace):
     dots = "." * 200
     numbers = ", ".join(["1.5"] * 200)
     text = f'# {dots}\ntext = \'{dots}\' # {dots}\nlong = """\n{dots}\n"""\nnumbers = [{numbers}]\n'
@@ -266,14 +266,14 @@ def test_dots_elsewhere_are_no_name(workplace):
 
 
 @pytest.mark.parametrize("layer", ["system", "project"])
-def test_a_flood_of_unknown_names_is_cut(workplace, layer):
+def test_at_most_20_unknown_names_of_a_file_are_reported(workplace, layer):
     text = "".join(f"kount{number} = 1\n" for number in range(5000)) + "[select]\ncount = 2\n"
     workplace.system(text) if layer == "system" else workplace.autogpu_toml(text)
     resolved = workplace.resolve()
     assert (resolved.policy.count, len(resolved.system_notes or resolved.problems)) == (2, 20)
 
 
-def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
+def test_variables_hold_without_a_toml_parser(workplace, monkeypatch):
     for name in ("tomllib", "tomli"):
         monkeypatch.setitem(sys.modules, name, None)
     workplace.autogpu_toml("[select]\ncount = 2\n")
@@ -284,7 +284,7 @@ def test_without_the_parser_the_variables_hold(workplace, monkeypatch):
     ]
 
 
-def test_what_a_hostile_file_says_can_not_steer_a_terminal(workplace):
+def test_text_of_a_hostile_file_cannot_control_a_terminal(workplace):
     workplace.autogpu_toml('[select]\nbusy = "\\u001b[2Jx\\u202e' + "y" * 5000 + '"\n"\\u001b]0;z\\u0007" = 1\n')
     lines = workplace.problems()
     assert len(lines) == 2
@@ -292,7 +292,7 @@ def test_what_a_hostile_file_says_can_not_steer_a_terminal(workplace):
     assert lines[0].startswith("~/proj/autogpu.toml:2: select.busy can't be \"\\x1b[2Jx\\u202eyyy")
 
 
-def test_a_hostile_folder_name_can_not_steer_a_terminal(workplace):
+def test_hostile_folder_name_cannot_control_a_terminal(workplace):
     folder = workplace.home / "a\x1b[2J\nb"
     workplace.write(folder / "autogpu.toml", "[select]\ncount = -1\n")
     (problem,) = workplace.resolve(working_directory=folder).problems

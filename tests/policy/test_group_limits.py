@@ -1,4 +1,4 @@
-"""``limits.per_user`` as a table by Unix group: each process has the number of its groups."""
+"""``limits.per_user`` as a table of numbers, keyed by Unix group."""
 
 import grp
 import os
@@ -22,15 +22,15 @@ www-data = 0
 @pytest.mark.parametrize(
     ("groups", "number"),
     [
-        pytest.param([], 2, id="in-none-of-them"),
-        pytest.param(["daemon"], 1, id="less-than-the-default"),
-        pytest.param(["daemon", "mail"], 4, id="the-largest"),
-        pytest.param(["mail", "daemon", "www-data"], 0, id="no-cap-is-the-largest"),
+        pytest.param([], 2, id="in-no-listed-group"),
+        pytest.param(["daemon"], 1, id="number-below-the-default"),
+        pytest.param(["daemon", "mail"], 4, id="largest-number-of-two-groups"),
+        pytest.param(["mail", "daemon", "www-data"], 0, id="zero-is-no-cap"),
     ],
 )
 def test_each_process_has_the_largest_number_of_its_groups(workplace, groups, number):
     workplace.system(TABLE)
-    workplace.resolve()  # has all imported that the user below may not be able to read here
+    workplace.resolve()  # import everything now: the user below may not be able to read this checkout
     gids = [grp.getgrnam(name).gr_gid for name in groups] or [ALICE]
 
     def as_user():
@@ -41,14 +41,14 @@ def test_each_process_has_the_largest_number_of_its_groups(workplace, groups, nu
     assert in_a_fork(as_user) == number
 
 
-def test_a_group_by_its_number_and_no_default(workplace):
+def test_group_may_be_a_number_and_no_default_means_no_cap(workplace):
     workplace.system(f"[limits]\nper_user = {{{os.getegid()} = 3}}\n")
     assert workplace.resolve().policy.per_user == 3
     workplace.system("[limits]\nper_user = {4294900001 = 3}\n")
     assert workplace.resolve().policy.per_user == 0
 
 
-def test_only_the_system_file_may_set_it_and_its_origin_is_its_line(workplace):
+def test_only_the_system_file_may_set_limits_per_user(workplace):
     file = workplace.system("\n[limits.per_user]\ndefault = 2\n")
     workplace.autogpu_toml("[limits.per_user]\ndefault = 9\n")
     resolved = workplace.resolve({"AUTOGPU_PER_USER": "9"})
@@ -69,7 +69,7 @@ def test_only_the_system_file_may_set_it_and_its_origin_is_its_line(workplace):
         ("students = {x = 1}", "can't hold students = a table; allowed"),
     ],
 )
-def test_what_is_no_number_is_told(workplace, table, said):
+def test_group_limit_that_is_not_a_number_is_reported(workplace, table, said):
     workplace.system(f"[limits]\nper_user = {{{table}}}\n")
     resolved = workplace.resolve()
     assert resolved.policy.per_user == 0
@@ -77,7 +77,7 @@ def test_what_is_no_number_is_told(workplace, table, said):
     assert said in problem
 
 
-def test_a_group_that_the_host_lacks_is_named_to_the_administrator_alone(workplace):
+def test_unknown_group_is_reported_to_the_administrator_only(workplace):
     file = workplace.system("[limits.per_user]\nstudnets = 1\ndaemon = 1\n")
     resolved = workplace.resolve()
     what = f'{file}:2: limits.per_user names "studnets", which is no group of this host; it is ignored'

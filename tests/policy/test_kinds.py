@@ -9,7 +9,7 @@ from autogpu.policy.model import BY_DOTTED, KEYS
 
 GIB = 1024**3
 
-# By key, what a variable, a flag or a file may hold and what it means.
+# Valid values of a variable, a flag or a file and their meaning, keyed by policy key.
 TEXTS: dict[str, dict[Any, object]] = {
     "select.count": {"ALL": "all", "2": 2},
     "select.need": {
@@ -44,12 +44,12 @@ TEXTS: dict[str, dict[Any, object]] = {
         "0.5h": 1800.0,
         "2.3h": 8280.0,
         "10min": 600.0,
-        "30 min": 1800.0,  # as autogpu writes it
+        "30 min": 1800.0,  # autogpu's own spelling
         "2 hours": 7200.0,
         "1 day 12 hours": 129600.0,
         "0": 0.0,
         "0.5": 0.5,
-        90: 90.0,  # in a file
+        90: 90.0,  # a number: possible in a file only
     },
     "select.devices": {"0, 2-3,*A100*": ("0", "2-3", "*A100*"), ",": (), "none": ()},
     "select.busy": {"Wait": "wait"},
@@ -60,7 +60,7 @@ TEXTS: dict[str, dict[Any, object]] = {
     },
 }
 
-# Of devices, what a file may hold in a list in place of commas.
+# Lists that a file may hold for `select.devices`, instead of a text with commas.
 LISTS = [
     [0, "1"],
     ["0-3", "4-5"],
@@ -80,11 +80,12 @@ def test_text_means_the_same_in_a_variable_and_in_a_file(dotted, text, value):
 
 
 @pytest.mark.parametrize("entries", LISTS)
-def test_a_file_holds_lists_of_devices(entries):
+def test_file_may_hold_a_list_of_devices(entries):
     assert BY_DOTTED["select.devices"].kind.read(entries) == tuple(map(str, entries))
 
 
-# By key, what has no sensible meaning: of another type or script, without a unit, out of range, endless.
+# Values without a sensible meaning, keyed by policy key: wrong type, digits that are not ASCII, no unit, out of range,
+# too long.
 REFUSED: dict[str, list[object]] = {
     "select.count": [True, 1.0, -1, 16**5000, "1,2", [1, 2]],
     "select.busy": [[2]],
@@ -105,7 +106,7 @@ REFUSED: dict[str, list[object]] = {
         for value in (*REFUSED.get(key.dotted, ()), {"run": "code"})
     ],
 )
-def test_what_has_no_sensible_meaning_is_refused(dotted, value):
+def test_value_without_a_sensible_meaning_is_refused(dotted, value):
     with pytest.raises(Refused):
         BY_DOTTED[dotted].kind.read(value)
 
@@ -113,19 +114,19 @@ def test_what_has_no_sensible_meaning_is_refused(dotted, value):
 @pytest.mark.parametrize(
     "entry", ["3-0", "0,1", "A100,V100", "1 3", "0-1 3", "3090", "-1", -1, 1000, True, "", "A\x1b[2J", "A" * 129, ["0"]]
 )
-def test_a_device_that_names_nothing_is_refused(entry):
+def test_device_entry_that_can_match_nothing_is_refused(entry):
     with pytest.raises(Refused) as refused:
         BY_DOTTED["select.exclude"].kind.read(["1", entry])
     assert refused.value.element == brief(entry)
 
 
-def test_what_was_written_is_told_in_a_few_words():
+def test_refused_value_is_described_in_a_few_words():
     told = {True: "true", 2: "2", 1.5: "1.5", "x": '"x"', date(2024, 5, 27): "a date or time"}
     assert {value: brief(value) for value in told} == told
     assert [brief(value) for value in ([1], {"a": 1}, 16**5000)] == ["a list", "a table", "a number beyond 64 bits"]
 
 
-def test_limit_of_a_gpu_is_never_more_than_the_gpu():
+def test_limit_is_never_more_than_the_memory_of_the_gpu():
     assert MemoryLimit(percent=25).of(24 * GIB) == 6 * GIB
     assert MemoryLimit(bytes=8 * GIB).of(24 * GIB) == 8 * GIB
     assert MemoryLimit(bytes=8 * GIB).of(4 * GIB) == 4 * GIB

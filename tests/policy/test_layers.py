@@ -10,14 +10,14 @@ from autogpu.policy import KEYS, MemoryLimit, Policy, resolve
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_without_any_layer_the_defaults_hold(workplace):
+def test_defaults_hold_without_any_layer(workplace):
     resolved = workplace.resolve()
     assert resolved.policy == Policy()
     assert resolved.problems == resolved.system_notes == resolved.files == ()
     assert [str(setting.origin) for setting in resolved.settings.values()] == ["default"] * len(KEYS)
 
 
-def test_each_layer_overrides_the_one_below_and_remembers_it(workplace):
+def test_each_layer_overrides_the_layer_below_and_remembers_its_value(workplace):
     workplace.system("[select]\ncount = 2\n")
     workplace.user("\n[select]\ncount = 3\n")
     workplace.autogpu_toml("\n\n[select]\ncount = 4\n")
@@ -39,7 +39,7 @@ def test_each_layer_overrides_the_one_below_and_remembers_it(workplace):
     assert resolved.problems == ()
 
 
-# A value other than the default for each key that any layer may set: as TOML, as text, and in the policy.
+# A value other than the default for each key that every layer may set: in TOML, as text, and in the policy.
 OTHERS = {
     "enabled": ("false", "0", False),
     "select.count": ('"all"', "all", "all"),
@@ -61,7 +61,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("key", [pytest.param(key, id=key.dotted) for key in KEYS if not key.system_only])
-def test_every_key_can_be_said_in_either_file_by_a_variable_and_by_a_flag(workplace, key):
+def test_every_key_can_be_set_in_either_file_by_variable_and_by_flag(workplace, key):
     toml, text, value = OTHERS[key.dotted]
     expected = replace(Policy(), **{key.attribute: value})
     header = f"[tool.autogpu.{key.section}]" if key.section else "[tool.autogpu]"
@@ -69,7 +69,7 @@ def test_every_key_can_be_said_in_either_file_by_a_variable_and_by_a_flag(workpl
     resolved = workplace.resolve()
     assert (resolved.policy, resolved.problems) == (expected, ())
     assert str(resolved.settings[key.dotted].origin) == "~/proj/pyproject.toml:4"
-    # Stands in front of the other.
+    # autogpu.toml comes before pyproject.toml.
     workplace.autogpu_toml((f"[{key.section}]\n" if key.section else "") + f"{key.name} = {toml}\n")
     resolved = workplace.resolve()
     assert (resolved.policy, resolved.problems) == (expected, ())
@@ -78,20 +78,20 @@ def test_every_key_can_be_said_in_either_file_by_a_variable_and_by_a_flag(workpl
     assert workplace.resolve(flags={key.name: text}).policy == expected
 
 
-def test_each_field_of_the_policy_is_one_key_with_a_name_of_its_own():
+def test_each_field_of_the_policy_is_one_key_with_a_unique_name():
     assert sorted(key.attribute for key in KEYS) == sorted(vars(Policy()))
     assert len({key.name for key in KEYS}) == len(KEYS)
 
 
 @pytest.mark.parametrize("text", ["", "  "], ids=["empty", "blank"])
-def test_an_empty_variable_counts_as_unset(workplace, text):
+def test_empty_variable_counts_as_unset(workplace, text):
     workplace.autogpu_toml("[select]\ncount = 4\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": text, "AUTOGPU": text, "AUTOGPU_POLICY": text})
     assert (resolved.policy.count, resolved.problems) == (4, ())
 
 
 @pytest.mark.parametrize("text", ["0", "off", "false", "NO"])
-def test_autogpu_0_switches_off_and_stands_above_every_layer_and_lock(workplace, text):
+def test_autogpu_0_switches_off_whatever_a_layer_or_a_lock_sets(workplace, text):
     workplace.system('enabled = true\nlocked = ["enabled"]\n')
     resolved = workplace.resolve({"AUTOGPU": text, "AUTOGPU_ENABLED": "1"})
     assert (resolved.policy.enabled, resolved.problems) == (False, ())
@@ -127,16 +127,16 @@ COPIED = {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[l
                 "AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; the setting is ignored",
                 '--exclude: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
             ],
-            id="locked-keys-hold-and-each-attempt-is-told",
+            id="locked-keys-hold-and-each-attempt-is-reported",
         ),
         pytest.param(
-            TWO_LOCKED, ASKS_2, {"count": 2, "locked": {"select.count"}}, [], id="what-is-locked-anyway-is-no-offence"
+            TWO_LOCKED, ASKS_2, {"count": 2, "locked": {"select.count"}}, [], id="locked-value-may-be-repeated"
         ),
-        pytest.param(LOCKED_ELSEWHERE, ASKS_2, {"count": 2}, [NOT_HERE], id="locked-elsewhere-locks-nothing"),
-        pytest.param(COPIED, {}, {"per_user": 3}, [], id="a-copy-of-the-defaults-of-system-keys-is-no-offence"),
+        pytest.param(LOCKED_ELSEWHERE, ASKS_2, {"count": 2}, [NOT_HERE], id="locked-in-a-project-file-locks-nothing"),
+        pytest.param(COPIED, {}, {"per_user": 3}, [], id="defaults-of-system-keys-may-be-repeated"),
     ],
 )
-def test_what_is_locked_holds(workplace, files, environ, policy, problems):
+def test_locked_keys_hold(workplace, files, environ, policy, problems):
     for layer, text in files.items():
         getattr(workplace, layer)(text)
     flags = {name[2:]: text for name, text in environ.items() if name.startswith("--")}
@@ -145,12 +145,12 @@ def test_what_is_locked_holds(workplace, files, environ, policy, problems):
     assert [str(problem).replace(str(workplace.system_file), "SYSTEM") for problem in resolved.problems] == problems
 
 
-def test_a_lock_stands_although_the_locked_value_is_bad(workplace):
+def test_lock_holds_even_if_the_locked_value_is_invalid(workplace):
     workplace.system('locked = ["select.count"]\n[select]\ncount = -1\n')
     assert workplace.resolve({"AUTOGPU_COUNT": "2"}).policy.count == 1
 
 
-def test_unknown_names_in_locked_are_for_doctor(workplace):
+def test_unknown_names_in_locked_are_notes_for_doctor(workplace):
     workplace.system('locked = ["select.exlude", "select.count"]\n')
     resolved = workplace.resolve({"AUTOGPU_COUNT": "2"})
     assert (resolved.policy.count, resolved.policy.locked) == (1, frozenset(["select.count"]))
@@ -158,7 +158,7 @@ def test_unknown_names_in_locked_are_for_doctor(workplace):
     assert [str(note) for note in resolved.system_notes] == [f"{workplace.system_file}:1: {what}"]
 
 
-def test_the_user_file_is_where_xdg_says(workplace, tmp_path):
+def test_user_file_is_found_by_an_absolute_xdg_config_home(workplace, tmp_path):
     workplace.user("[select]\ncount = 3\n")
     workplace.write(tmp_path / "config" / "autogpu" / "autogpu.toml", "[select]\ncount = 4\n")
     places = {"": 3, "config": 3, str(tmp_path / "config"): 4}
@@ -167,7 +167,7 @@ def test_the_user_file_is_where_xdg_says(workplace, tmp_path):
     assert no_home.policy.count == 1
 
 
-def test_reading_a_policy_needs_no_toml_parser_where_there_is_no_file(workplace):
+def test_no_toml_parser_is_imported_without_a_policy_file(workplace):
     code = (
         "import sys; from pathlib import Path; from autogpu.policy import resolve\n"
         "resolve({}, script=None, working_directory=Path('/'), system_file=Path('/nowhere'))\n"

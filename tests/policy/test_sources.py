@@ -29,12 +29,12 @@ def refused(file: str, why: str, path: Path) -> str:
 @pytest.mark.parametrize(
     ("files", "script", "folder"),
     [
-        pytest.param(["proj", ""], "proj/a/b/train.py", "/", id="the-nearest-above-the-script"),
-        pytest.param(["proj", "elsewhere"], "proj/train.py", "elsewhere", id="the-script-before-the-working-directory"),
-        pytest.param(["proj"], "bin/tool", "proj/deep/er", id="else-above-the-working-directory"),
+        pytest.param(["proj", ""], "proj/a/b/train.py", "/", id="nearest-file-above-the-script"),
+        pytest.param(["proj", "elsewhere"], "proj/train.py", "elsewhere", id="script-before-the-working-directory"),
+        pytest.param(["proj"], "bin/tool", "proj/deep/er", id="working-directory-without-a-file-above-the-script"),
     ],
 )
-def test_the_project_file_is_the_nearest(workplace, files, script, folder):
+def test_nearest_project_file_counts(workplace, files, script, folder):
     for number, place in enumerate(files):
         workplace.write(workplace.home / place / "autogpu.toml", f"[select]\ncount = {number + 2}\n")
     resolved = workplace.resolve(script=workplace.home / script, working_directory=workplace.home / folder)
@@ -42,7 +42,7 @@ def test_the_project_file_is_the_nearest(workplace, files, script, folder):
 
 
 @pytest.mark.parametrize("through", ["home", "link"])
-def test_home_is_looked_at_and_ends_the_search(workplace, tmp_path, through):
+def test_home_is_the_last_folder_searched_for_a_project_file(workplace, tmp_path, through):
     above = workplace.write(workplace.home.parent / "autogpu.toml", "[select]\ncount = 9\n")
     home = workplace.home
     if through == "link":
@@ -69,12 +69,12 @@ def test_autogpu_toml_wins_over_pyproject_toml_beside_it(workplace):
     [
         pytest.param("[tool.black]\nline-length = 100\n", id="without-our-table"),
         pytest.param("[project]\ndependencies = ['autogpu']\n", id="depends-on-autogpu"),
-        pytest.param("tool = 'autogpu'\n", id="tool-is-no-table"),
+        pytest.param("tool = 'autogpu'\n", id="tool-is-a-text"),
         pytest.param("[project\nautogpu = \n", id="broken-without-our-table"),
-        pytest.param("", id="empty"),
+        pytest.param("", id="empty-file"),
     ],
 )
-def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
+def test_pyproject_toml_without_our_table_does_not_count(workplace, content):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     workplace.pyproject(content)
     resolved = workplace.resolve()
@@ -93,7 +93,7 @@ def test_a_pyproject_toml_of_others_does_not_count(workplace, content):
         ('[tool]\n"autog\\u0070u".select.count = 2  # autogpu\n', 2),
     ],
 )
-def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, content, line):
+def test_table_in_pyproject_toml_may_have_any_toml_spelling(workplace, content, line):
     workplace.pyproject(content)
     setting = workplace.resolve().settings["select.count"]
     assert (setting.value, str(setting.origin)) == (2, f"~/proj/pyproject.toml:{line}")
@@ -108,7 +108,7 @@ def test_our_table_of_a_pyproject_toml_may_be_written_in_any_way(workplace, cont
         ("[project]\n", "pyproject.toml"),
     ],
 )
-def test_that_a_pyproject_toml_has_no_table_of_ours_is_told(workplace, content, named):
+def test_missing_table_in_pyproject_toml_is_reported(workplace, content, named):
     workplace.pyproject(content)
     problem = "~/proj/pyproject.toml has no table [tool.autogpu]; this file is ignored"
     assert workplace.problems({"AUTOGPU_POLICY": named}) == [problem]
@@ -126,14 +126,14 @@ def refused_for_its_mode(file):
 @pytest.mark.parametrize(
     ("make", "names"),
     [
-        pytest.param(broken, ["autogpu.toml"], id="broken"),
-        pytest.param(broken, ["pyproject.toml"], id="a-broken-pyproject"),
-        pytest.param(refused_for_its_mode, ["autogpu.toml"], id="refused"),
-        pytest.param(os.mkdir, ["autogpu.toml", "pyproject.toml"], id="folders"),
-        pytest.param(os.mkfifo, ["autogpu.toml", "pyproject.toml"], id="pipes-that-block-nothing"),
+        pytest.param(broken, ["autogpu.toml"], id="broken-autogpu-toml"),
+        pytest.param(broken, ["pyproject.toml"], id="broken-pyproject"),
+        pytest.param(refused_for_its_mode, ["autogpu.toml"], id="refused-for-its-mode"),
+        pytest.param(os.mkdir, ["autogpu.toml", "pyproject.toml"], id="folders-in-place-of-files"),
+        pytest.param(os.mkfifo, ["autogpu.toml", "pyproject.toml"], id="named-pipes"),
     ],
 )
-def test_what_does_not_count_is_told_and_hides_no_file_further_up(workplace, make, names):
+def test_ignored_file_is_reported_and_hides_no_file_further_up(workplace, make, names):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     for name in names:
         make(workplace.project / name)
@@ -143,7 +143,7 @@ def test_what_does_not_count_is_told_and_hides_no_file_further_up(workplace, mak
 
 
 def answered(ask):
-    """What ``ask`` returns, if it does not wait."""
+    """Return the answer of ``ask`` in a list, which is empty if ``ask`` blocks for 10 s."""
     answers = []
     reader = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     reader.start()
@@ -151,7 +151,7 @@ def answered(ask):
     return answers
 
 
-def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace):
+def test_file_replaced_by_a_pipe_while_it_is_opened_never_blocks(workplace):
     class Swapping(PosixPath):
         def stat(self, **arguments):
             seen = super().stat(**arguments)
@@ -168,7 +168,7 @@ def test_a_file_that_turns_into_a_pipe_while_it_is_opened_never_blocks(workplace
 
 
 @pytest.mark.parametrize("where", ["relative", "absolute", "tilde"])
-def test_autogpu_policy_names_the_project_file(workplace, where):
+def test_autogpu_policy_is_the_path_of_the_project_file(workplace, where):
     workplace.autogpu_toml(COUNT_2)
     named = workplace.write(workplace.home / "other" / "gpu.toml", COUNT_3)
     name = {"relative": "../other/gpu.toml", "absolute": str(named), "tilde": "~/other/gpu.toml"}[where]
@@ -180,12 +180,12 @@ def test_autogpu_policy_names_the_project_file(workplace, where):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        pytest.param(os.devnull, None, id="none"),
-        pytest.param("missing.toml", "~/proj/missing.toml, which does not exist or can't be reached", id="missing"),
-        pytest.param("a\0b", "~/proj/a\\x00b, which does not exist or can't be reached", id="no-name-at-all"),
+        pytest.param(os.devnull, None, id="dev-null"),
+        pytest.param("missing.toml", "~/proj/missing.toml, which does not exist or can't be reached", id="no-file"),
+        pytest.param("a\0b", "~/proj/a\\x00b, which does not exist or can't be reached", id="null-byte-in-the-path"),
     ],
 )
-def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, problem):
+def test_autogpu_policy_without_a_readable_file_ends_the_search(workplace, name, problem):
     workplace.autogpu_toml(COUNT_2)
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1
@@ -194,7 +194,7 @@ def test_a_named_file_that_says_nothing_replaces_the_found_one(workplace, name, 
     assert resolved.files == ()
 
 
-def test_the_user_s_own_file_is_not_also_a_project_s(workplace):
+def test_user_file_is_not_also_read_as_a_project_file(workplace):
     file = workplace.user(COUNT_2)
     resolved = workplace.resolve(working_directory=file.parent)
     assert (resolved.files, resolved.settings["select.count"].origin.layer) == ((file,), LayerName.USER)
@@ -206,17 +206,17 @@ EVERYONE, BY_GROUP = "can be written by every user", f"can be written by group {
 @pytest.mark.parametrize(
     ("place", "mode", "owner", "group", "why"),
     [
-        pytest.param("file", 0o666, -1, -1, EVERYONE, id="file-of-all"),
-        pytest.param("folder", 0o777, -1, -1, EVERYONE, id="folder-of-all"),
-        pytest.param("folder", 0o1777, -1, -1, EVERYONE, id="sticky-folder"),
-        pytest.param("file", 0o644, STRANGER, 0, f"belongs to uid {STRANGER}", id="file-of-another", marks=as_root),
-        pytest.param("folder", 0o755, STRANGER, 0, f"belongs to uid {STRANGER}", id="folder-of-another", marks=as_root),
+        pytest.param("file", 0o666, -1, -1, EVERYONE, id="file-writable-by-all"),
+        pytest.param("folder", 0o777, -1, -1, EVERYONE, id="folder-writable-by-all"),
+        pytest.param("folder", 0o1777, -1, -1, EVERYONE, id="sticky-folder-writable-by-all"),
+        pytest.param("file", 0o644, STRANGER, 0, f"belongs to uid {STRANGER}", id="file-of-a-stranger", marks=as_root),
+        pytest.param("folder", 0o755, STRANGER, 0, f"belongs to uid {STRANGER}", id="strangers-folder", marks=as_root),
         pytest.param("file", 0o664, 0, STRANGER, BY_GROUP, id="file-of-a-shared-group", marks=as_root),
         pytest.param("folder", 0o775, 0, STRANGER, BY_GROUP, id="folder-of-a-shared-group", marks=as_root),
     ],
 )
 @pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
-def test_a_file_that_others_could_have_written_is_refused(workplace, place, mode, owner, group, why, name):
+def test_project_file_that_others_can_write_is_refused(workplace, place, mode, owner, group, why, name):
     text = COUNT_2 if name == "autogpu.toml" else "[tool.autogpu.select]\ncount = 2\n"
     file = workplace.write(workplace.project / name, text)
     changed = file if place == "file" else workplace.project
@@ -232,7 +232,7 @@ LOOKS = "import sys; from autogpu.policy.sources import *; print(read_file(Path(
 
 
 @as_root
-def test_in_a_user_namespace_that_knows_no_user_a_strangers_file_is_refused(workplace):
+def test_strangers_file_is_refused_in_a_user_namespace_without_users(workplace):
     found = workplace.write(workplace.home / "proj" / "autogpu.toml", COUNT_2)
     for place in (found, found.parent):
         os.chown(str(place), STRANGER, STRANGER)
@@ -243,20 +243,20 @@ def test_in_a_user_namespace_that_knows_no_user_a_strangers_file_is_refused(work
     assert (done.stdout, done.stderr) == ("it belongs to uid 65534\n", "")
 
 
-def test_a_refused_file_counts_once_it_is_named(workplace):
+def test_refused_file_counts_if_autogpu_policy_is_its_path(workplace):
     file = workplace.autogpu_toml(COUNT_2)
     file.chmod(0o666)
     resolved = workplace.resolve({"AUTOGPU_POLICY": str(file)})
     assert (resolved.policy.count, resolved.problems) == (2, ())
 
 
-def test_a_refused_pyproject_toml_without_our_table_is_silent(workplace):
+def test_refused_pyproject_toml_without_our_table_is_no_problem(workplace):
     workplace.pyproject("[project]\ndependencies = ['autogpu']\n").chmod(0o666)
     assert workplace.problems() == []
 
 
 @as_root
-def test_root_s_file_counts_for_everyone(workplace):
+def test_roots_project_file_counts_for_every_user(workplace):
     workplace.autogpu_toml(COUNT_2)
     for folder in (workplace.project, *workplace.project.parents):
         if not folder.stat().st_mode & 0o001:
@@ -281,7 +281,7 @@ needs_private_group = pytest.mark.skipif(not own_group_is_private(), reason="thi
 
 
 @needs_private_group
-def test_group_write_of_the_owner_s_private_group_is_trusted(workplace):
+def test_file_writable_by_the_owners_private_group_is_trusted(workplace):
     workplace.autogpu_toml(COUNT_2).chmod(0o664)
     workplace.project.chmod(0o775)
     resolved = workplace.resolve()
@@ -289,7 +289,7 @@ def test_group_write_of_the_owner_s_private_group_is_trusted(workplace):
 
 
 @needs_private_group
-def test_an_access_list_behind_the_group_bits_is_refused(workplace):
+def test_file_that_an_access_control_list_opens_is_refused(workplace):
     file = workplace.autogpu_toml(COUNT_2)
     owner, user, group, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
     entries = [(owner, 6, nobody), (user, 6, STRANGER), (group, 4, nobody), (mask, 6, nobody), (other, 4, nobody)]
@@ -302,7 +302,7 @@ def test_an_access_list_behind_the_group_bits_is_refused(workplace):
     assert workplace.problems() == [refused("~/proj/autogpu.toml", f"it can be written by group {os.getegid()}", file)]
 
 
-def test_a_link_counts_where_it_is_named_and_is_refused_where_it_is_found(workplace, tmp_path):
+def test_link_counts_as_autogpu_policy_but_is_refused_if_found(workplace, tmp_path):
     target = workplace.write(tmp_path / "target" / "real.toml", COUNT_2)
     link = workplace.project / "autogpu.toml"
     link.symlink_to(target)
@@ -312,7 +312,7 @@ def test_a_link_counts_where_it_is_named_and_is_refused_where_it_is_found(workpl
     assert workplace.problems() == [refused("~/proj/autogpu.toml", why, link)]
 
 
-def test_a_user_file_that_is_a_link_counts(workplace, tmp_path):
+def test_user_file_that_is_a_link_counts(workplace, tmp_path):
     target = workplace.write(tmp_path / "dotfiles" / "gpu.toml", COUNT_2)
     user_file = workplace.home / ".config" / "autogpu" / "autogpu.toml"
     user_file.parent.mkdir(parents=True)
@@ -322,13 +322,13 @@ def test_a_user_file_that_is_a_link_counts(workplace, tmp_path):
     assert str(resolved.settings["select.count"].origin) == "~/.config/autogpu/autogpu.toml:2"
 
 
-def test_a_link_to_nothing_is_no_file(workplace):
+def test_dangling_link_is_no_problem(workplace):
     (workplace.project / "autogpu.toml").symlink_to("missing")
     (workplace.home / "autogpu.toml").symlink_to("autogpu.toml")
     assert workplace.problems() == []
 
 
-def test_where_there_are_no_owners_a_found_file_counts(workplace, monkeypatch):
+def test_found_file_counts_on_systems_without_file_owners(workplace, monkeypatch):
     workplace.autogpu_toml(COUNT_2).chmod(0o666)
     monkeypatch.delattr(os, "geteuid")
     assert workplace.resolve().policy.count == 2
@@ -336,7 +336,7 @@ def test_where_there_are_no_owners_a_found_file_counts(workplace, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 @pytest.mark.parametrize("layer", ["project", "user"])
-def test_a_file_without_permission_is_one_problem(workplace, layer):
+def test_file_without_read_permission_is_one_problem(workplace, layer):
     file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
     file.chmod(0)
     assert workplace.problems() == [
@@ -348,23 +348,23 @@ def test_a_file_without_permission_is_one_problem(workplace, layer):
     ("text", "name", "line"),
     [
         pytest.param("[select]\n\ncount = 2\n", "count", 3, id="below-a-header"),
-        pytest.param("# count = 1\n[select] # [memory]\ncount=2 # count = 1", "count", 3, id="comments"),
-        pytest.param("select.count = 2", "count", 1, id="dotted"),
+        pytest.param("# count = 1\n[select] # [memory]\ncount=2 # count = 1", "count", 3, id="key-in-comments"),
+        pytest.param("select.count = 2", "count", 1, id="dotted-key"),
         pytest.param("x = 1\nselect = { need = '', count = 2 }", "count", 2, id="inline-table"),
-        pytest.param("[ 'select' ]\n\"count\" = 2", "count", 2, id="quoted"),
-        pytest.param('a = """\n[select]\ncount = 1\n"""\n[select]\ncount = 2', "count", None, id="text-like-it"),
+        pytest.param("[ 'select' ]\n\"count\" = 2", "count", 2, id="quoted-key"),
+        pytest.param('a = """\n[select]\ncount = 1\n"""\n[select]\ncount = 2', "count", None, id="key-within-a-text"),
         pytest.param("a = '''\ncount = 1'''''\ncount = 2", "count", None, id="text-ends-in-five-quotes"),
         pytest.param('a = """\\"""\ncount = 1"""\ncount = 2', "count", None, id="escaped-quotes"),
         pytest.param("a = [\n  '[select]', # ]\n  1,\n]\ncount = 2", "count", 5, id="array-over-lines"),
-        pytest.param("[select]\r\ncount = 2\r\n", "count", 2, id="windows"),
-        pytest.param("[tool.autogpu.select]\ncount = 2", "count", 2, id="pyproject"),
-        pytest.param("[select]\n[memory]\ncount = 2", "memory", 2, id="header-itself"),
-        pytest.param("[select]\ncount = 2", "need", None, id="absent"),
-        pytest.param('[select]\n"co\\u0075nt" = 2\nneed = ""', "count", None, id="escape"),
-        pytest.param("[select]\nlimit = 1\n[memory]\nlimit = 1", "limit", None, id="in-two-tables"),
-        pytest.param("[select]\ncounts = 2\nmy_count = 2\nmy-count = 2\ncount = 2", "count", 5, id="part-of-a-name"),
+        pytest.param("[select]\r\ncount = 2\r\n", "count", 2, id="windows-line-ends"),
+        pytest.param("[tool.autogpu.select]\ncount = 2", "count", 2, id="pyproject-table"),
+        pytest.param("[select]\n[memory]\ncount = 2", "memory", 2, id="section-header"),
+        pytest.param("[select]\ncount = 2", "need", None, id="absent-key"),
+        pytest.param('[select]\n"co\\u0075nt" = 2\nneed = ""', "count", None, id="escaped-key"),
+        pytest.param("[select]\nlimit = 1\n[memory]\nlimit = 1", "limit", None, id="key-in-two-tables"),
+        pytest.param("[select]\ncounts = 2\nmy_count = 2\nmy-count = 2\ncount = 2", "count", 5, id="longer-key-names"),
         pytest.param("[[select]]\n[[select]]", "select", None, id="array-of-tables"),
-        pytest.param('locked = ["limit", "count"]\n[select]\ncount = 2', "count", 3, id="value-like-it"),
+        pytest.param('locked = ["limit", "count"]\n[select]\ncount = 2', "count", 3, id="value-like-the-key"),
     ],
 )
 def test_line_of_a_key_is_right_or_unknown(text, name, line):

@@ -1,4 +1,4 @@
-"""The example file and the schema are what the model says."""
+"""The example file, the project template and the JSON schema agree with the keys of the policy."""
 
 import json
 import sys
@@ -16,14 +16,14 @@ toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli"
 @pytest.fixture(scope="module")
 def validator():
     described = json.loads((ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8"))
-    # The class is older than draft 2020-12 on Python 3.7 with old releases; what is used here is in both.
+    # Old releases of jsonschema, as on Python 3.7, lack draft 2020-12. The schema uses only what draft 7 has as well.
     kind = getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator)
     kind.check_schema(described)
     return kind(described)
 
 
 @pytest.mark.parametrize("layer", ["project", "user", "system"])
-def test_the_example_says_exactly_the_defaults(workplace, layer):
+def test_example_file_sets_exactly_the_defaults(workplace, layer):
     {"project": workplace.autogpu_toml, "user": workplace.user, "system": workplace.system}[layer](example())
     resolved = workplace.resolve()
     assert (resolved.policy, resolved.problems, resolved.system_notes) == (Policy(), (), ())
@@ -31,7 +31,7 @@ def test_the_example_says_exactly_the_defaults(workplace, layer):
     assert said == {key.dotted for key in KEYS if layer == "system" or not key.system_only}
 
 
-def test_every_key_stands_in_the_example_with_a_comment():
+def test_example_file_has_every_key_with_a_comment():
     lines = example().splitlines()
     for key in KEYS:
         said = f"{key.name} = {key.written(key.default)} "
@@ -39,7 +39,7 @@ def test_every_key_stands_in_the_example_with_a_comment():
     assert max(map(len, lines)) <= 110
 
 
-def test_the_example_fits_the_schema(validator):
+def test_example_file_fits_the_schema(validator):
     validator.validate(toml.loads(example()))
 
 
@@ -51,7 +51,7 @@ def test_the_example_fits_the_schema(validator):
         ("limits.per_user", "{default = 2, staff = 4}"),
     ],
 )
-def test_what_a_file_may_say_fits_the_schema(validator, dotted, value):
+def test_valid_values_fit_the_schema(validator, dotted, value):
     section, _, name = dotted.rpartition(".")
     validator.validate(toml.loads((f"[{section}]\n" if section else "") + f"{name} = {value}"))
 
@@ -71,7 +71,7 @@ def test_what_a_file_may_say_fits_the_schema(validator, dotted, value):
         "select = 3",
     ],
 )
-def test_the_schema_and_the_reader_refuse_the_same(validator, workplace, text):
+def test_schema_and_reader_refuse_the_same_files(validator, workplace, text):
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(toml.loads(text))
     workplace.autogpu_toml(text)
@@ -79,14 +79,14 @@ def test_the_schema_and_the_reader_refuse_the_same(validator, workplace, text):
 
 
 @pytest.mark.parametrize("text", ["count = '2'", "devices = '0,2'", "busy = 'Wait'"])
-def test_the_schema_is_stricter_where_docs_policy_says_so(validator, workplace, text):
+def test_schema_is_stricter_than_the_reader_as_documented(validator, workplace, text):
     workplace.autogpu_toml(f"[select]\n{text}\n")
     assert workplace.problems() == []
     with pytest.raises(jsonschema.ValidationError):
         validator.validate(toml.loads(f"[select]\n{text}\n"))
 
 
-def test_a_projects_template_sets_nothing_and_has_every_key_of_a_project(workplace):
+def test_project_template_sets_nothing_and_has_every_project_key(workplace):
     workplace.autogpu_toml(template())
     resolved = workplace.resolve()
     assert (resolved.policy, resolved.problems) == (Policy(), ())
