@@ -1,4 +1,4 @@
-"""Values that a program printed by their ``repr``."""
+"""A parser for values that a child process printed with ``repr``."""
 
 import re
 from types import MappingProxyType
@@ -9,5 +9,5 @@ NAMES = {**vars(model), "mappingproxy": MappingProxyType}
 
 
 def value_of(printed):
-    # An enum's member prints itself as <ComputeMode.DEFAULT: 0>.
+    # The repr of an enum member is <ComputeMode.DEFAULT: 0>.
     return eval(re.sub(r"<(\w+\.\w+): [^>]*>", r"\1", printed), NAMES)

@@ -1,4 +1,4 @@
-"""What every reader of GPUs does: NVML on the simulated server, NVML on real hardware, and the fake of other tests."""
+"""The contract of a reader of GPUs, for NVML on the simulated server and for the fake driver of other tests."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.support.values import gpu
 
 GIB = 1 << 30
 
-# Reads, waits for a line on stdin, and reads again in the process.
+# Reads the GPUs in a child process, waits for a line on stdin, and reads them again in this process.
 TWICE = """
 import os, sys
 from autogpu.devices import probe
@@ -26,7 +26,7 @@ print(repr(probe.start_in_process(os.environ, inventory).result(60.0)), flush=Tr
 
 
 def simulated(folder):
-    """Two GPUs, one of which a process uses, read through NVML, and once more when the other works as well."""
+    """Return two NVML readings of two GPUs. A process uses one GPU; later the other GPU computes as well."""
     with Server([Gpu(processes={5004242: "3GiB"}, utilization=60), Gpu()], folder=folder) as server:
         reading = server.popen([sys.executable, "-c", TWICE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         first = value_of(reading.stdout.readline())
@@ -37,7 +37,7 @@ def simulated(folder):
 
 
 def fake(folder):
-    """The same on plain values."""
+    """Return the same two readings, from the fake driver."""
     driver = FakeDriver(gpu(0, pids=[5004242], used_gib=3, busy=60), gpu(1))
     reading = driver.start({})
     first = reading.result(60.0)
@@ -51,7 +51,7 @@ def readings(request, tmp_path):
     return request.param(tmp_path)
 
 
-def test_gpus_are_read_and_read_again(readings):
+def test_second_reading_has_the_same_gpus_and_their_new_utilization(readings):
     first, second = readings
     for inventory in readings:
         check_identity(inventory)
@@ -61,7 +61,7 @@ def test_gpus_are_read_and_read_again(readings):
     assert [(p.pid, p.memory_used_bytes) for p in used.compute_processes] == [(5004242, 3 * GIB)]
     assert (used.memory_used_bytes, used.memory_free_bytes) == (3 * GIB, used.memory_total_bytes - 3 * GIB)
     assert (idle.compute_processes, idle.graphics_processes, idle.memory_used_bytes) == ((), (), 0)
-    # The second reading is fresh.
+    # The second reading is not a copy of the first one.
     assert idle.utilization_percent == 0 < second.devices[1].utilization_percent
 
 

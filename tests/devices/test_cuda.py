@@ -1,4 +1,4 @@
-"""What a process may ask of the CUDA driver before anything in it has started CUDA."""
+"""Questions to the CUDA driver from a process that has not initialised CUDA."""
 
 import json
 import sys
@@ -30,12 +30,12 @@ def counted(*arguments, **options):
 @pytest.mark.parametrize(
     ("driver", "counts"),
     [
-        # From CUDA 11 on its first number decides, and before that all of it.
-        pytest.param("12.4", {(11, 8): 1, (12, 0): 1, (12, 8): 1, (13, 0): 0}, id="minor-versions"),
-        pytest.param("10.1", {(10, 0): 1, (10, 1): 1, (10, 2): 0, (11, 0): 0}, id="before-11"),
+        # From CUDA 11 on the major version decides. Before that the whole version does.
+        pytest.param("12.4", {(11, 8): 1, (12, 0): 1, (12, 8): 1, (13, 0): 0}, id="major-version-decides"),
+        pytest.param("10.1", {(10, 0): 1, (10, 1): 1, (10, 2): 0, (11, 0): 0}, id="whole-version-decides"),
     ],
 )
-def test_a_driver_is_new_enough_or_not_and_nothing_is_started_here(driver, counts, tmp_path):
+def test_driver_version_is_checked_without_cuda_in_this_process(driver, counts, tmp_path):
     with Server((Gpu(),), folder=tmp_path, cuda=driver) as server:
         assert counted(server, *counts) == [*counts.values()]
 
@@ -43,18 +43,18 @@ def test_a_driver_is_new_enough_or_not_and_nothing_is_started_here(driver, count
 @pytest.mark.parametrize(
     ("environ", "options", "count"),
     [
-        pytest.param({}, {}, 3, id="all"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "1"}, {}, 1, id="of-a-list"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "-1"}, {}, 0, id="of-none-it-does-not-start"),
-        pytest.param({}, {"cuda_init": "UNKNOWN"}, 0, id="after-a-suspend"),
+        pytest.param({}, {}, 3, id="no-list"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "1"}, {}, 1, id="list-of-one-gpu"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "-1"}, {}, 0, id="list-of-no-gpu"),
+        pytest.param({}, {"cuda_init": "UNKNOWN"}, 0, id="cuda-fails-after-a-suspend"),
     ],
 )
-def test_a_process_of_its_own_counts_what_this_one_would_see(environ, options, count, tmp_path):
+def test_child_process_counts_the_gpus_that_this_process_would_see(environ, options, count, tmp_path):
     with Server((Gpu(), Gpu(), Gpu()), folder=tmp_path, **options) as server:
         assert counted(server, (12, 0), environ=environ) == [count]
 
 
-def test_a_process_of_its_own_tells_the_properties_of_each_gpu(tmp_path):
+def test_child_process_returns_the_properties_of_each_gpu(tmp_path):
     gpus = (Gpu(name="NVIDIA A100-SXM4-40GB", memory="40GiB", compute_capability="8.0", multiprocessors=108), Gpu())
     with Server(gpus, folder=tmp_path) as server:
         ((first, _),) = asked(server, (12, 0), environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

@@ -1,4 +1,4 @@
-"""From a reading in plain values to an inventory."""
+"""The inventory that a reading in plain values becomes."""
 
 import pynvml
 import pytest
@@ -23,26 +23,26 @@ def reading(index, *processes, busy=0, active=None, mode=None):
 @pytest.mark.parametrize(
     ("here", "elsewhere", "is_bare"),
     [
-        pytest.param(reading(1, (7, 300)), 9000, True, id="a-context"),
-        pytest.param(reading(1, (7, 300)), 302, True, id="of-one-that-uses-little"),
-        pytest.param(reading(1, (7, 1100)), 9000, False, id="more-than-a-context"),
-        pytest.param(reading(1, (7, 300)), 300, False, id="it-has-no-more-elsewhere"),
-        pytest.param(reading(1, (7, 300)), None, False, id="or-that-is-unknown"),
-        pytest.param(reading(1, (7, None)), 9000, False, id="how-large-it-is-is-unknown"),
-        pytest.param(reading(1, (7, 300), busy=1), 9000, False, id="it-computes"),
-        pytest.param(reading(1, (7, 300), busy=None), 9000, False, id="perhaps-it-does"),
-        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[8]), 9000, True, id="another-one-does"),
-        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[7, 8]), 9000, False, id="both-do"),
+        pytest.param(reading(1, (7, 300)), 9000, True, id="small-context-at-rest"),
+        pytest.param(reading(1, (7, 300)), 302, True, id="slightly-more-memory-elsewhere"),
+        pytest.param(reading(1, (7, 1100)), 9000, False, id="more-memory-than-a-context"),
+        pytest.param(reading(1, (7, 300)), 300, False, id="no-more-memory-elsewhere"),
+        pytest.param(reading(1, (7, 300)), None, False, id="unknown-memory-elsewhere"),
+        pytest.param(reading(1, (7, None)), 9000, False, id="unknown-memory-here"),
+        pytest.param(reading(1, (7, 300), busy=1), 9000, False, id="gpu-computes"),
+        pytest.param(reading(1, (7, 300), busy=None), 9000, False, id="unknown-utilization"),
+        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[8]), 9000, True, id="other-process-computes"),
+        pytest.param(reading(1, (7, 300), (8, 500), busy=90, active=[7, 8]), 9000, False, id="both-processes-compute"),
     ],
 )
-def test_a_process_has_a_bare_context_beside_the_gpu_that_it_uses(here, elsewhere, is_bare):
+def test_small_idle_context_of_a_process_that_uses_another_gpu_is_bare(here, elsewhere, is_bare):
     inventory = Inventory.from_reading({"devices": [reading(0, (7, elsewhere), busy=97), here]})
     used, other = (device.compute_processes[0] for device in inventory.devices)
     assert (used.pid, used.is_bare, other.pid, other.is_bare) == (7, False, 7, is_bare)
 
 
 @pytest.mark.parametrize("mode", ComputeMode)
-def test_compute_mode_is_read_by_the_number_of_nvml(mode):
+def test_compute_mode_is_read_from_its_number_in_nvml(mode):
     number = getattr(pynvml, f"NVML_COMPUTEMODE_{mode.name}")
     (device,) = Inventory.from_reading({"devices": [reading(0, mode=number)]}).devices
     assert device.compute_mode is mode
@@ -54,6 +54,6 @@ def test_compute_mode_of_a_newer_driver_is_unknown():
 
 
 @pytest.mark.parametrize("cause", FailureCause)
-def test_cause_of_a_failure_is_read_by_its_name(cause):
+def test_cause_of_a_failure_is_read_from_its_name(cause):
     inventory = Inventory.from_reading({"failure": "NVML reports: no", "failure_cause": cause.value})
     assert (inventory.failure, inventory.failure_cause) == ("NVML reports: no", cause)

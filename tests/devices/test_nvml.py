@@ -1,4 +1,4 @@
-"""What NVML says becomes plain values, with every pynvml that a user may have."""
+"""NVML readings as plain values, with each version of pynvml that a user may have installed."""
 
 import ctypes
 import json
@@ -19,7 +19,7 @@ from autogpu.devices import nvml
 from tests.gpusim import Gpu, Server
 from tests.support import environments
 
-# Prints both readings of each GPU, side by side.
+# Prints autogpu's reading of each GPU, and the reading by pynvml alone.
 BOTH = """
 import json
 import pynvml as theirs
@@ -91,7 +91,7 @@ FLEET = (
     Gpu(compute_capability="9.0", ecc=True, health=["row_remapping_pending"]),
     Gpu(compute_capability="7.0", ecc=True, health=["page_retirement_pending"]),
 )
-NAMES = ("busy", "more-processes-than-asked-for", "mute", "nameless", "failed-rows", "pending-rows", "retired-pages")
+NAMES = ("busy", "60-processes", "unsupported-readings", "unknown-use", "failed-rows", "pending-rows", "retired-pages")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_each_reading_is_what_pynvml_returns(both, index):
     assert ours["driver_version"] == theirs["driver_version"]
 
 
-# What stands in for an installed pynvml, in a folder that comes first where packages are installed.
+# Modules that replace an installed pynvml; `read_with` writes one of them into the folder of packages.
 OLD = """
 from real_pynvml import *
 from real_pynvml import NVMLError
@@ -158,16 +158,16 @@ ONE_USED = (Gpu(processes={5004242: "2GiB"}),)
 
 
 def read_with(tmp_path, source, program=READ, gpus=ONE_USED, **options):
-    """What a process reads in whose environment ``import pynvml`` means ``source``; ``None`` means none."""
+    """Return what a child process reads if pynvml has this ``source``; ``None`` means that it is not installed."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
-    # autogpu alone, so that pynvml is not found beside it.
+    # Link autogpu alone: the pynvml that is installed beside it must not be found.
     (packages / "autogpu").symlink_to(Path(autogpu.__file__).parent.resolve(), target_is_directory=True)
     if source is not None:
         shutil.copy(pynvml.__file__, packages / "real_pynvml.py")
         (packages / "pynvml.py").write_text(source)
     with Server(gpus, folder=tmp_path, **options) as server:
-        # No site: nothing but what is in that folder is installed.
+        # With -S only the packages in that folder are installed.
         command = [sys.executable, "-S", "-c", program]
         done = server.run(command, environ={"PYTHONPATH": str(packages)}, cwd=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
@@ -177,14 +177,14 @@ def read_with(tmp_path, source, program=READ, gpus=ONE_USED, **options):
 @pytest.mark.parametrize(
     ("source", "failure"),
     [
-        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="missing"),
-        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="another-project"),
-        pytest.param("raise SystemError('half')\n", "pynvml can't be imported: SystemError: half", id="raises"),
-        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="exits"),
-        pytest.param("import gone\n", "pynvml can't be imported: No module named 'gone'", id="incomplete"),
+        pytest.param(None, "pynvml (nvidia-ml-py) is not installed", id="pynvml-missing"),
+        pytest.param("version = 1\n", "is not NVIDIA's pynvml: it has no NVMLError", id="module-of-another-project"),
+        pytest.param("raise SystemError('half')\n", "pynvml can't be imported: SystemError: half", id="import-raises"),
+        pytest.param("raise SystemExit(3)\n", "pynvml can't be imported: SystemExit: 3", id="import-exits"),
+        pytest.param("import gone\n", "pynvml can't be imported: No module named 'gone'", id="import-fails"),
     ],
 )
-def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_path, source, failure):
+def test_missing_or_unusable_pynvml_is_a_failure_with_its_reason(tmp_path, source, failure):
     told = read_with(tmp_path, source)
     assert told["failure"].endswith(failure)
     assert told["cause"] == "pynvml"
@@ -193,13 +193,13 @@ def test_no_pynvml_and_another_module_of_that_name_are_failures_in_words(tmp_pat
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(OLD, id="an-old-one"),
-        pytest.param(MORE_OF_THE_LIBRARY, id="one-that-uses-more-of-the-standard-library"),
-        pytest.param(ONLY_V2, id="beside-a-driver-without-v3"),
-        pytest.param(FIRST_VERSION, id="one-with-the-first-version-alone"),
+        pytest.param(OLD, id="old-pynvml"),
+        pytest.param(MORE_OF_THE_LIBRARY, id="pynvml-with-more-imports"),
+        pytest.param(ONLY_V2, id="driver-without-version-3"),
+        pytest.param(FIRST_VERSION, id="pynvml-with-version-1-only"),
     ],
 )
-def test_another_pynvml_reads_the_same(tmp_path, source):
+def test_other_versions_of_pynvml_read_the_same(tmp_path, source):
     read = {"failure": None, "cause": None, "name": "NVIDIA TITAN RTX", "pids": [5004242], "used": 2 * GIB}
     assert read_with(tmp_path, source) == read
 
@@ -225,7 +225,7 @@ def test_oldest_and_newest_binding_read_the_temperature(tmp_path, package, drive
     assert json.loads(done.stdout) == [None, "NVIDIA TITAN RTX", celsius]
 
 
-def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(monkeypatch):
+def test_gpus_are_read_one_by_one_if_no_thread_can_be_started(monkeypatch):
     def refused(thread):
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
@@ -233,9 +233,9 @@ def test_where_no_thread_can_be_started_the_gpus_are_asked_one_after_the_other(m
     assert nvml._ask_all_at_once(str, range(3)) == {0: "0", 1: "1", 2: "2"}
 
 
-def test_while_the_script_keeps_the_interpreter_no_gpu_is_taken_for_one_that_hangs(monkeypatch):
+def test_interpreter_lock_held_by_the_script_makes_no_gpu_look_hung(monkeypatch):
     def ask(number):
-        for _ in range(5):  # calls of the driver, each of which lets the interpreter go
+        for _ in range(5):  # driver calls, each of which releases the interpreter lock
             time.sleep(0.01)
         return number
 
@@ -273,13 +273,13 @@ os._exit(0)
 @pytest.mark.parametrize(
     ("fault", "is_embedded"),
     [
-        pytest.param("raise TypeError('of another age')", False, id="raises"),
-        pytest.param("raise TypeError('of another age')", True, id="raises-in-a-thread"),
-        pytest.param("time.sleep(60)", False, id="hangs", marks=pytest.mark.slow),
-        pytest.param("time.sleep(60)", True, id="hangs-in-a-thread", marks=pytest.mark.slow),
+        pytest.param("raise TypeError('of another age')", False, id="call-raises"),
+        pytest.param("raise TypeError('of another age')", True, id="call-raises-in-a-thread"),
+        pytest.param("time.sleep(60)", False, id="call-hangs", marks=pytest.mark.slow),
+        pytest.param("time.sleep(60)", True, id="call-hangs-in-a-thread", marks=pytest.mark.slow),
     ],
 )
-def test_a_driver_that_fails_at_what_connects_the_gpus_has_told_the_rest(tmp_path, fault, is_embedded):
+def test_failing_topology_call_leaves_the_other_readings(tmp_path, fault, is_embedded):
     gpus, source = (Gpu(path="0/0"), Gpu(path="0/1")), FAILING_TOPOLOGY.format(fault)
     *told, waited_s = read_with(tmp_path, source, READ_TOPOLOGY.format(is_embedded), gpus)
     assert told == [2, None, 0]
@@ -296,7 +296,7 @@ print(json.dumps([second.result(30.0) is first, "project" in sys.modules, "autog
 """
 
 
-def test_a_projects_own_module_of_that_name_is_never_run(tmp_path):
+def test_projects_own_pynvml_module_is_never_run(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "pynvml.py").write_text("raise SystemExit('run')\n")
@@ -305,7 +305,7 @@ def test_a_projects_own_module_of_that_name_is_never_run(tmp_path):
     assert (done.returncode, json.loads(done.stdout)) == (0, [False, False, True]), done.stderr
 
 
-def test_where_only_a_thread_can_read_a_projects_module_is_not_run_either(tmp_path):
+def test_projects_own_pynvml_module_is_not_run_by_a_reading_thread(tmp_path):
     (tmp_path / "pynvml.py").write_text("raise SystemExit('run')\n")
     program = READ.replace("import json, os", "import json, os, sys\nsys.executable = '/usr/bin/uwsgi'")
     with Server([Gpu()], folder=tmp_path) as server:
@@ -314,7 +314,7 @@ def test_where_only_a_thread_can_read_a_projects_module_is_not_run_either(tmp_pa
     assert json.loads(done.stdout)["failure"] is None
 
 
-def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
+def test_library_that_cannot_be_loaded_is_not_a_missing_driver(tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     command = [sys.executable, "-c", READ]
@@ -323,7 +323,7 @@ def test_a_library_that_can_not_be_loaded_is_no_missing_driver(tmp_path):
 
 
 class Failed(Exception):
-    """As that of pynvml; ``value`` says why."""
+    """A stand-in for pynvml's NVMLError; ``value`` is the error code."""
 
     def __init__(self, value):
         self.value = value
@@ -348,8 +348,8 @@ def failing(value):
     return call
 
 
-def test_a_gpu_that_is_lost_is_told_by_any_reading_of_it():
-    """It may still have a handle and a UUID."""
+def test_error_of_a_lost_gpu_is_raised_by_every_reading():
+    """NVML may still have a handle and a UUID for a lost GPU."""
     lost = binding(nvmlDeviceGetMemoryInfo=failing(LOST))
     with pytest.raises(Failed):
         lost.reading("nvmlDeviceGetMemoryInfo", 0)
@@ -366,20 +366,20 @@ def raising(error):
 @pytest.mark.parametrize(
     ("uuid", "reason"),
     [
-        pytest.param(failing(NOT_SUPPORTED), "NVML tells no UUID of it", id="not-supported"),
-        pytest.param(raising(UnicodeError("bad")), "pynvml fails at it: UnicodeError: bad", id="undecodable"),
+        pytest.param(failing(NOT_SUPPORTED), "NVML tells no UUID of it", id="uuid-not-supported"),
+        pytest.param(raising(UnicodeError("bad")), "pynvml fails at it: UnicodeError: bad", id="uuid-undecodable"),
         pytest.param(None, "pynvml fails at it: AttributeError: ", id="pynvml-lacks-the-call"),
-        pytest.param(failing(NO_PERMISSION), None, id="denied"),
+        pytest.param(failing(NO_PERMISSION), None, id="permission-denied"),
     ],
 )
-def test_a_gpu_without_a_readable_uuid_is_told_by_its_reason(uuid, reason):
+def test_gpu_without_a_readable_uuid_is_reported_with_the_reason(uuid, reason):
     calls = {"nvmlDeviceGetHandleByIndex": lambda index: index, "nvmlDeviceGetUUID": uuid}
     told = nvml._answer(binding(**{name: call for name, call in calls.items() if call}), 0)
     assert told is reason or str(told).startswith(str(reason))
 
 
 def instances_of(**calls):
-    """What is read of a card with the instances 0 and 2 where NVML answers ``calls``."""
+    """Return the reading of a card with MIG instances 0 and 2; ``calls`` replace functions of NVML."""
     asked = {
         "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
         "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, number: number if number in (0, 2) else failing(NOT_FOUND)(),
@@ -393,7 +393,7 @@ def of_the_first(answer):
     return lambda instance: answer if instance == 0 else failing(NOT_SUPPORTED)()
 
 
-def test_each_mig_instance_is_a_device_behind_its_card_also_where_nvml_tells_little():
+def test_each_mig_instance_is_a_device_even_if_nvml_reads_little_of_it():
     first, last = instances_of(
         nvmlDeviceGetName=lambda instance: "NVIDIA A100" if instance else "NVIDIA A100 MIG 1g.5gb",
         nvmlDeviceGetMemoryInfo=of_the_first(types.SimpleNamespace(total=5 * GIB, used=GIB)),
@@ -413,11 +413,11 @@ def test_each_mig_instance_is_a_device_behind_its_card_also_where_nvml_tells_lit
 
 
 @pytest.mark.parametrize("reading", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetComputeRunningProcesses_v3"])
-def test_an_instance_that_is_lost_costs_neither_its_card_nor_the_other_instances(reading):
+def test_lost_instance_leaves_the_other_instances_readable(reading):
     found = instances_of(**{reading: lambda instance: None if instance else failing(LOST)()})
     assert [each["uuid"] for each in found] == ["MIG-2"]
 
 
 @pytest.mark.parametrize("call", ["MaxMigDeviceCount", "MigDeviceHandleByIndex", "UUID"])
-def test_a_driver_that_tells_nothing_of_its_instances_costs_those_alone(call):
+def test_card_has_no_instances_if_nvml_cannot_read_them(call):
     assert instances_of(**{f"nvmlDeviceGet{call}": failing(UNKNOWN)}) == []

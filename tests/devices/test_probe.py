@@ -1,4 +1,4 @@
-"""The driver is read from outside the process, and nothing that it does hurts the process."""
+"""Readings of the driver in a child process or a thread, where a crash or a hang can't stop the script."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def machine(tmp_path):
 
 
 READINGS: dict[str, tuple[Gpu, dict[str, object]]] = {
-    # A pause between two batches is no idleness.
+    # A GPU that pauses between two batches is not idle.
     "pauses": (Gpu(utilization_samples=[90, 90, 90, 90, 0]), {"utilization_percent": 72}),
     "idle": (Gpu(utilization_samples=[0] * 31), {"utilization_percent": 0}),
     "works": (Gpu(utilization_samples=[0, 1]), {"utilization_percent": 1}),
@@ -60,7 +60,7 @@ READINGS: dict[str, tuple[Gpu, dict[str, object]]] = {
 }
 
 
-def test_a_reading_that_is_not_supported_is_missing_and_the_others_stand_without_pynvml_in_the_process(machine):
+def test_unsupported_readings_are_missing_and_pynvml_is_not_imported(machine):
     with machine(*[replace(gpu, name=name) for name, (gpu, _) in READINGS.items()]) as server:
         devices = read(server, program=READ + "assert 'pynvml' not in sys.modules\n").devices
     told = {each.name: {field: getattr(each, field) for field in READINGS[each.name][1]} for each in devices}
@@ -70,12 +70,12 @@ def test_a_reading_that_is_not_supported_is_missing_and_the_others_stand_without
 
 
 @pytest.mark.slow
-def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine):
+def test_unreadable_gpus_are_reported_and_the_others_are_read(machine):
     failing = [Gpu(nvml=fault) for fault in ("GPU_IS_LOST", "RESET_REQUIRED", "hang")]
     with machine(Gpu(), *failing, Gpu(nvml="NO_PERMISSION"), Gpu()) as server:
         inventory = read(server)
     assert indices(inventory) == [0, 5]
-    # One that this process may not use is not there.
+    # A GPU that this process may not use is counted, and not listed as unreadable.
     reasons = dict(lost(inventory))
     assert ([*reasons], inventory.denied) == ([1, 2, 3], 1)
     assert reasons[1] and reasons[2] and reasons[3] == "it does not answer"
@@ -90,7 +90,7 @@ def test_a_gpu_that_cannot_be_read_is_named_and_the_others_stand(machine):
         ("crash", "the process that reads NVML ended with signal 6", "driver"),
     ],
 )
-def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, failure, cause):
+def test_driver_that_does_not_start_is_a_failure_with_its_cause(machine, error, failure, cause):
     with machine(Gpu(), nvml=error) as server:
         inventory = read(server)
     assert (inventory.devices, inventory.failure_cause) == ((), model.FailureCause(cause))
@@ -98,13 +98,13 @@ def test_a_driver_that_does_not_start_is_a_failure_in_words(machine, error, fail
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
-def test_no_library_is_a_machine_without_gpu():
+def test_missing_nvml_library_means_that_there_is_no_driver():
     done = subprocess.run([sys.executable, "-c", READ, "30"], capture_output=True, text=True, timeout=60, check=True)
     assert "failure_cause=<FailureCause.NO_DRIVER: 'no-driver'>" in done.stdout
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
+def test_hanging_driver_costs_the_deadline_and_leaves_no_process(machine):
     program = """
         import os, sys, time
         from autogpu.devices import probe
@@ -114,7 +114,7 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
     """
     with machine(Gpu(), nvml="hang") as server:
         inventory, waited_s, pid = read(server, 0.5, program)
-        # The hung process has no test for its parent's end; SIGKILL at the parent's exit is what ends it.
+        # The hung process can't check for the end of its parent. The SIGKILL at the parent's exit ends it.
         deadline = time.monotonic() + 10
         while _is_running(pid) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -123,7 +123,7 @@ def test_a_driver_that_hangs_costs_the_deadline_and_leaves_no_process(machine):
     assert not _is_running(pid)
 
 
-@pytest.mark.parametrize("is_embedder", [False, True], ids=["another-program", "this-one-embeds-a-python"])
+@pytest.mark.parametrize("is_embedder", [False, True], ids=["other-program", "embedded-python"])
 def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_path, is_embedder):
     application = tmp_path / "python3"
     application.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nsleep 60\n")
@@ -140,8 +140,8 @@ def test_an_application_with_a_pythons_name_is_not_started_again(machine, tmp_pa
     assert time.monotonic() - begun_s < 5
 
 
-@pytest.mark.parametrize("writes", [False, True], ids=["none-is-open", "another-file-has-the-number"])
-def test_a_reading_that_nobody_waits_for_closes_no_file_of_the_scripts(machine, tmp_path, writes):
+@pytest.mark.parametrize("writes", [False, True], ids=["no-file-is-open", "another-file-has-the-number"])
+def test_unused_reading_closes_no_file_of_the_script(machine, tmp_path, writes):
     program = f"""
         import os, sys
         from autogpu.devices import probe
@@ -157,11 +157,11 @@ def test_a_reading_that_nobody_waits_for_closes_no_file_of_the_scripts(machine, 
     assert not writes or (tmp_path / "result").read_text() == "kept"
 
 
-# Each takes longer to import than all that is imported before the driver is read.
+# Each takes longer to import than all modules that are imported before the driver is read.
 SLOW = {"typing", "contextlib", "pathlib", "subprocess", "json", "re"}
 
 
-def test_nothing_slow_is_imported_before_the_reading_begins_nor_by_the_program_that_reads():
+def test_no_slow_module_is_imported_before_a_reading_or_by_its_process():
     devices = Path(model.__file__).parent
     for path, module in ((devices.parent.parent, "autogpu.activation"), (devices, "nvml")):
         program = "import sys; sys.path.append(sys.argv[1]); __import__(sys.argv[2]); print(*sys.modules)"
@@ -194,13 +194,13 @@ print(repr((second.result(30.0), time.monotonic() - begun_s, type(second).__name
 @pytest.mark.parametrize(
     ("before", "change", "expected", "unreadable", "within_s"),
     [
-        pytest.param("", {}, [0, 88], [], (0, 30), id="inside"),
-        pytest.param("hang", {}, [0], SILENT, (0, 2.5), id="still-hangs"),
-        pytest.param("GPU_IS_LOST", {"nvml": ""}, [0, 88], [], (0, 30), id="answers-again"),
-        pytest.param("", {"nvml": "hang"}, [0], SILENT, (2.5, 8), id="begins-to-hang"),
+        pytest.param("", {}, [0, 88], [], (0, 30), id="driver-answers"),
+        pytest.param("hang", {}, [0], SILENT, (0, 2.5), id="gpu-still-hangs"),
+        pytest.param("GPU_IS_LOST", {"nvml": ""}, [0, 88], [], (0, 30), id="lost-gpu-answers-again"),
+        pytest.param("", {"nvml": "hang"}, [0], SILENT, (2.5, 8), id="gpu-begins-to-hang"),
     ],
 )
-def test_the_second_reading_is_fresh_and_taken_inside(machine, before, change, expected, unreadable, within_s):
+def test_second_reading_is_fresh_and_taken_by_a_thread(machine, before, change, expected, unreadable, within_s):
     with machine(Gpu(), Gpu(nvml=before)) as server:
         inventory, waited_s, kind = read_twice(server, {"utilization": 88, **change})
     assert [device.utilization_percent for device in inventory.devices] == expected
@@ -208,7 +208,7 @@ def test_the_second_reading_is_fresh_and_taken_inside(machine, before, change, e
     assert within_s[0] <= waited_s < within_s[1]
 
 
-def test_a_driver_that_failed_is_asked_outside_again(machine):
+def test_driver_that_failed_is_read_by_a_child_process_again(machine):
     with machine(Gpu(), Gpu(), nvml="UNKNOWN") as server:
         inventory, _, kind = read_twice(server, {})
     assert (kind, inventory.failure is not None) == ("ProcessReading", True)
@@ -239,7 +239,7 @@ os._exit(0)
 """
 
 
-def test_a_forks_child_waits_for_no_thread_of_its_parents(machine):
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(machine):
     with machine(Gpu(), nvml="hang") as server:
         inventory, waited_s = read(server, program=FORKED)
     assert inventory is None
@@ -266,7 +266,7 @@ os.kill(pid, signal.SIGKILL)
 """
 
 
-def test_what_another_thread_forks_while_a_reading_is_started_does_not_hold_it_up(machine):
+def test_fork_in_another_thread_does_not_delay_the_start_of_a_reading(machine):
     with machine(Gpu(), Gpu()) as server:
         inventory, waited_s = read(server, program=FORKED_BESIDE)
     assert indices(inventory) == [0, 1]
@@ -285,7 +285,7 @@ print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 
 
 @needs_root
-def test_a_user_with_as_many_processes_as_allowed_gets_a_failure_in_words(machine):
+def test_user_at_the_process_limit_gets_a_failure_with_its_reason(machine):
     with machine(Gpu()) as server:
         inventory = read(server, program=AT_THE_LIMIT)
     assert inventory.failure.startswith("neither a process nor a thread can be started to read NVML: ")
@@ -311,7 +311,7 @@ print(repr((found[0] is found[1], errors, found[0])))
 """
 
 
-def test_two_threads_that_wait_for_one_reading_get_it(machine):
+def test_two_threads_that_wait_for_one_reading_both_get_it(machine):
     with machine(Gpu()) as server:
         is_same, errors, inventory = read(server, program=TWO_THREADS)
     assert (is_same, errors, indices(inventory)) == (True, [], [0])
@@ -336,7 +336,7 @@ print(repr((type(reading).__name__, ended, inventory)))
 @pytest.mark.parametrize(
     ("has_child", "kind", "ended"), [(True, "ThreadReading", [True]), (False, "ProcessReading", [])]
 )
-def test_script_that_waits_for_any_child_gets_its_own(machine, has_child, kind, ended):
+def test_wait_for_any_child_in_a_script_returns_its_own_child(machine, has_child, kind, ended):
     with machine(Gpu()) as server:
         found = read(server, program=HAS_CHILDREN.format(has_child=has_child))
     assert (*found[:2], indices(found[2])) == (kind, ended, [0])

@@ -1,4 +1,4 @@
-"""What connects the GPUs is read once, with the first reading, and by no more calls of NVML than that takes."""
+"""The topology of the GPUs: read once, with the first reading, and with as few NVML calls as possible."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from tests.gpusim import Gpu, Server
 
-# Reads the GPUs, then once more in the process, and prints what connects them by both.
+# Reads the GPUs twice, the second time in this process, and prints the topology of both readings.
 READ = """
 import json, os, sys
 from autogpu.devices import probe
@@ -42,15 +42,15 @@ def near(one, other):
 @pytest.mark.parametrize(
     ("gpus", "expected", "asked"),
     [
-        pytest.param(PAIRS, {"0-1": 100, "2-3": 100, **ACROSS}, {"p2p": 6, "ancestor": 4}, id="pairs"),
+        pytest.param(PAIRS, {"0-1": 100, "2-3": 100, **ACROSS}, {"p2p": 6, "ancestor": 4}, id="nvlink-pairs"),
         pytest.param(SWITCHED, {f"{a}-{b}": 100 for a, b in EIGHT}, {"p2p": 28}, id="nvswitch"),
         pytest.param(PLAIN, {f"{a}-{b}": near(a, b) for a, b in EIGHT}, {"p2p": 28, "ancestor": 28}, id="no-nvlink"),
         pytest.param([Gpu()], {}, {}, id="one-gpu"),
-        pytest.param([*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="a-mute-one"),
-        pytest.param(DENIED, {"2-3": 100, "0-2": 10, "0-3": 10}, {"p2p": 3, "ancestor": 2}, id="a-denied-partner"),
+        pytest.param([*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="one-lacks-both"),
+        pytest.param(DENIED, {"2-3": 100, "0-2": 10, "0-3": 10}, {"p2p": 3, "ancestor": 2}, id="denied-partner"),
     ],
 )
-def test_what_connects_gpus(tmp_path, gpus, expected, asked):
+def test_topology_is_read_with_few_nvml_calls(tmp_path, gpus, expected, asked):
     with Server(gpus, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", READ], timeout=60)
         calls = Counter(call.call for call in server.calls() if call.call in ("p2p", "ancestor"))
@@ -58,14 +58,14 @@ def test_what_connects_gpus(tmp_path, gpus, expected, asked):
     assert (json.loads(done.stdout), dict(calls)) == ([expected, expected], asked)
 
 
-def test_where_python_is_embedded_a_thread_reads_it(tmp_path):
+def test_thread_reads_the_topology_if_python_is_embedded(tmp_path):
     with Server(PAIRS, folder=tmp_path) as server:
         done = server.run([sys.executable, "-c", READ, "embedded"], timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == [{"0-1": 100, "2-3": 100, **ACROSS}] * 2
 
 
-# Reads the GPUs, and asks what connects them when it is told to.
+# Reads the GPUs, waits for a line on stdin, and then reads the topology.
 IN_STEPS = """
 import json, sys, threading
 from autogpu._vendor import pynvml
@@ -86,7 +86,7 @@ print(json.dumps({f"{index[one]}-{index[other]}": what for (one, other), what in
 
 
 @pytest.mark.parametrize("fault", ["GPU_IS_LOST", "UNKNOWN"])
-def test_a_gpu_that_fails_after_it_was_read_costs_what_it_tells(tmp_path, fault):
+def test_gpu_that_fails_after_its_reading_loses_its_connections(tmp_path, fault):
     with Server(PAIRS, folder=tmp_path) as server:
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         reading = server.popen([sys.executable, "-c", IN_STEPS], **pipes)

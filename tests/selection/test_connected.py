@@ -17,12 +17,7 @@ def pair(one, other):
 
 
 def topology(nvlinks=(), ancestors=()):
-    """Return a topology, as an inventory has it.
-
-    Args:
-        nvlinks: Pairs of GPUs with an NVLink, such as ``"01"`` for GPUs 0 and 1.
-        ancestors: The nearest common ancestor of other pairs, such as ``{"01": "single"}``.
-    """
+    """Return a topology: pairs such as ``"01"`` with NVLinks, and the common ancestors of other pairs."""
     found = {**{names: NEAR[near] for names, near in dict(ancestors).items()}, **dict.fromkeys(nvlinks, NVLINK)}
     return {pair(*(int(digit) for digit in names)): near for names, near in found.items()}
 
