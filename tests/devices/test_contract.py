@@ -37,7 +37,6 @@ def simulated(folder):
 
 
 def fake(folder):
-    """Return the same two readings, from the fake driver."""
     driver = FakeDriver(gpu(0, pids=[5004242], used_gib=3, busy=60), gpu(1))
     reading = driver.start({})
     first = reading.result(60.0)

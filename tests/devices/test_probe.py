@@ -266,7 +266,7 @@ os.kill(pid, signal.SIGKILL)
 """
 
 
-def test_fork_in_another_thread_does_not_delay_the_start_of_a_reading(machine):
+def test_fork_in_another_thread_does_not_delay_a_reading(machine):
     with machine(Gpu(), Gpu()) as server:
         inventory, waited_s = read(server, program=FORKED_BESIDE)
     assert indices(inventory) == [0, 1]

@@ -46,7 +46,7 @@ def near(one, other):
         pytest.param(SWITCHED, {f"{a}-{b}": 100 for a, b in EIGHT}, {"p2p": 28}, id="nvswitch"),
         pytest.param(PLAIN, {f"{a}-{b}": near(a, b) for a, b in EIGHT}, {"p2p": 28, "ancestor": 28}, id="no-nvlink"),
         pytest.param([Gpu()], {}, {}, id="one-gpu"),
-        pytest.param([*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="one-lacks-both"),
+        pytest.param([*PAIRS[:2], Gpu(unsupported=["p2p", "topology"])], {"0-1": 100}, {"p2p": 1}, id="unsupported"),
         pytest.param(DENIED, {"2-3": 100, "0-2": 10, "0-3": 10}, {"p2p": 3, "ancestor": 2}, id="denied-partner"),
     ],
 )

@@ -68,7 +68,7 @@ def test_bad_value_keeps_the_value_of_the_layer_below(workplace):
         pytest.param("select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="not-a-table"),
         pytest.param("[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array-tables"),
         pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
-        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="misspelt-and-a-key"),
+        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-like-a-key"),
         pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="no-similar-table"),
         pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="pyproject-table"),
         pytest.param(

@@ -84,8 +84,7 @@ def test_file_may_hold_a_list_of_devices(entries):
     assert BY_DOTTED["select.devices"].kind.read(entries) == tuple(map(str, entries))
 
 
-# Values without a sensible meaning, keyed by policy key: wrong type, digits that are not ASCII, no unit, out of range,
-# too long.
+# Values without a sensible meaning, keyed by policy key: wrong type, not ASCII, no unit, out of range, endless.
 REFUSED: dict[str, list[object]] = {
     "select.count": [True, 1.0, -1, 16**5000, "1,2", [1, 2]],
     "select.busy": [[2]],

@@ -185,7 +185,7 @@ def test_autogpu_policy_is_the_path_of_the_project_file(workplace, where):
         pytest.param("a\0b", "~/proj/a\\x00b, which does not exist or can't be reached", id="null-byte-in-the-path"),
     ],
 )
-def test_autogpu_policy_without_a_readable_file_ends_the_search(workplace, name, problem):
+def test_autogpu_policy_disables_the_search_even_without_a_file(workplace, name, problem):
     workplace.autogpu_toml(COUNT_2)
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1

@@ -267,7 +267,7 @@ def held(*claims, on=0):
         case("new-member-of-an-old-job", ONE, held(GROWN), verdict=TAKE),
         case("end-of-the-wait-takes-what-is-free", [FULL], {**AFTER_WAIT, **held(OLD)}, cap_bytes={UUID: FIVE_FREE}),
         case("end-of-the-wait-lets-one-waiter-in-at-a-time", ONE, {**AFTER_WAIT, **held(JOINED)}, verdict=WAIT),
-        case("half-of-free", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: HALF_OF_FIVE}, claims={UUID: 0}),
+        case("no-wait-half", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: HALF_OF_FIVE}, claims={UUID: 0}),
         case(
             "no-wait-beside-two-young-jobs",
             [gpu(0)],

@@ -45,7 +45,7 @@ def test_limit_and_split_decide_caps_and_claims(policy, caps_gib, claims_gib):
     [
         pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="split-beside-a-job"),
         pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="limit-also-on-untaken-gpus"),
-        pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="limit-less-measured-context"),
+        pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="limit-minus-the-context"),
     ],
 )
 def test_each_logical_gpu_has_a_cap(gpus, asked, reserves, expected_mib):
