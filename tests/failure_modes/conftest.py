@@ -1,4 +1,4 @@
-"""A simulated server, an environment in which a user has run ``autogpu install``, and programs that hold GPUs."""
+"""Fixtures: a simulated server, an environment with autogpu installed, and programs that hold GPUs."""
 
 import itertools
 import subprocess
@@ -14,19 +14,19 @@ from tests.gpusim import Server
 from tests.support import environments
 from tests.support.tensorflow_runner import CONTEXT, Runner
 
-# Jobs of real TensorFlow that live side by side.
+# For jobs of real TensorFlow that run on one server at the same time.
 host, installed = jobs.host, jobs.installed
 
 
 @pytest.fixture(scope="session")
 def hooked():
-    """The Python of an environment with pip, the wheel and the hook, and without TensorFlow."""
+    """Return the Python of an environment that has pip, the wheel and the hook, but no TensorFlow."""
     return environments.environment(environments.interpreter("3.11"), ["pip"], with_hook=True)
 
 
 @pytest.fixture
 def machine(tmp_path):
-    """Start a server of these GPUs."""
+    """Return a function that starts a server with the given GPUs and faults."""
     with ExitStack() as servers:
         folders = map("machine{}".format, itertools.count())
 
@@ -40,29 +40,28 @@ def machine(tmp_path):
 
 @pytest.fixture
 def commands(hooked, lease_folder):
-    """The commands of autogpu on a server."""
+    """Return a function that makes an :class:`AutoGpu` for a server."""
     return lambda server: AutoGpu(server, hooked)
 
 
 @pytest.fixture
 def lab(machine, commands):
-    """The commands of autogpu on a server of these GPUs."""
+    """Return a function that starts a server with the given GPUs, and returns its :class:`AutoGpu`."""
     return lambda *gpus, **faults: commands(machine(*gpus, **faults))
 
 
 @pytest.fixture
 def train(machine, lease_folder, tmp_path, forks):
-    """Run scripts of real TensorFlow on a server of these GPUs."""
+    """Return a function that starts a server with the given GPUs, and returns a runner of TensorFlow scripts."""
     python = environments.tensorflow_with_autogpu()
     return lambda *gpus, **faults: Runner(python, machine(*gpus, **faults), tmp_path / "project", forks)
 
 
 @pytest.fixture
 def run_fresh(host, installed, tmp_path):
-    """Run a script of TensorFlow from the start of Python on a server of these GPUs.
+    """Return a function that runs a TensorFlow script in a new Python, on a server with the given GPUs.
 
-    Returns:
-        What it printed, the lines of autogpu, and the GPUs on which it has computed.
+    The function returns the script's stdout, autogpu's lines on stderr, and the GPUs with a context.
     """
 
     def run(script, *gpus, prefix=(), **environ):
@@ -79,7 +78,7 @@ def run_fresh(host, installed, tmp_path):
 
 
 class OwnEnvironment:
-    """An environment of one test, which may break it: the wheel in a folder, and what it requires elsewhere."""
+    """An environment that a test may break. It holds the wheel; the wheel's requirements are in another one."""
 
     def __init__(self, folder, requirements):
         subprocess.run(
@@ -104,10 +103,10 @@ def own_environment(tmp_path):
     return OwnEnvironment(tmp_path / "environment", requirements)
 
 
-# A framework that autogpu does not know: it gets its GPU at the import, by the environment.
+# autogpu does not know TensorFlow 9.0, so it only sets CUDA_VISIBLE_DEVICES when the script imports it.
 @pytest.fixture
 def stand_in(tmp_path):
-    """Write a script beside a ``tensorflow`` of one line; returns the path of the script."""
+    """Return a function that writes a script next to a one-line ``tensorflow``, and returns the script's path."""
 
     def written(script):
         folder = tmp_path / "scripts"

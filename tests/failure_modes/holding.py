@@ -1,4 +1,4 @@
-"""The commands of autogpu on a simulated server, and programs of any kind that hold GPUs by them."""
+"""autogpu's commands on a simulated server, and programs that hold GPUs under ``autogpu run --hold``."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from tests.lease.conftest import ALICE, BOB, TIMEOUT_S
 
 __all__ = ["ALICE", "BOB"]
 
-# A program that is no Python: it says which GPUs it has, and keeps them until its input ends.
+# A shell program: it prints its CUDA_VISIBLE_DEVICES, and runs until its input ends.
 HOLD = ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; exec cat >/dev/null')
 
-# The same for one that computes.
+# A program that does the same, but with a CUDA context on its first GPU.
 COMPUTE = (
     sys.executable,
     "-c",
@@ -24,12 +24,12 @@ COMPUTE = (
     "sys.stdin.read()",
 )
 
-# Python itself may be in a folder that is closed to others, so they are allowed to read everything.
+# Python may be in a folder that other users can't read, so they get the capability to read everything.
 READS_ALL = "dac_read_search"
 
 
 def as_user(uid):
-    """What a command begins with that another user starts."""
+    """Return the words in front of a command that make it run as another user, who may read every file."""
     allowed = [f"--inh-caps=+{READS_ALL}", f"--ambient-caps=+{READS_ALL}", f"--bounding-set=-all,+{READS_ALL}"]
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *allowed)
 
@@ -49,59 +49,59 @@ class Holder:
     """A program under ``autogpu run --hold``.
 
     Attributes:
-        process: It has become the program, or the parent of the program.
+        process: The process of ``autogpu run``, which has become the program or is its parent.
     """
 
     def __init__(self, process, server):
         self.process, self._server = process, server
 
     def line(self, stream="stdout"):
-        """What it says next; empty where it has ended."""
+        """Return the next line of a stream without its newline; an empty text if the program has ended."""
         return getattr(self.process, stream).readline().rstrip("\n")
 
     def gpus(self):
-        """The GPUs that it has got, best first; waits until it has some."""
-        # By number, or by UUID beside a card whose numbers CUDA may count otherwise.
+        """Wait until the program has GPUs, and return their numbers, best first."""
+        # autogpu lists GPUs by number, or by UUID if CUDA may number them differently.
         names = [str(number) for number in range(len(self._server.gpus))]
         uuids = [gpu.uuid for gpu in self._server.gpus]
         line = self.line()
-        # pytest explains bare assertions in files of tests only.
+        # The message is needed: pytest explains bare assertions only in test files.
         assert line, f"it has no GPU: {self.end()}"
         return [(names if name.isdigit() else uuids).index(name) for name in line.split(",")]
 
     def end(self):
-        """Let it end; its exit status and what else it said on stderr."""
+        """End the program, and return its exit status and the rest of its stderr."""
         self.process.stdin.close()
         return self.process.wait(TIMEOUT_S), self.process.stderr.read()
 
 
 class AutoGpu:
-    """autogpu, as a user of the environment of that Python has it on one server."""
+    """autogpu's commands, run by the Python of one environment on one server."""
 
     def __init__(self, server, python):
         self.server, self.python = server, python
 
     def __call__(self, *arguments, **environ):
-        """Run a command of autogpu to its end."""
+        """Run a command of autogpu, and wait until it has ended."""
         return self.server.run([str(self.python), "-m", "autogpu", *arguments], environ=environ)
 
     def pick(self, *options, **environ):
-        """The GPUs that ``autogpu pick`` names; empty where it picks none."""
+        """Return the GPU numbers that ``autogpu pick`` prints; an empty list if it picks none."""
         printed = self("pick", "--format", "index", *options, **environ).stdout.strip()
         return [int(index) for index in printed.split(",") if index]
 
     def status(self, **environ):
-        """What ``autogpu status`` says; fails where it says anything else."""
+        """Return the output of ``autogpu status --json``. Fail if it writes to stderr or exits with an error."""
         done = self("status", "--json", **environ)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return json.loads(done.stdout)
 
     def jobs(self):
-        """By GPU, the pids of the jobs that hold it."""
+        """Return the pids of the jobs on each claimed GPU, keyed by GPU number."""
         return {gpu["index"]: [job["pid"] for job in gpu["jobs"]] for gpu in self.status()["gpus"] if gpu["jobs"]}
 
     def hold(self, *options, prefix=(), program=HOLD, environ=None):
-        """Start a program that holds GPUs; it is killed at the end of the test."""
+        """Start a program that holds GPUs. It is killed at the end of the test."""
         command = [*prefix, str(self.python), "-m", "autogpu", "run", "--hold", *options, "--", *program]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return Holder(self.server.popen(command, environ=environ, **pipes), self.server)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.tensorflow
-def test_01_two_starts_in_the_same_second_get_different_gpus(host, lease_folder):
+def test_01_jobs_started_in_the_same_second_get_different_gpus(host, lease_folder):
     start = host(*[Gpu()] * 3)
     jobs = [start() for _ in range(3)]
     assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
@@ -27,10 +27,10 @@ def test_01_two_starts_in_the_same_second_get_different_gpus(host, lease_folder)
     assert leases(lease_folder) == {}
 
 
-def test_02_of_two_that_want_three_of_four_one_has_three_and_the_other_none(lab):
+def test_02_one_of_two_jobs_gets_all_its_gpus_and_the_other_waits(lab):
     autogpu = lab(*[Gpu()] * 4)
     both = [autogpu.hold("--count", "3", "--busy", "wait") for _ in range(2)]
-    # Each says one line: the one that it has its GPUs, the other that it waits.
+    # Each job prints one line. The waiter's line contains "waiting".
     said = [holder.line("stderr") for holder in both]
     assert sorted("waiting" in line for line in said) == [False, True], said
     waiter = both[["waiting" in line for line in said].index(True)]
@@ -42,7 +42,7 @@ def test_02_of_two_that_want_three_of_four_one_has_three_and_the_other_none(lab)
 
 
 @pytest.mark.tensorflow
-def test_03_a_killed_holder_hands_over_to_the_one_that_waits(host, lease_folder):
+def test_03_killed_holder_gives_its_gpu_to_the_waiter(host, lease_folder):
     start = host(Gpu())
     holder = start()
     holder.ready()
@@ -58,7 +58,7 @@ def test_03_a_killed_holder_hands_over_to_the_one_that_waits(host, lease_folder)
     assert claims(lease_folder, start.server) == {waiter.pid: {0: 24.0}}
 
 
-def test_04_a_pid_that_belongs_to_another_process_by_now_holds_nothing(lab, lease_folder):
+def test_04_lease_of_a_reused_pid_holds_no_gpu(lab, lease_folder):
     autogpu = lab(Gpu(), Gpu())
     holder = autogpu.hold()
     assert holder.gpus() == [1]
@@ -66,17 +66,17 @@ def test_04_a_pid_that_belongs_to_another_process_by_now_holds_nothing(lab, leas
     text = file.read_text()
     assert json.loads(text)["pid"] == holder.process.pid
     holder.end()
-    # What a crash of the whole machine leaves; after the boot, some other process has the pid.
+    # A crash of the whole machine leaves the lease. After the boot another process has its pid.
     file.write_text(text.replace(str(holder.process.pid), str(os.getpid())))
     assert autogpu.jobs() == {}
     assert autogpu.pick() == [1]
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
-def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
+def test_04_holder_in_another_pid_namespace_keeps_its_gpu(lab):
     autogpu = lab(Gpu(), Gpu())
     assert autogpu.hold(prefix=[*CONTAINER, SHARED, "sh"]).gpus() == [1]
-    # Its pid is that of another process outside.
+    # The lease has the pid inside the container, 1. Outside, another process has this pid.
     assert autogpu.jobs() == {1: [1]}
     assert autogpu.hold().gpus() == [0]
 
@@ -91,7 +91,7 @@ def test_04_a_holder_whose_pid_means_nothing_here_is_alive(lab):
         ("wait", 75, [], "autogpu: gave up after 0 s at place 1; to wait longer: AUTOGPU_WAIT=1h; "),
     ],
 )
-def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, contexts, said):
+def test_25_policy_decides_what_happens_if_all_gpus_are_busy(train, commands, busy, status, contexts, said):
     run = train(Gpu())
     assert commands(run.server).hold().gpus() == [0]
     script = "import tensorflow as tf\ntf.random.uniform((2, 2))\n"
@@ -101,7 +101,7 @@ def test_25_when_all_are_busy_the_policy_decides(train, commands, busy, status, 
 
 
 @pytest.mark.slow
-def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(lab, lease_folder):
+def test_25_two_waiters_join_a_busy_gpu_one_minute_apart(lab, lease_folder):
     autogpu = lab(Gpu())
     assert autogpu.hold(program=COMPUTE).gpus() == [0]
     first = autogpu.hold(program=COMPUTE)
@@ -116,7 +116,7 @@ def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(la
     let_age(lease_folder, 60)
     assert first.gpus() == [0]
     assert autogpu.pick("--wait", "0") == [0]
-    # The first one has just begun.
+    # The second job still waits, because the first one has just started.
     assert len(list(lease_folder.glob("wait.*"))) == 1
     let_age(lease_folder, 60)
     assert second.gpus() == [0]
@@ -124,7 +124,7 @@ def test_25_two_that_start_in_the_same_second_join_others_one_after_the_other(la
 
 
 @pytest.mark.slow
-def test_26_who_waits_says_at_once_for_whom_and_ends_in_time(lab):
+def test_26_waiter_prints_the_holder_at_once_and_gives_up_in_time(lab):
     autogpu = lab(Gpu())
     assert autogpu.hold().gpus() == [0]
     waiter = autogpu.hold("--busy", "wait", "--wait", "2s")
@@ -136,13 +136,13 @@ def test_26_who_waits_says_at_once_for_whom_and_ends_in_time(lab):
 
 
 @pytest.mark.tensorflow
-def test_28_what_a_growing_job_has_not_taken_yet_is_promised_to_it(host, commands):
+def test_28_unused_memory_of_a_growing_job_stays_claimed(host, commands):
     start = host(Gpu())
     job = start()
     assert job.ready() == "ready GPU:0"
     autogpu = commands(start.server)
     (gpu,) = autogpu.status()["gpus"]
-    # Nearly all of it is free, and all of it is claimed.
+    # Nearly all memory is free, but the job has claimed all of it.
     assert gpu["memory_used_bytes"] < 1 << 30
     assert [each["claim_bytes"] for each in gpu["jobs"]] == [gpu["memory_total_bytes"]]
     assert autogpu.pick("--busy", "error") == []

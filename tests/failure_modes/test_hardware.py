@@ -1,4 +1,4 @@
-"""Failure modes of drivers that fail, and of GPUs that are lost, odd, or not what they look like."""
+"""Failure modes of failing drivers, lost GPUs, and GPUs with missing or misleading readings."""
 
 import time
 
@@ -13,7 +13,7 @@ USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\nprint('done')\n"
 BUSY = {5004242: "9GiB"}
 
 
-def test_16_of_a_card_in_mig_mode_a_job_has_its_idlest_instance_and_no_more(lab):
+def test_16_job_gets_only_the_idlest_instance_of_a_mig_card(lab):
     card = Gpu(name="NVIDIA A100-SXM4-40GB", memory="40960MiB", compute_capability="8.0", mig=["2g.10gb", "1g.5gb"])
     autogpu = lab(card)
     parts = {gpu["uuid"]: gpu["name"].rpartition(" ")[2] for gpu in autogpu.status()["gpus"]}
@@ -24,7 +24,7 @@ def test_16_of_a_card_in_mig_mode_a_job_has_its_idlest_instance_and_no_more(lab)
     assert [holder.end()[0] for holder in (first, second)] == [0, 0]
 
 
-def test_16_a_gpu_whose_utilization_is_not_known_comes_last_among_its_equals(lab):
+def test_16_gpu_of_unknown_utilization_is_chosen_after_its_equals(lab):
     silent = Gpu(unsupported=["utilization", "samples"])
     autogpu = lab(Gpu(), silent, Gpu(processes=BUSY))
     assert autogpu.pick("--count", "2") == [0, 1]
@@ -32,7 +32,7 @@ def test_16_a_gpu_whose_utilization_is_not_known_comes_last_among_its_equals(lab
 
 
 @pytest.mark.tensorflow
-def test_17_a_gpu_whose_memory_is_not_known_is_used_where_there_is_no_other(train, commands):
+def test_17_gpu_of_unknown_memory_is_used_if_there_is_no_other(train, commands):
     gb10 = Gpu(name="NVIDIA GB10", unsupported=["memory", "process_memory"])
     run = train(gb10)
     assert run(USE).contexts == [0]
@@ -44,7 +44,7 @@ def test_17_a_gpu_whose_memory_is_not_known_is_used_where_there_is_no_other(trai
 @pytest.mark.parametrize(
     ("fault", "lines"), [("DRIVER_NOT_LOADED", 0), ("LIB_RM_VERSION_MISMATCH", 1), ("UNKNOWN", 1), ("crash", 1)]
 )
-def test_18_a_driver_that_does_not_start_costs_at_most_a_line(train, commands, fault, lines):
+def test_18_failing_driver_causes_at_most_one_line_of_output(train, commands, fault, lines):
     cuda = {"DRIVER_NOT_LOADED": "NO_DEVICE", "LIB_RM_VERSION_MISMATCH": "SYSTEM_DRIVER_MISMATCH"}
     run = train(Gpu(), nvml=fault, cuda_init=cuda.get(fault, "UNKNOWN"))
     ran = run(USE)
@@ -56,8 +56,8 @@ def test_18_a_driver_that_does_not_start_costs_at_most_a_line(train, commands, f
 
 @pytest.mark.thorough
 @pytest.mark.tensorflow
-def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
-    # TensorFlow 2.21 asks NVML itself when it lists GPUs, and hangs there without autogpu as well.
+def test_19_hanging_driver_delays_a_start_by_seconds_only(train, commands):
+    # Only import: TensorFlow 2.21 calls NVML itself when it lists GPUs, and hangs there even without autogpu.
     run = train(Gpu(), nvml="hang")
     begun_s = time.monotonic()
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
@@ -68,17 +68,17 @@ def test_19_a_driver_that_never_answers_costs_seconds(train, commands):
 
 
 @pytest.mark.slow
-def test_19_below_a_tensorflow_that_is_not_known_a_driver_that_never_answers_costs_a_line(lab, stand_in):
+def test_19_unknown_tensorflow_prints_one_line_if_the_driver_hangs(lab, stand_in):
     autogpu = lab(Gpu(), nvml="hang")
     script = stand_in("import tensorflow; print('imported')")
     done = autogpu.server.run([str(autogpu.python), script], environ={"AUTOGPU_LIMIT": "2GiB"}, timeout=60)
     assert (done.returncode, done.stdout) == (0, "imported\n")
-    # Neither a GPU was chosen nor is the limit in force.
+    # The line reports that no GPU was chosen and that the limit is not in force.
     assert [line.startswith("autogpu: ") for line in done.stderr.splitlines()] == [True], done.stderr
 
 
 @pytest.mark.tensorflow
-def test_19_a_gpu_that_never_answers_is_left_out(train):
+def test_19_hanging_gpu_is_left_out(train):
     ran = train(Gpu(), Gpu(nvml="hang"), Gpu())(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [2])
     assert "the idlest of 2" in ran.said[0]
@@ -86,7 +86,7 @@ def test_19_a_gpu_that_never_answers_is_left_out(train):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("fault", ["GPU_IS_LOST", "RESET_REQUIRED"])
-def test_20_a_gpu_that_is_lost_is_left_out_where_plain_tensorflow_fails(train, commands, fault):
+def test_20_lost_gpu_is_left_out_although_plain_tensorflow_fails(train, commands, fault):
     run = train(Gpu(), Gpu(nvml=fault), Gpu())
     ran = run(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [2])
@@ -96,7 +96,7 @@ def test_20_a_gpu_that_is_lost_is_left_out_where_plain_tensorflow_fails(train, c
     assert [gpu["index"] for gpu in told["unreadable"]] == [1]
 
 
-def test_21_twelve_gpus_are_counted_as_numbers(lab):
+def test_21_twelve_gpus_are_sorted_as_numbers_and_not_as_text(lab):
     autogpu = lab(*[Gpu()] * 12)
     assert autogpu.pick("--count", "12") == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert autogpu.pick("--count", "all", "--devices", "1,9-10") == [10, 9, 1]
@@ -106,8 +106,8 @@ def test_21_twelve_gpus_are_counted_as_numbers(lab):
 
 
 @pytest.mark.tensorflow
-def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train):
-    # CUDA counts the fastest first, NVML by the bus.
+def test_22_gpu_number_means_the_same_card_to_cuda_on_mixed_models(train):
+    # CUDA numbers the fastest GPU first. NVML numbers the GPUs in PCI order.
     run = train(*LAB)
     policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_WAIT": "0"}
     for number in range(4):
@@ -116,12 +116,12 @@ def test_22_on_cards_of_several_models_a_name_is_the_same_card_to_cuda(train):
         assert ran.said[0].startswith(f"autogpu: GPU {number} ("), ran.said
 
 
-def test_22_an_idle_small_card_goes_before_a_busy_large_one(lab):
+def test_22_idle_small_gpu_is_chosen_before_a_busy_large_one(lab):
     large = Gpu(name="NVIDIA A100-SXM4-80GB", memory="80GiB", processes=BUSY, utilization=50)
     assert lab(Gpu(memory="11GiB"), large).pick() == [0]
 
 
-def test_23_memory_that_no_process_holds_makes_a_gpu_busy(lab):
+def test_23_memory_without_a_listed_process_makes_a_gpu_busy(lab):
     autogpu = lab(Gpu(), Gpu(used="20GiB"))
     assert autogpu.pick() == [0]
     zombie = autogpu.status()["gpus"][1]
@@ -129,7 +129,7 @@ def test_23_memory_that_no_process_holds_makes_a_gpu_busy(lab):
 
 
 @pytest.mark.tensorflow
-def test_24_an_exclusive_gpu_that_is_taken_is_not_chosen_for_its_memory(train, commands):
+def test_24_occupied_exclusive_gpu_is_not_chosen_for_its_memory(train, commands):
     exclusive = Gpu(memory="80GiB", compute_mode="exclusive_process", processes={5004242: "0.2GiB"})
     assert train(Gpu(processes=BUSY), exclusive)(USE).contexts == [0]
     run = train(exclusive)
@@ -139,7 +139,7 @@ def test_24_an_exclusive_gpu_that_is_taken_is_not_chosen_for_its_memory(train, c
     assert commands(run.server).pick("--busy", "error") == []
 
 
-def test_27_a_pause_in_the_work_does_not_make_a_gpu_idle(lab):
+def test_27_short_pause_does_not_make_a_gpu_idle(lab):
     pausing = Gpu(processes=BUSY, utilization_samples=[97, 98, 95, 99, 0])
     # The higher index wins a tie.
     assert lab(Gpu(processes=BUSY, utilization=30), pausing).pick() == [0]

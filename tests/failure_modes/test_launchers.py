@@ -1,4 +1,4 @@
-"""Failure modes of processes that start others, and of what they hand down."""
+"""Failure modes of launchers and parent processes, and of the environment that children inherit."""
 
 import pytest
 
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 
 @thorough
-def test_11_children_of_a_holder_share_its_gpu_and_its_claim(host, tmp_path):
+def test_11_children_share_the_gpu_and_the_claim_of_their_parent(host, tmp_path):
     start = host(*[Gpu()] * 3, script=PARENT)
     status, lines = start(PYTHONPATH=str(tmp_path / "server0")).end()
     assert status == 0
@@ -51,10 +51,10 @@ print("parent", os.environ["CUDA_VISIBLE_DEVICES"], len(os.listdir(os.environ["A
 """
 
 
-def test_11_a_fork_has_what_its_parent_has(train):
+def test_11_forked_child_has_the_gpu_and_claim_of_its_parent(train):
     ran = train(Gpu(), Gpu())(FORK)
     child, parent = ran.stdout.splitlines()
-    # One claim.
+    # The lease folder has one file: parent and child share a claim.
     assert parent.split() == ["parent", child.split()[1], "1"]
     assert (ran.contexts, len(ran.said)) == ([1], 1)
 
@@ -62,11 +62,11 @@ def test_11_a_fork_has_what_its_parent_has(train):
 USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\n"
 
 
-# What other launchers call them is decided on plain values (tests/selection).
-def test_12_each_local_rank_has_a_gpu_of_its_own_and_one_speaks(train):
+# tests/selection covers the rank variables of other launchers.
+def test_12_each_local_rank_gets_its_own_gpu_and_only_one_prints(train):
     run = train(Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu())
     ranks = [run(USE, LOCAL_RANK=str(number), LOCAL_WORLD_SIZE="2") for number in range(2)]
-    # The idlest, in the order of the pool.
+    # The ranks get the two idle GPUs, in the order of the pool.
     assert [ran.contexts for ran in ranks] == [[1], [2]]
     assert [len(ran.said) for ran in ranks] == [1, 0]
 
@@ -79,23 +79,23 @@ COUNT = "import tensorflow as tf\nprint(len(tf.config.list_physical_devices('GPU
     [
         pytest.param("", [], id="empty"),
         pytest.param("-1", [], id="minus-one", marks=thorough),
-        pytest.param("NoDevFiles", [], id="words", marks=thorough),
+        pytest.param("NoDevFiles", [], id="not-a-number", marks=thorough),
         pytest.param("{0}", [1], id="uuid-prefix", marks=thorough),
         pytest.param("{0},{1}", [1, 2], id="uuid-prefixes"),
-        pytest.param("MIG-4d806f22-346a-5a1d-ba01-86b505cdf485", [], id="mig", marks=thorough),
-        pytest.param("0,0", [], id="twice", marks=thorough),
-        pytest.param("1,0", [0, 1], id="order"),
-        pytest.param("0,-1,1", [0], id="cut"),
-        pytest.param("7,0", [], id="too-high", marks=thorough),
+        pytest.param("MIG-4d806f22-346a-5a1d-ba01-86b505cdf485", [], id="unknown-mig-uuid", marks=thorough),
+        pytest.param("0,0", [], id="same-gpu-twice", marks=thorough),
+        pytest.param("1,0", [0, 1], id="reordered"),
+        pytest.param("0,-1,1", [0], id="ends-at-minus-one"),
+        pytest.param("7,0", [], id="number-too-high", marks=thorough),
     ],
 )
-def test_13_an_inherited_list_means_what_it_means_to_cuda(train, commands, value, gpus):
+def test_13_inherited_list_is_read_as_cuda_reads_it(train, commands, value, gpus):
     run = train(Gpu(), Gpu(), Gpu())
     inherited = value.format(*[gpu.uuid[:12] for gpu in run.server.gpus[1:]])
     ran = run(COUNT, CUDA_VISIBLE_DEVICES=inherited)
     plain = run(COUNT, CUDA_VISIBLE_DEVICES=inherited, AUTOGPU="0")
     assert ran.stdout == plain.stdout == f"{len(gpus)}\n"
-    # All of them without autogpu; with it one, and never another.
+    # Without autogpu the script uses every listed GPU. With autogpu it uses one of them.
     assert plain.contexts == gpus
     assert len(ran.contexts) == min(1, len(gpus))
     assert set(ran.contexts) <= set(gpus)
@@ -103,7 +103,7 @@ def test_13_an_inherited_list_means_what_it_means_to_cuda(train, commands, value
 
 
 @pytest.mark.parametrize("order", ["1,0", "0,1"])
-def test_13_ranks_count_an_inherited_list_in_its_order(train, order):
+def test_13_local_rank_is_an_index_into_the_inherited_list(train, order):
     run = train(Gpu(), Gpu(), Gpu())
     for rank, gpu in enumerate(order.split(",")):
         ran = run(USE, CUDA_VISIBLE_DEVICES=order, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
@@ -111,25 +111,25 @@ def test_13_ranks_count_an_inherited_list_in_its_order(train, order):
 
 
 @pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=thorough)])
-@pytest.mark.parametrize("task", [{}, {"SLURM_JOB_GPUS": "0"}], ids=["unnamed", "named"])
-def test_14_a_job_whose_cgroup_allows_one_gpu_takes_that_one(train, commands, tmp_path, denied, task):
+@pytest.mark.parametrize("task", [{}, {"SLURM_JOB_GPUS": "0"}], ids=["without-SLURM_JOB_GPUS", "with-SLURM_JOB_GPUS"])
+def test_14_job_takes_the_one_gpu_that_its_cgroup_allows(train, commands, tmp_path, denied, task):
     run = train(Gpu(), Gpu(), Gpu(), device_files=device_files(tmp_path, 1), denied=denied)
-    # No CUDA_VISIBLE_DEVICES, as where a site's settings keep it out.
+    # CUDA_VISIBLE_DEVICES is not set: a site can configure Slurm so that it does not set the variable.
     job = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_GPUS_ON_NODE": "1", **task}
     ran = run(USE, **job)
     assert (ran.contexts, ran.stderr.count("Traceback")) == ([1], 0), ran.stderr
     assert commands(run.server)("pick", "--format", "uuid", **job).stdout.strip() == run.server.gpus[1].uuid
 
 
-def test_15_where_no_process_is_listed_the_memory_says_who_is_busy(train, commands):
-    # Pids of the host are hidden; the higher index would win a tie.
+def test_15_used_memory_makes_a_gpu_busy_if_no_process_is_listed(train, commands):
+    # NVML lists no process, as in a container. In a tie the higher index would win.
     run = train(Gpu(hide_processes=True), Gpu(hide_processes=True, processes={5004242: "9GiB"}))
     assert run(USE).contexts == [0]
     (idle, busy) = commands(run.server).status()["gpus"]
     assert (idle["state"], busy["state"]) == ("free", "busy")
 
 
-def test_15_a_job_that_does_not_find_its_own_pid_keeps_its_limit(train):
+def test_15_limit_holds_if_the_driver_does_not_list_the_jobs_pid(train):
     script = "import tensorflow as tf\nfor gib in (256, 640):\n    tf.raw_ops.Empty(shape=[gib, 1 << 18], dtype=1)\n"
     ran = train(Gpu(hide_processes=True))(script, AUTOGPU_LIMIT="1GiB")
     assert ran.contexts == [0]

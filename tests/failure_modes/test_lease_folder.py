@@ -1,4 +1,4 @@
-"""Failure modes of the folder that holds the claims: whose it is, and what becomes of its files."""
+"""Failure modes of the lease folder: its owner and mode, its file system, and its files."""
 
 import itertools
 import subprocess
@@ -17,18 +17,18 @@ pytestmark = pytest.mark.timeout(600)
 
 needs_namespaces = pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 
-# A program with a context on its GPU, which the driver shows to everybody.
+# A program with a CUDA context, so that the driver lists it as a process on its GPU.
 COMPUTES = (sys.executable, "-c", HOLDER.format(device=0, size=1 << 30))
 
 
-# For the whole machine: one test at a time sets it.
+# fs.protected_regular applies to the whole machine, so only one test at a time may set it.
 protected_regular = lease_tests.protected_regular
 one_by_one = pytest.mark.xdist_group("fs.protected_regular")
 
 
 @pytest.fixture
 def open_folder(tmp_path, monkeypatch):
-    """A lease folder that is not there yet, where every user may make it."""
+    """Return the path of a lease folder that does not exist yet. Every user may make it."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -37,19 +37,19 @@ def open_folder(tmp_path, monkeypatch):
 
 
 @needs_other_users
-def test_05_a_folder_made_under_umask_077_serves_every_user(lab, open_folder):
+def test_05_folder_made_under_umask_077_serves_all_users(lab, open_folder):
     autogpu = lab(*[Gpu()] * 3)
     first = autogpu.hold(prefix=["sh", "-c", 'umask 077; exec "$@"', "sh", *as_user(ALICE)])
     assert first.gpus() == [2]
     assert open_folder.stat().st_uid == ALICE
-    # Bob reads the claim of Alice, whom he may not signal, and adds his own.
+    # Bob may not signal Alice's process, but he reads her lease and adds his own.
     assert autogpu.hold(prefix=as_user(BOB)).gpus() == [1]
     assert sorted(autogpu.jobs()) == [1, 2]
     assert autogpu.hold().gpus() == [0]
 
 
 @needs_other_users
-def test_05_a_folder_that_is_closed_to_one_costs_a_line_and_no_gpu(lab, open_folder):
+def test_05_job_reports_a_lease_folder_that_it_can_not_open(lab, open_folder):
     autogpu = lab(Gpu(), Gpu())
     open_folder.mkdir(mode=0o700)
     job = autogpu.hold(prefix=as_user(ALICE))
@@ -69,7 +69,7 @@ def test_06_files_of_another_user_in_a_sticky_folder_can_be_locked(lab, open_fol
     assert last.line("stderr").startswith("autogpu: GPU 0 for sh: ")
 
 
-def test_07_there_is_no_lock_file_that_one_could_unlink(lab, lease_folder):
+def test_07_lease_folder_has_no_lock_file_that_could_be_removed(lab, lease_folder):
     autogpu = lab(*[Gpu()] * 3)
     assert autogpu.hold().gpus() == [2]
     assert [file.name[:4] for file in lease_folder.iterdir()] == ["job."]
@@ -79,7 +79,7 @@ def test_07_there_is_no_lock_file_that_one_could_unlink(lab, lease_folder):
 
 
 @pytest.mark.parametrize("gone", ["files", "folder"])
-def test_08_where_the_claims_were_cleaned_away_the_driver_still_shows_the_jobs(lab, lease_folder, gone):
+def test_08_running_job_keeps_its_gpu_after_its_lease_was_deleted(lab, lease_folder, gone):
     autogpu = lab(Gpu(), Gpu())
     computing = autogpu.hold(program=COMPUTES)
     assert computing.line() == "[0, 0]"
@@ -87,13 +87,13 @@ def test_08_where_the_claims_were_cleaned_away_the_driver_still_shows_the_jobs(l
         file.unlink()
     if gone == "folder":
         lease_folder.rmdir()
-    # It computes on GPU 1, where nothing claims anything by now.
+    # The program still computes on GPU 1, where no lease is left.
     assert autogpu.hold().gpus() == [0]
     assert autogpu.pick("--busy", "error") == []
 
 
 @needs_namespaces
-def test_08_behind_a_private_folder_the_driver_still_shows_the_jobs(lab):
+def test_08_running_job_with_a_private_lease_folder_keeps_its_gpu(lab):
     autogpu = lab(Gpu(), Gpu())
     private = [*CONTAINER, PRIVATE, "sh"]
     assert autogpu.hold(prefix=private, program=COMPUTES).line() == "[0, 0]"
@@ -101,7 +101,7 @@ def test_08_behind_a_private_folder_the_driver_still_shows_the_jobs(lab):
 
 
 @pytest.mark.slow
-def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder):
+def test_09_partly_written_lease_blocks_no_other_job(lab, lease_folder):
     autogpu = lab(Gpu(), Gpu())
     holder = autogpu.hold()
     assert holder.gpus() == [1]
@@ -109,7 +109,7 @@ def test_09_a_claim_that_was_written_in_part_stops_nobody(lab, lease_folder):
     text = file.read_bytes()
     holder.end()
     with file.open("w") as opened:
-        # Of a dead job, and then of a living one.
+        # Try a lease of a dead job first, and then a locked lease, as of a live job.
         for is_alive, part in itertools.product((False, True), (0, 0.5, 0.99)):
             if is_alive:
                 locks.own(opened.fileno())
@@ -136,14 +136,14 @@ READ_ONLY = 'mount -t tmpfs -o mode=1777,ro none "$AUTOGPU_LEASE_DIR" && exec "$
     [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_10_a_disk_that_takes_no_claim_costs_a_line_and_no_gpu(run_fresh, state, why):
+def test_10_full_or_read_only_disk_costs_one_line_but_no_gpu(run_fresh, state, why):
     home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc")
     printed, said, gpus = run_fresh(TRAIN, Gpu(), Gpu(), prefix=[*CONTAINER, state, "sh"], **home)
     assert (printed, gpus) == ("GPU:0\n", {1})
     assert [why in line for line in said].count(True) == 1, said
 
 
-# As a network file system without locks.
+# A library that makes locks in the lease folder fail, as on a network file system without locks.
 CAN_NOT_LOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -179,7 +179,7 @@ LINE = "nothing is claimed, so that other jobs don't see this one: the lease fol
 
 @pytest.fixture
 def no_locks(tmp_path, lease_folder):
-    """The environment of a process to which the lease folder is on a file system that can't lock."""
+    """Return an environment in which each lock in the lease folder fails with ENOLCK."""
     source = tmp_path / "no_locks.c"
     source.write_text(CAN_NOT_LOCK)
     library = str(source.with_suffix(".so"))
@@ -187,7 +187,7 @@ def no_locks(tmp_path, lease_folder):
     return {"LD_PRELOAD": library, "AUTOGPU_LEASE_DIR": str(lease_folder)}
 
 
-def test_10_a_program_is_started_where_the_folder_can_not_lock(lab, lease_folder, no_locks):
+def test_10_program_starts_if_the_lease_folder_can_not_lock(lab, lease_folder, no_locks):
     autogpu = lab(Gpu(processes={5004242: "9GiB"}), Gpu())
     job = autogpu.hold(environ=no_locks)
     assert job.gpus() == [1]
@@ -195,13 +195,13 @@ def test_10_a_program_is_started_where_the_folder_can_not_lock(lab, lease_folder
 
 
 @pytest.mark.tensorflow
-def test_10_a_script_has_one_gpu_where_the_folder_can_not_lock(run_fresh, lease_folder, no_locks):
+def test_10_script_gets_one_gpu_if_the_lease_folder_can_not_lock(run_fresh, lease_folder, no_locks):
     printed, said, gpus = run_fresh(TRAIN, Gpu(processes={5004242: "9GiB"}), Gpu(), Gpu(), **no_locks)
     assert (printed, gpus) == ("GPU:0\n", {2})
     assert [LINE.format(lease_folder) in line for line in said].count(True) == 1, said
 
 
-def test_25_who_is_refused_is_told_a_process_of_the_holder_that_has_not_computed_yet(lab):
+def test_25_refusal_shows_the_pid_of_a_holder_that_is_still_idle(lab):
     autogpu = lab(Gpu())
     job = autogpu.hold()
     assert job.gpus() == [0]

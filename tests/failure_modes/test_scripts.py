@@ -1,4 +1,4 @@
-"""Failure modes of scripts that say something about their GPUs, and of programs that want none."""
+"""Failure modes of scripts that choose GPUs or memory themselves, and of programs that need no GPU."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ USES = "tf.random.uniform((2, 2))\n"
 @pytest.mark.parametrize(
     ("policy", "hard_coded", "inherited"), [("respect", [0], [0]), ("override", [1], [0])], ids=["respect", "override"]
 )
-def test_29_what_a_script_hard_codes_is_told_from_what_its_shell_says(train, policy, hard_coded, inherited):
+def test_29_policy_can_override_the_list_of_a_script_but_not_of_a_shell(train, policy, hard_coded, inherited):
     run = train(Gpu(processes=BUSY), Gpu())
     assert run("import os\n" + SETS + IMPORTS + USES, AUTOGPU_SCRIPT=policy).contexts == hard_coded
-    # A shell's list is never left.
+    # autogpu never uses a GPU outside the shell's list.
     assert run(IMPORTS + USES, AUTOGPU_SCRIPT=policy, CUDA_VISIBLE_DEVICES="0").contexts == inherited
 
 
@@ -38,7 +38,7 @@ GREEN = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("library", GREEN)
-def test_33_green_threads_stop_neither_the_reading_nor_the_claim(run_fresh, library, moment):
+def test_33_job_with_green_threads_gets_the_idlest_gpu_and_a_claim(run_fresh, library, moment):
     python = environments.environment(environments.interpreter("3.11"), [library], name=library)
     packages = environments.site_packages(python)
     lines = [GREEN[library], IMPORTS] if moment == "before" else [IMPORTS, GREEN[library]]
@@ -50,7 +50,7 @@ def test_33_green_threads_stop_neither_the_reading_nor_the_claim(run_fresh, libr
     assert sum("autogpu: GPU 2 (" in line for line in said) == 1, said
 
 
-def test_30_what_a_script_sets_after_the_import_is_in_force_as_long_as_cuda_reads_it(train):
+def test_30_gpu_list_set_after_the_import_counts_until_cuda_reads_it(train):
     run = train(Gpu(processes=BUSY), Gpu())
     in_time = run("import os\n" + IMPORTS + SETS + USES)
     assert in_time.contexts == [0]
@@ -59,7 +59,7 @@ def test_30_what_a_script_sets_after_the_import_is_in_force_as_long_as_cuda_read
     assert "CUDA_VISIBLE_DEVICES=0 was set after CUDA had read it and has no effect" in too_late.said[-1]
 
 
-# Collecting needs nothing that was compiled for a certain Python.
+# Collecting tests needs no compiled module, so a pytest that was installed for another Python works.
 PYTEST = str(Path(pytest.__file__).parents[1])
 CLAIMS = "\nimport os; print([name for name in os.listdir(os.environ['AUTOGPU_LEASE_DIR']) if name[:3] == 'job'])"
 
@@ -71,13 +71,13 @@ CLAIMS = "\nimport os; print([name for name in os.listdir(os.environ['AUTOGPU_LE
         "from tensorflow.python.client import device_lib; device_lib.list_local_devices()",
         "tf.test.is_gpu_available()",
         "tf.test.gpu_device_name()",
-        # What TensorBoard needs of it.
+        # The TensorFlow functions that TensorBoard calls.
         "tf.io.gfile.listdir('.'); tf.compat.v1.Event()",
         f"sys.path.append({PYTEST!r}); import pytest; pytest.main(['--collect-only', '-q', 'test_mine.py'])",
     ],
-    ids=["lists", "devices", "available", "name", "tensorboard", "pytest"],
+    ids=["list-gpus", "list-devices", "is-gpu-available", "gpu-device-name", "tensorboard", "pytest-collect"],
 )
-def test_31_a_tool_that_uses_no_gpu_holds_none(train, tmp_path, tool):
+def test_31_tool_that_computes_nothing_holds_no_gpu(train, tmp_path, tool):
     run = train(Gpu())
     (tmp_path / "project" / "test_mine.py").write_text(IMPORTS + LISTS + "def test_it():\n    " + USES)
     ran = run("import sys\n" + IMPORTS + LISTS + tool + CLAIMS)
@@ -86,7 +86,7 @@ def test_31_a_tool_that_uses_no_gpu_holds_none(train, tmp_path, tool):
     assert (ran.contexts, ran.said) == ([], [])
 
 
-# What PyTorch does as the backend of Keras, before anything of TensorFlow is used.
+# PyTorch as the backend of Keras makes these calls before the script uses TensorFlow.
 OTHER = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -96,17 +96,17 @@ assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 
 
 @pytest.mark.parametrize("use", ["", USES], ids=["imports", "uses"])
-def test_32_where_another_library_has_initialised_cuda_tensorflow_keeps_to_its_gpu(train, use):
+def test_32_tensorflow_uses_the_gpu_of_a_library_that_started_cuda(train, use):
     run = train(Gpu(), Gpu())
     looks = "import os\nassert 'CUDA_VISIBLE_DEVICES' not in os.environ\nprint('done')" + CLAIMS
     ran = run(OTHER + IMPORTS + use + looks)
     done, claims = ran.stdout.splitlines()
     assert (done, claims == "[]") == ("done", not use)
-    # On the GPU that the process has already.
+    # The process already had a context on GPU 0.
     assert ran.contexts == [0]
 
 
-def test_32_a_tensorflow_that_is_there_before_the_hook_is_left_as_it_is(own_environment, stand_in):
+def test_32_tensorflow_imported_before_the_hook_is_left_as_it_is(own_environment, stand_in):
     script = stand_in("""
         import os, site, sys
         import tensorflow as first
@@ -120,18 +120,18 @@ def test_32_a_tensorflow_that_is_there_before_the_hook_is_left_as_it_is(own_envi
     assert (done.stdout, done.stderr) == ("True None False\n", "")
 
 
-def test_37_a_limit_above_what_is_free_is_placed_where_it_fits(train):
+def test_37_limit_is_placed_on_a_gpu_with_enough_free_memory(train):
     run = train(Gpu(), Gpu(processes={5004242: "20GiB"}), Gpu(memory="6GiB"))
     assert run(IMPORTS + USES, AUTOGPU_LIMIT="8GiB").contexts == [0]
     full = train(Gpu(processes={5004242: "20GiB"}))
     ran = full(IMPORTS + USES, AUTOGPU_LIMIT="8GiB", AUTOGPU_GROWTH="0", AUTOGPU_WAIT="0")
-    # Of what is free the job takes no more than leaves the other one alone.
+    # The other job left 4 GiB free, and the job must not allocate more.
     assert 0 < ran.allocated[0] <= 4 * GIB
     assert ran.said[1].startswith("autogpu: memory capped at what is free; its stated need is not reserved; shared: ")
 
 
 @pytest.mark.parametrize("includes", ["arena", "process"])
-def test_37_a_limit_says_whether_it_includes_the_context(train, includes):
+def test_37_policy_decides_whether_a_limit_includes_the_context(train, includes):
     policy = {"AUTOGPU_LIMIT": "1GiB", "AUTOGPU_LIMIT_INCLUDES": includes, "AUTOGPU_GROWTH": "0"}
     tells = "import os, pathlib\nfor file in pathlib.Path(os.environ['AUTOGPU_LEASE_DIR']).glob('job.*'):\n    "
     tells += "print(file.read_text())\n"
@@ -144,7 +144,7 @@ def test_37_a_limit_says_whether_it_includes_the_context(train, includes):
         assert (ran.allocated[0], claimed) == (GIB, GIB + CONTEXT_BYTES)
 
 
-def test_38_a_scripts_own_growth_does_not_lift_the_policys_limit(train):
+def test_38_memory_growth_set_by_a_script_keeps_the_policys_limit(train):
     growth = "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)\n"
     fill = "for mib in (64, 700):\n    tf.raw_ops.Empty(shape=[mib, 1 << 18], dtype=tf.float32)\n"
     ran = train(Gpu())(IMPORTS + LISTS + growth + fill, AUTOGPU_LIMIT="1GiB", AUTOGPU_GROWTH="0")
@@ -152,21 +152,21 @@ def test_38_a_scripts_own_growth_does_not_lift_the_policys_limit(train):
 
 
 @pytest.mark.parametrize("busy", ["cpu", "share"])
-def test_39_no_gpu_is_never_an_empty_list(train, commands, busy):
+def test_39_job_without_a_gpu_never_gets_an_empty_gpu_list(train, commands, busy):
     run = train(Gpu(processes={5004242: "23.9GiB"}))
     none = {"AUTOGPU_DEVICES": "*A100*", "AUTOGPU_BUSY": busy}
     ran = run("import os\n" + IMPORTS + USES + "print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))\n", **none)
     assert (ran.contexts, ran.stdout.strip() != "") == ([], True)
-    # Said, and not silent.
+    # The job reports that it uses the CPU.
     assert "TensorFlow starts on CPU" in ran.said[-2]
     picked = commands(run.server)("pick", **none)
-    # The CPU is an answer where it was asked for.
+    # With busy = "cpu", the CPU is a valid result of ``autogpu pick``.
     printed = ("export CUDA_VISIBLE_DEVICES=-1\n", 0) if busy == "cpu" else ("(exit 1)\n", 1)
     assert (picked.stdout, picked.returncode) == printed
     assert "not among select.devices" in picked.stderr
 
 
-def test_39_a_shell_that_evaluates_a_pick_of_nothing_keeps_what_it_had(lab):
+def test_39_shell_that_evaluates_a_failed_pick_keeps_its_variable(lab):
     autogpu = lab(Gpu())
     shell = f'eval "$({autogpu.python} -m autogpu pick --exclude 0)"; echo "${{CUDA_VISIBLE_DEVICES-unset}}"'
     assert autogpu.server.run(["sh", "-c", shell]).stdout == "unset\n"

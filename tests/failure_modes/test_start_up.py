@@ -1,4 +1,4 @@
-"""Failure modes of start-up files, of what they meet in an interpreter, and of what is printed."""
+"""Failure modes of start-up files, of unusual Pythons and TensorFlow versions, and of output."""
 
 import shutil
 
@@ -14,7 +14,7 @@ COUNT = "import sys; print([getattr(f, '__name__', '') for f in sys.meta_path].c
 
 
 @pytest.mark.tensorflow
-def test_33_sessions_of_version_1_get_the_idlest_gpu(train):
+def test_33_tensorflow_1_session_gets_the_idlest_gpu(train):
     script = """
 import tensorflow as tf
 with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -24,8 +24,8 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     assert (ran.stdout, ran.contexts, len(ran.said)) == ("2\n", [1], 1)
 
 
-def test_33_a_tensorflow_that_is_not_known_gets_its_gpu_by_the_environment(lab, stand_in):
-    # As a nightly build that has moved what autogpu hooks into.
+def test_33_unknown_tensorflow_gets_its_gpu_from_the_environment(lab, stand_in):
+    # A nightly build can lack the functions that autogpu wraps, as this stand-in does.
     autogpu = lab(Gpu(processes={5004242: "9GiB"}), Gpu())
     script = stand_in("import os, tensorflow; print(os.environ['CUDA_VISIBLE_DEVICES'])")
     done = autogpu.server.run([str(autogpu.python), script])
@@ -36,7 +36,7 @@ def test_33_a_tensorflow_that_is_not_known_gets_its_gpu_by_the_environment(lab, 
 
 @pytest.mark.thorough
 @pytest.mark.tensorflow
-def test_33_without_flock_a_job_gets_its_gpu_and_no_claim(train, tmp_path):
+def test_33_job_without_flock_gets_a_gpu_but_no_claim(train, tmp_path):
     (tmp_path / "windows").mkdir()
     (tmp_path / "windows" / "fcntl.py").write_text("raise ImportError('no fcntl here')\n")
     run = train(Gpu(processes={5004242: "9GiB"}), Gpu())
@@ -45,7 +45,7 @@ def test_33_without_flock_a_job_gets_its_gpu_and_no_claim(train, tmp_path):
     assert sum("no flock" in line for line in ran.said) == 1, ran.said
 
 
-def test_34_start_up_files_that_run_twice_act_once(lab, stand_in):
+def test_34_start_up_files_that_run_twice_install_one_hook(lab, stand_in):
     autogpu = lab(Gpu(), Gpu())
     packages = environments.site_packages(autogpu.python)
     script = stand_in(f"""
@@ -59,15 +59,15 @@ def test_34_start_up_files_that_run_twice_act_once(lab, stand_in):
     assert (done.stdout, done.stderr.count("\n")) == ("1\n", 1), done.stderr
 
 
-def test_34_below_autogpu_run_the_hook_is_there_once(lab):
+def test_34_python_below_autogpu_run_has_one_hook(lab):
     autogpu = lab(Gpu())
     done = autogpu("run", "--", str(autogpu.python), "-c", COUNT)
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-# In which layer it stands is decided in tests/policy.
+# tests/policy covers mistakes in the other layers of the policy.
 @pytest.mark.tensorflow
-def test_35_a_policy_that_is_no_toml_is_one_line(train, tmp_path):
+def test_35_policy_with_invalid_toml_causes_one_line(train, tmp_path):
     run = train(Gpu(processes={5004242: "9GiB"}), Gpu())
     (tmp_path / "project" / "autogpu.toml").write_text("[select]\ncount = 2\n[memory\nlimit = \n")
     ran = run(USE)
@@ -75,8 +75,8 @@ def test_35_a_policy_that_is_no_toml_is_one_line(train, tmp_path):
     assert "autogpu.toml:3 is not valid TOML" in ran.said[0]
 
 
-# The other ways in which it can be broken: tests/hook.
-def test_36_a_broken_autogpu_is_silent_at_starts_and_one_line_at_the_import(own_environment, stand_in):
+# tests/hook covers the other ways in which the package can be broken.
+def test_36_broken_autogpu_prints_one_line_at_the_tensorflow_import(own_environment, stand_in):
     script = stand_in("import tensorflow; print(tensorflow.__version__)")
     package = own_environment.packages / "autogpu"
     (package / "allocation.py").write_text("import gone_dependency")
@@ -89,15 +89,17 @@ def test_36_a_broken_autogpu_is_silent_at_starts_and_one_line_at_the_import(own_
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("environ", [{"AUTOGPU_LEVEL": "explain"}, {"AUTOGPU_CUONT": "2"}], ids=["explain", "mistake"])
-def test_40_stdout_is_the_scripts_alone(train, environ):
+@pytest.mark.parametrize(
+    "environ", [{"AUTOGPU_LEVEL": "explain"}, {"AUTOGPU_CUONT": "2"}], ids=["level-explain", "misspelt-variable"]
+)
+def test_40_autogpu_prints_nothing_on_stdout(train, environ):
     ran = train(Gpu(), Gpu())(USE, **environ)
     assert ran.stdout == "done\n"
     assert len(ran.said) > 1
 
 
 @pytest.mark.thorough
-def test_41_where_pip_removed_the_package_first_what_is_left_is_silent_and_removable(own_environment):
+def test_41_hook_that_pip_left_behind_is_silent_and_removable(own_environment):
     pip = ("-m", "pip", "--disable-pip-version-check", "uninstall", "--yes", "--quiet")
     removed = own_environment.run(*pip, "autogpu")
     assert removed.returncode == 0, removed.stderr
