@@ -1,4 +1,4 @@
-"""Servers for tests of the simulation, and machines with unmodified frameworks."""
+"""Fixtures that start simulated servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gpusim import Gpu, Server
 
 @pytest.fixture
 def server_of(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Start servers of these GPUs, each in a folder of its own; what runs there is killed at the end."""
+    """Return a function that starts a server with the given GPUs. Its programs are killed after the test."""
     servers: list[Server] = []
 
     def started(*gpus: Gpu, **options: Any) -> Server:

@@ -1,4 +1,4 @@
-"""The command ``python -m tests.gpusim``, and the file that it reads."""
+"""The command ``python -m tests.gpusim`` and its fleet file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def command(*arguments: str, **kwargs) -> subprocess.CompletedProcess:
     return subprocess.run(program, capture_output=True, text=True, cwd=ROOT, timeout=60, **kwargs)
 
 
-def test_the_server_is_as_its_file_says_and_removed_afterwards(tmp_path):
+def test_command_serves_its_fleet_file_and_removes_its_folder(tmp_path):
     fleet = tmp_path / "lab.toml"
     fleet.write_text('[[gpu]]\nname = "one"\n')
     program = "nvml.nvmlInit(); gpu = nvml.nvmlDeviceGetHandleByIndex(0)\n"

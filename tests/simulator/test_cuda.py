@@ -1,4 +1,4 @@
-"""How a process comes to CUDA on the simulated GPUs: initialisation, forks, compute modes."""
+"""Start of CUDA on the simulated GPUs: environment variables and compute modes."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.gpusim import Gpu
 from tests.support.simulator_client import CUDA, PCI, Program, run_cuda
 
 
-def test_the_environment_counts_at_cuinit_and_not_later(pair):
+def test_cuda_reads_its_environment_variables_only_in_cuinit(pair):
     said = run_cuda(
         pair,
         """
@@ -26,14 +26,24 @@ def test_the_environment_counts_at_cuinit_and_not_later(pair):
     [
         pytest.param(Gpu(), 0, 0, id="default"),
         pytest.param(Gpu(compute_mode="exclusive_process"), 0, 46, id="exclusive"),
-        pytest.param(Gpu(compute_mode="exclusive_process", processes={5000009: "1MiB"}), 46, 46, id="exclusive-taken"),
-        pytest.param(Gpu(compute_mode="exclusive_process", graphics={5000009: "1MiB"}), 0, 46, id="graphics-only"),
+        pytest.param(
+            Gpu(compute_mode="exclusive_process", processes={5000009: "1MiB"}),
+            46,
+            46,
+            id="exclusive-with-a-compute-process",
+        ),
+        pytest.param(
+            Gpu(compute_mode="exclusive_process", graphics={5000009: "1MiB"}),
+            0,
+            46,
+            id="exclusive-with-a-graphics-process",
+        ),
         pytest.param(Gpu(compute_mode="prohibited"), 46, 46, id="prohibited"),
     ],
 )
-def test_compute_modes(server_of, gpu, first, second):
+def test_compute_mode_limits_the_processes_with_a_context(server_of, gpu, first, second):
     server = server_of(gpu)
-    # One process may have several.
+    # One process may have several contexts, even in exclusive mode.
     again = "context(0) or call('cuCtxCreate_v2', ctypes.byref(ctypes.c_void_p()), 0, 0)"
     holder = Program(server, f"{CUDA}cuda.cuInit(0); say({again}); sys.stdin.readline()")
     assert holder.said() == [first]

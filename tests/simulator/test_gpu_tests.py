@@ -1,4 +1,4 @@
-"""The tests for a real GPU, run on the simulated server, so that they are known to work before there is one."""
+"""The tests for a real GPU (``tests/gpu``), run on the simulated server because a real GPU is seldom there."""
 
 import sys
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 @pytest.mark.turns(2)
 @pytest.mark.parametrize(("framework", "other"), [("torch", "jax"), ("jax", "torch")])
-def test_the_tests_for_a_real_gpu_pass_on_the_simulated_server(server_of, tmp_path, framework, other):
+def test_tests_for_a_real_gpu_pass_on_the_simulated_server(server_of, tmp_path, framework, other):
     base = getattr(framework_environments, framework)()
     python = environment(base.resolve(), ["click", "nvidia-ml-py", "rich"], on_top_of=base, with_autogpu=False)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "-k", f"not {other}"]

@@ -1,4 +1,4 @@
-"""Memory on the simulated GPUs: who gets how much, and when it is free again."""
+"""Memory of the simulated GPUs, shared by several processes."""
 
 import textwrap
 
@@ -6,7 +6,7 @@ from tests.gpusim import Gpu
 from tests.support.simulator_client import CUDA, GIB, MIB, Program
 
 
-def test_processes_together_never_get_more_than_there_is(server_of):
+def test_processes_never_get_more_memory_than_the_gpu_has(server_of):
     greedy = CUDA + textwrap.dedent(
         """
         cuda.cuInit(0)
@@ -28,6 +28,6 @@ def test_processes_together_never_get_more_than_there_is(server_of):
     room = 2 * GIB - 100 * MIB - 4 * 50 * MIB
     assert room - 10 * MIB < got <= room
     assert server.used_bytes(0) == got + 300 * MIB
-    # Each line of the log is whole, though four processes wrote at once.
+    # Four processes wrote to the log at the same time, and each line is complete.
     assert sum(call.bytes for call in server.calls(call="allocate")) == got
     assert {call.pid for call in server.calls(call="refused")} == {child.pid for child in children}

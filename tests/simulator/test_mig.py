@@ -1,4 +1,4 @@
-"""Cards in MIG mode: what NVML and CUDA show of their instances."""
+"""MIG instances in CUDA's list of devices, with drivers before and since R570."""
 
 import dataclasses
 
@@ -18,14 +18,8 @@ def uuids(server):
     return [each.uuid for each in server.instances]
 
 
-# ---- NVML ----
-
-
-# ---- CUDA ----
-
-
 def names_of(server):
-    """By letters: A, B for whole cards, a0, a1 for the instances of the first one, a0:old for their older names."""
+    """Return the UUIDs keyed by short names: A and B for cards, a0 for an instance of A, a0:old for its older name."""
     names = {chr(ord("A") + place): gpu.uuid for place, gpu in enumerate(server.gpus)}
     for each in server.instances:
         short = f"{chr(ord('a') + each.card)}{each.index}"
@@ -35,7 +29,7 @@ def names_of(server):
 
 
 def seen(server, *values):
-    """What CUDA shows of each value of CUDA_VISIBLE_DEVICES, in letters; ``None`` is not set."""
+    """Return CUDA's devices, as short names, for each value of CUDA_VISIBLE_DEVICES. ``None`` leaves it unset."""
     names = names_of(server)
     environs = [
         {
@@ -48,37 +42,37 @@ def seen(server, *values):
     return [" ".join(letters[each[4:]] for each in shown) for shown in seen_by_cuda(server, environs)]
 
 
-# A: cut in two; B: whole; C: in MIG mode without instances; D: cut in two; E: whole. By the rule: the variable, what
-# is seen with a driver before R570, and since.
+# Cards A and D have two instances each, B and E are whole cards, and C is in MIG mode without an instance.
+# Keyed by rule: CUDA_VISIBLE_DEVICES, CUDA's devices with a driver before R570, and its devices since R570.
 VISIBLE = {
-    "not set": (None, "a0", "B E a0 a1 d0 d1"),
+    "variable not set": (None, "a0", "B E a0 a1 d0 d1"),
     "whole cards are numbered first": ("0", "B", "B"),
     "second whole card": ("1", "E", "E"),
-    "then instances": ("2", "a0", "a0"),
-    "before, one of each card": ("3", "d0", "a1"),
-    "before, no more numbers": ("4", "", "d0"),
-    "whole cards": ("0,1", "B E", "B E"),
-    "two numbers of instances": ("2,3", "a0", "a0 a1"),
-    "whole and instance by number": ("0,3", "d0", "B a1"),
+    "instances are numbered after whole cards": ("2", "a0", "a0"),
+    "older drivers number one instance of each card": ("3", "d0", "a1"),
+    "older drivers number no second instance": ("4", "", "d0"),
+    "two whole cards by number": ("0,1", "B E", "B E"),
+    "two instances by number": ("2,3", "a0", "a0 a1"),
+    "whole card and instance by number": ("0,3", "d0", "B a1"),
     "instance": ("a1", "a1", "a1"),
     "two instances": ("a1,d0", "a1", "a1 d0"),
-    "whole and instance": ("B,d1", "d1", "B d1"),
-    "two whole by name": ("B,E", "B E", "B E"),
-    "older name": ("a1:old", "a1", "a1"),
-    "twice by both names": ("a1:old,a1", "", ""),
-    "twice": ("a1,a1", "", ""),
+    "whole card and instance by name": ("B,d1", "d1", "B d1"),
+    "two whole cards by name": ("B,E", "B E", "B E"),
+    "instance by its older name": ("a1:old", "a1", "a1"),
+    "instance twice, by both names": ("a1:old,a1", "", ""),
+    "instance twice": ("a1,a1", "", ""),
     "card in MIG mode by name": ("A", "a0", "a0"),
     "card without instances": ("C", "", ""),
     "ends at an invalid entry": ("a1,nonsense,d0", "a1", "a1"),
-    "kinds are not mixed": ("a1,0", "a1", "a1"),
-    "unknown": ("MIG-00000000-0000-0000-0000-000000000000", "", ""),
-    "no abbreviation": ("MIG-", "", ""),
-    "lower case": ("mig-", "", ""),
+    "names and numbers are not mixed": ("a1,0", "a1", "a1"),
+    "unknown instance": ("MIG-00000000-0000-0000-0000-000000000000", "", ""),
+    "instance name is not abbreviated": ("MIG-", "", ""),
+    "prefix in lower case": ("mig-", "", ""),
 }
 
 
 @pytest.mark.parametrize(("driver", "since"), [(BEFORE_R570, False), (R570, True)], ids=["before-R570", "R570"])
-def test_a_list_of_visible_devices_is_read_as_cuda_does(server_of, driver, since):
+def test_gpu_list_with_mig_instances_is_read_as_cuda_reads_it(server_of, driver, since):
     halves = a100("3g.20gb", "1g.5gb"), a100("2g.10gb", "2g.10gb")
     server = server_of(halves[0], A100, a100(), halves[1], A100, driver=driver)
     shown = seen(server, *[value for value, _, _ in VISIBLE.values()])

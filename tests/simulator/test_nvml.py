@@ -1,4 +1,4 @@
-"""What NVML and the tools that people use say of the simulated GPUs."""
+"""NVML's readings of the simulated GPUs."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_nvml_describes_each_gpu_of_the_fleet(server_of):
     ]
 
 
-def test_process_lists_that_tell_less(server_of):
+def test_nvml_can_hide_processes_or_their_memory(server_of):
     listed = Gpu(processes={5000009: "1GiB"}, graphics={5000008: "1MiB"})
     program = """
         nvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""Which simulated GPUs CUDA shows to a process, and in which order."""
+"""CUDA's list of the simulated GPUs, for each form of CUDA_VISIBLE_DEVICES."""
 
 from tests.gpusim import Gpu
 from tests.support.simulator_client import PCI, seen_by_cuda
@@ -16,7 +16,7 @@ FOUR = [
     Gpu(uuid=UUIDS[3], compute_capability="6.1", multiprocessors=20),
 ]
 
-# By the rule: a value of CUDA_VISIBLE_DEVICES and the GPUs that are seen, in PCI order.
+# Keyed by rule: a value of CUDA_VISIBLE_DEVICES, and CUDA's devices as positions in PCI order.
 VISIBLE = {
     "empty hides all": ("", []),
     "order of the list": ("2,1", [2, 1]),
@@ -28,12 +28,12 @@ VISIBLE = {
     "trailing comma": ("0,", [0]),
     "twice hides all": ("1,1", []),
     "twice later hides all": ("0,1,0", []),
-    "ended before twice": ("0,9,0", [0]),
-    "no number": ("NoDevFiles", []),
-    "no number later": ("0,NoDevFiles,1", [0]),
+    "list ends before the duplicate": ("0,9,0", [0]),
+    "not a number": ("NoDevFiles", []),
+    "not a number later": ("0,NoDevFiles,1", [0]),
     "read like strtol": ("1gpu2,2ampere", [1, 2]),
     "spaces": (" 3 , 0 ", [3, 0]),
-    "plus": ("+1", [1]),
+    "plus sign": ("+1", [1]),
     "uuids": (f"{UUIDS[3]},{UUIDS[0]}", [3, 0]),
     "spaces behind uuids": ("GPU-c ,GPU-a ", [3, 0]),
     "unique prefix": ("GPU-c,GPU-a", [3, 0]),
@@ -44,7 +44,7 @@ VISIBLE = {
     "unknown uuid": ("GPU-dddd", []),
     "index, then uuid": ("0,GPU-c", [0]),
     "uuid, then index": ("GPU-c,0", [3]),
-    "no MIG": ("MIG-GPU-aaaa0000/0/0", []),
+    "MIG name without MIG": ("MIG-GPU-aaaa0000/0/0", []),
 }
 
 
@@ -53,7 +53,7 @@ def positions(server, environs):
     return [[uuids.index(each) for each in seen] for seen in seen_by_cuda(server, environs)]
 
 
-def test_a_list_of_visible_devices_is_read_as_cuda_does(server_of):
+def test_gpu_list_of_each_form_is_read_as_cuda_reads_it(server_of):
     environs = [{"CUDA_VISIBLE_DEVICES": value, **PCI} for value, _ in VISIBLE.values()]
     seen = positions(server_of(*FOUR), environs)
     assert dict(zip(VISIBLE, seen)) == {rule: expected for rule, (_, expected) in VISIBLE.items()}
