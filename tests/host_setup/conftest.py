@@ -1,4 +1,4 @@
-"""A Linux system below ``tmp_path``, for host-setup to work on."""
+"""A Linux system below ``tmp_path`` that host-setup can change."""
 
 import os
 
@@ -8,7 +8,7 @@ from autogpu.cli import host_setup as hosts
 
 
 class Image:
-    """A system on which systemd runs, and makes no folder; this user is its root."""
+    """A system whose ``systemd-tmpfiles`` makes no folder. The user who runs the tests is its root."""
 
     def __init__(self, root):
         self.root = root
@@ -30,7 +30,7 @@ class Image:
         return {part.path: part.problem for part in self.host.parts() if part.problem}
 
     def tree(self):
-        """Every name with its mode, owner, time, and bytes or target."""
+        """Return mode, owner, modification time and content (or link target) of each file, keyed by path."""
         found = {}
         for path in sorted(self.root.rglob("*")):
             status = path.lstat()

@@ -1,4 +1,4 @@
-"""`autogpu host-setup --all-pythons` on this machine, in a mount namespace where its folders are copies."""
+"""`autogpu host-setup --all-pythons` on this machine, in a mount namespace with copies of the folders it changes."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Machine:
         return self.run(sys.executable, "-m", "autogpu", "host-setup", *options)
 
     def starts(self, python, *options, **environ):
-        """Start a person's Python. Return the file of the hook that it loads, and its stderr."""
+        """Start Python as an ordinary user, and return the file of the hook that it loads, and its stderr."""
         done = self.run(*as_person([str(python), *options, "-c", HOOK]), **environ)
         return done.stdout.strip(), done.stderr
 
@@ -117,7 +117,7 @@ def machine(tmp_path, named):
     made.end()
 
 
-def test_all_ways_to_start_python_are_reached_and_undo_restores_all(machine, named):
+def test_every_start_of_python_loads_the_hook_and_undo_restores_all(machine, named):
     before = machine.files()
     shown = machine.host_setup("--all-pythons", "--python", str(named), "--print")
     assert (shown.returncode, machine.files()) == (0, before), shown.stderr
@@ -163,7 +163,7 @@ def test_new_sitecustomize_runs_the_one_that_it_hides(machine, named):
         assert (stdout.split()[:-1], said[1] in stderr) == (said[0].split(), True)
 
 
-# Runs a command of autogpu, and kills itself just before its n-th change below /etc or /usr; n is an argument.
+# This script runs a command of autogpu. It kills itself just before the n-th change below /etc or /usr.
 KILLED = """
 import os, signal, sys
 from autogpu.cli import main
@@ -258,7 +258,7 @@ def test_folders_with_similar_names_are_never_removed(machine):
     assert machine.run("ls", "-d", "/usr/local/lib/autogpu").returncode == 0
 
 
-def test_check_finds_that_the_folder_is_gone(machine):
+def test_check_reports_a_removed_hook_folder(machine):
     assert machine.host_setup("--all-pythons").returncode == 0
     machine.run("rm", "/usr/local/lib/autogpu")
     checked = machine.host_setup("--check")

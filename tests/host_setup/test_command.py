@@ -1,4 +1,4 @@
-"""What an administrator reads, what a script gets, and the policy that is proposed."""
+"""Output and exit status of ``autogpu host-setup``, and the policy file that it writes."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def run(image, capsys, monkeypatch):
     return run
 
 
-def test_setup_says_what_it_wrote_and_changes_nothing_the_second_time(run, image):
+def test_setup_lists_its_changes_and_a_second_run_changes_nothing(run, image):
     ends = "All that is required is in place.\nContainers take part with -v /run/autogpu:/run/autogpu\n"
     wrote = f"wrote {image.tmpfiles}\nmade {image.folder}\nwrote {image.policy}\n"
     assert run() == (0, wrote + ends)
@@ -37,7 +37,7 @@ def test_setup_says_what_it_wrote_and_changes_nothing_the_second_time(run, image
     assert (run(), image.tree()) == ((0, ends), before)
 
 
-def test_check_tells_each_part_and_the_way_out(run, image):
+def test_check_lists_each_missing_part_with_its_consequence(run, image):
     status, said = run("--check")
     assert status == 1
     assert said.splitlines() == [
@@ -54,7 +54,7 @@ def test_check_tells_each_part_and_the_way_out(run, image):
     status, said = run("--check")
     assert (status, said.splitlines()[3]) == (0, "All that is required is in place.")
     assert said.count(" is in place.\n") == 4
-    # Without a policy as well.
+    # The policy file is not required.
     image.policy.unlink()
     status, said = run("--check")
     assert "All that is required is in place.\n" in said
@@ -67,7 +67,7 @@ def without_systemd(image):
 
 
 @pytest.mark.parametrize("options", [(), ("--check",)], ids=["set-up", "check"])
-def test_without_systemd_the_folder_is_said_to_last_until_the_next_boot(without_systemd, run, image, options):
+def test_without_systemd_the_output_warns_that_the_folder_ends_at_boot(without_systemd, run, image, options):
     run()
     status, said = run(*options)
     assert (status, "All that is required" in said) == (0, False)
@@ -86,12 +86,12 @@ MISSPELT = 'locked names "select.exclud", which is no key, nearest is select.exc
     ("text", "said"),
     [
         pytest.param('locked = ["select.exclud"]\n', MISSPELT, id="misspelt-lock"),
-        pytest.param("[limits]\nper_user = -1\n", "limits.per_user", id="value"),
-        pytest.param("[limits]\nper_users = 1\n", "per_users", id="key"),
-        pytest.param("[limits\n", "is not valid TOML", id="syntax"),
+        pytest.param("[limits]\nper_user = -1\n", "limits.per_user", id="invalid-value"),
+        pytest.param("[limits]\nper_users = 1\n", "per_users", id="unknown-key"),
+        pytest.param("[limits\n", "is not valid TOML", id="invalid-toml"),
     ],
 )
-def test_an_existing_policy_stays_and_is_told_where_it_enforces_nothing(run, image, text, said):
+def test_existing_policy_with_a_mistake_stays_and_is_reported(run, image, text, said):
     run()
     image.policy.write_text(text)
     before = image.tree()
@@ -105,13 +105,13 @@ def test_an_existing_policy_stays_and_is_told_where_it_enforces_nothing(run, ima
 @pytest.mark.parametrize(
     ("at", "mode", "said"),
     [
-        pytest.param("", 0o600, "jobs of other users can't read it", id="closed"),
-        pytest.param("..", 0o700, "jobs of other users can't read it", id="closed-folder"),
-        pytest.param("", 0o666, "every user can change it", id="open-to-all"),
-        pytest.param("", 0o664, "", id="usual"),
+        pytest.param("", 0o600, "jobs of other users can't read it", id="readable-by-root-only"),
+        pytest.param("..", 0o700, "jobs of other users can't read it", id="folder-open-to-root-only"),
+        pytest.param("", 0o666, "every user can change it", id="writable-by-everybody"),
+        pytest.param("", 0o664, "", id="readable-by-everybody"),
     ],
 )
-def test_a_policy_that_only_root_can_read_or_anyone_can_change_counts(image, at, mode, said):
+def test_policy_with_a_wrong_mode_is_reported(image, at, mode, said):
     image.setup()
     (image.policy.parent if at else image.policy).chmod(mode)
     part = image.host.parts()[-1]
@@ -119,14 +119,14 @@ def test_a_policy_that_only_root_can_read_or_anyone_can_change_counts(image, at,
 
 
 @needs_root
-def test_a_policy_for_a_group_of_its_own_is_a_choice(image):
+def test_policy_that_only_one_group_can_read_is_accepted(image):
     image.setup()
     os.chown(image.policy, 0, 4711)
     image.policy.chmod(0o640)
     assert not image.host.parts()[-1].problem
 
 
-def test_print_shows_what_would_be_written_and_run(run, image):
+def test_print_shows_the_files_and_the_command_and_changes_nothing(run, image):
     before = image.tree()
     status, said = run("--print")
     assert (status, image.tree()) == (0, before)
@@ -137,7 +137,7 @@ def test_print_shows_what_would_be_written_and_run(run, image):
     )
 
 
-def test_the_policy_sets_nothing_and_each_line_of_the_example_stands_there_behind_one_hash(image):
+def test_written_policy_sets_nothing_and_lists_the_example_as_comments(image):
     image.setup()
     found = resolve({}, script=None, working_directory=image.root, system_file=image.policy)
     assert (found.policy, found.problems, found.system_notes) == (Policy(), (), ())
@@ -147,7 +147,7 @@ def test_the_policy_sets_nothing_and_each_line_of_the_example_stands_there_behin
     assert max(map(len, lines)) <= 120
 
 
-def test_a_system_without_run_is_refused(tmp_path):
+def test_system_without_a_run_folder_is_refused(tmp_path):
     with pytest.raises(InstallError, match="this is no Linux system: it has no folder"):
         hosts.Host(tmp_path)
 
@@ -160,7 +160,7 @@ def test_only_root_may_change_the_host(monkeypatch):
 
 
 @pytest.mark.parametrize(("by_sudo", "begin"), [(True, "sudo $(command -v autogpu) "), (False, "autogpu ")])
-def test_root_is_told_no_sudo_unless_that_is_how_one_is_root(monkeypatch, by_sudo, begin):
+def test_printed_command_uses_sudo_only_if_root_came_by_sudo(monkeypatch, by_sudo, begin):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.delenv("SUDO_USER", raising=False)
     if by_sudo:

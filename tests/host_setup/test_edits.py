@@ -65,7 +65,7 @@ def test_block_is_added_once_and_removed_to_the_byte(text):
     assert [line for line in once.splitlines() if line == b"ours"] == [b"ours"]
 
 
-def test_files_of_other_programs_are_left_alone_and_named(root):
+def test_files_of_other_programs_are_left_alone_and_reported(root):
     own = {"etc/profile.d/autogpu.sh": b"mine\n", "usr/lib/python3.9/sitecustomize.py": b"print('mine')\n"}
     for name, text in own.items():
         (root / name).write_bytes(text)

@@ -104,7 +104,7 @@ def start(python, program, project, *path, options=(), by=as_person, **environ):
     return run(by([str(python), *options, "-c", program]), env=given, cwd=project)
 
 
-# Prints which private modules the script can import, the policy, and the modules without a compiled file.
+# This script prints the private modules that it can import, the policy, and the modules without a compiled file.
 LOOK = """
 import importlib.util, os, pathlib, sys
 names = ("pynvml", "tomli", "click", "rich", "_autogpu_steps", "_autogpu_host", "autogpu_private")
@@ -181,7 +181,7 @@ def test_earlier_sitecustomize_on_pythonpath_hides_the_hook(built, bare, project
 
 
 @pytest.mark.parametrize("version", each_python())
-def test_environments_own_autogpu_wins(built, project, version):
+def test_autogpu_of_the_environment_wins_over_the_hosts(built, project, version):
     with tempfile.TemporaryDirectory(dir=str(project)) as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101
         major, minor = map(int, version.split("."))
@@ -229,7 +229,7 @@ def test_environments_own_autogpu_wins(built, project, version):
             "AUTOGPU=0 turns autogpu off\n",
         ),
     ],
-    ids=["a-folder", "a-module", "a-package"],
+    ids=["folder-without-code", "module", "package"],
 )
 def test_autogpu_module_of_the_script_is_never_run(built, bare, project, files, steps, said):
     throwaway.write(project, files)
@@ -336,7 +336,7 @@ def test_python_started_during_an_upgrade_uses_one_version(place, bare, project)
     assert hook_folder.versions(link) == [link.resolve()]
 
 
-# Builds a hook folder, and kills itself just before its n-th change of a file; n is an argument.
+# This script builds a hook folder. It kills itself just before the n-th change of a file.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
@@ -396,7 +396,7 @@ def test_folder_has_no_module_of_the_commands(built):
     assert text == (ROOT / "sitecustomize_template" / "run" / "sitecustomize.py").read_bytes()
 
 
-def test_python_m_autogpu_says_why_there_are_no_commands(built, bare, project):
+def test_python_m_autogpu_explains_why_there_are_no_commands(built, bare, project):
     given = {**environments.ENVIRON, "PYTHONPATH": str(built)}
     done = run(as_person([str(bare(OWN)), "-m", "autogpu", "status"]), env=given, cwd=project)
     package = built.resolve() / PRIVATE / "autogpu"
@@ -405,7 +405,7 @@ def test_python_m_autogpu_says_why_there_are_no_commands(built, bare, project):
     assert done.stderr.endswith(f"to have them, install autogpu into the environment of {bare(OWN)}\n")
 
 
-def test_uninstall_says_that_the_host_still_serves_the_environment(built, project):
+def test_uninstall_reports_that_the_host_still_serves_the_environment(built, project):
     python = environments.environment(interpreter(OWN))
     given = {**environments.ENVIRON, "PYTHONPATH": str(built), "HOME": str(project)}
     done = run(as_person([str(python), "-m", "autogpu", "uninstall", "--this-python"]), env=given, cwd=project)
@@ -422,7 +422,7 @@ def test_removed_folder_neither_kills_nor_blocks_a_script(own, bare, project, st
 
 
 def test_autogpu_above_an_install_target_is_never_run(place, project):
-    """In /tmp, for example, another user could have put it there."""
+    """Another user could have put that package there, for example in /tmp."""
     throwaway.write(project, {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""})
     target = project / "alice" / "t"
     target.mkdir(parents=True)

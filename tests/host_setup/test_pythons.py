@@ -92,7 +92,7 @@ def test_link_without_a_target_is_left_out(root, target):
 
 
 @pytest.mark.parametrize("spoil", [None, *SPOIL])
-def test_link_to_a_missing_file_counts_by_who_can_make_the_file(root, spoil):
+def test_link_to_a_missing_file_is_refused_if_others_can_make_the_file(root, spoil):
     """Debian's standard library has a link to /etc/python3.11/sitecustomize.py, which an administrator may remove."""
     (root / "etc").mkdir(mode=0o755)
     (root / LIBRARY / "sitecustomize.py").symlink_to(root / "etc/python/sitecustomize.py")

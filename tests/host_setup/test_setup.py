@@ -1,4 +1,4 @@
-"""A host prepared: one below ``tmp_path``, what may stand in the way there, and once the real machine."""
+"""host-setup on a system below ``tmp_path``, with and without obstacles, and once on the real machine."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.lease.conftest import ALICE, needs_root
 from tests.support.environments import ROOT
 
 
-def test_all_users_can_use_it_whatever_the_umask(image):
+def test_prepared_host_serves_all_users_whatever_the_umask(image):
     before = os.umask(0o077)
     try:
         image.setup()
@@ -32,8 +32,8 @@ def test_all_users_can_use_it_whatever_the_umask(image):
     assert lines == ["d /run/autogpu 1777 root root -"]
 
 
-@pytest.mark.parametrize("missing", ["usr/bin", "run/systemd"], ids=["not-installed", "not-running"])
-def test_without_systemd_the_line_to_run_at_boot_does_the_same(image, missing):
+@pytest.mark.parametrize("missing", ["usr/bin", "run/systemd"], ids=["systemd-not-installed", "systemd-not-running"])
+def test_without_systemd_the_boot_command_makes_the_same_folder(image, missing):
     shutil.rmtree(image.root / missing)
     assert image.setup() == [f"made {image.folder}", f"wrote {image.policy}"]
     boot = image.host.parts()[0]
@@ -59,7 +59,7 @@ def test_without_systemd_the_line_to_run_at_boot_does_the_same(image, missing):
     ],
     ids=["works", "complains", "can-not-be-run"],
 )
-def test_the_folder_is_complete_whatever_the_program_does(image, text, is_said):
+def test_folder_is_complete_even_if_systemd_tmpfiles_fails(image, text, is_said):
     image.program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(image)}\n")
     create = f"{image.program} --create {image.tmpfiles}"
     said = f", which would be missing after the next boot: `{create}` did not work"
@@ -76,18 +76,18 @@ def _make(path, mode, uid=-1):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        pytest.param(lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx of ", id="link"),
-        pytest.param(lambda path: path.touch(mode=0o644), "is -rw-r--r-- of ", id="file"),
+        pytest.param(lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx of ", id="symbolic-link"),
+        pytest.param(lambda path: path.touch(mode=0o644), "is -rw-r--r-- of ", id="plain-file"),
         pytest.param(lambda path: _make(path, 0o777), "is drwxrwxrwx of ", id="not-sticky"),
         pytest.param(
             lambda path: _make(path, 0o1777, ALICE),
             f"is drwxrwxrwt of uid {ALICE}, and not a sticky folder of root",
-            id="another-users",
+            id="owned-by-another-user",
             marks=needs_root,
         ),
     ],
 )
-def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image, make, said):
+def test_folder_with_a_wrong_type_mode_or_owner_stops_the_setup(image, make, said):
     make(image.folder)
     before = image.tree()
     with pytest.raises(InstallError) as refused:
@@ -98,7 +98,7 @@ def test_folder_that_is_not_ours_is_named_and_nothing_is_changed(image, make, sa
     assert image.tree() == before
 
 
-def test_administrators_own_tmpfiles_file_and_mode_stay(image):
+def test_tmpfiles_file_and_folder_mode_of_the_administrator_stay(image):
     image.tmpfiles.write_text("# for the group of the lab\nd /run/autogpu 3770 root gpu -\n")
     _make(image.folder, 0o3770)
     image.setup()
@@ -108,14 +108,14 @@ def test_administrators_own_tmpfiles_file_and_mode_stay(image):
 
 
 @pytest.mark.timeout(20)
-def test_nothing_waits_for_a_pipe_in_the_place_of_a_file(image):
+def test_setup_does_not_hang_if_the_policy_file_is_a_pipe(image):
     image.policy.parent.mkdir()
     os.mkfifo(image.policy)
     image.setup()
     assert image.policy.is_fifo()
 
 
-def test_what_can_not_be_written_is_named(image):
+def test_error_names_the_path_that_can_not_be_written(image):
     image.policy.parent.touch()
     with pytest.raises(FileExistsError) as refused:
         image.setup()
@@ -139,9 +139,9 @@ def real_host():
 
 
 @pytest.mark.slow
-def test_a_real_host(real_host):
+def test_ordinary_user_can_claim_in_the_folder_of_a_real_host(real_host):
     def host_setup(*options):
-        # Not a test's AUTOGPU_LEASE_DIR: jobs find the folder by themselves.
+        # Unset AUTOGPU_LEASE_DIR, which tests set: jobs must find the host's folder by themselves.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AUTOGPU")}
         command = [sys.executable, "-m", "autogpu", "host-setup", *options]
         return subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -153,7 +153,7 @@ def test_a_real_host(real_host):
     status = real_host.folder.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o1777)
 
-    # A job of an ordinary user, which finds the folder by itself.
+    # A job of an ordinary user must find the folder by itself, and claim there.
     child = os.fork()
     if child == 0:
         try:
