@@ -1,7 +1,7 @@
-"""What programs do with TensorFlow's import, and what must come of it (facts of 3.7 to 3.15).
+"""Programs that import TensorFlow, and the events that must follow (Python 3.7 to 3.15).
 
-How they come to it, ask about it, repeat it, fail in it, and look at what they got; and other finders and loaders in
-their import system, beside the hook's.
+They import it in many ways, look up its spec, import it again, let the import fail, and inspect the module. Some add
+finders and loaders of their own to the import system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOT_APPLIED = "autogpu: not applied to tensorflow: {}; AUTOGPU=0 turns autogpu o
 
 @dataclass(frozen=True)
 class Case:
-    """One program for a fresh interpreter; ``steps`` are the events of the stand-ins in their order."""
+    """A program for a new interpreter. ``steps`` are the events that the stand-in packages must log, in their order."""
 
     name: str
     code: str
@@ -67,7 +67,7 @@ import tensorflow
 assert tensorflow.wrapped and tensorflow.configured
 """
 
-# As typeguard's: it asks the finder of files alone, and leaves what is no source to others.
+# This finder works like typeguard's: it asks only PathFinder, and leaves modules without source to other finders.
 BYPASS = """
 import py_compile, sys
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -136,7 +136,7 @@ CASES = [
     Case("dunder-import", "__import__('tensorflow.python')"),
     Case("run-module", "", options=("-m", "tensorflow.tool")),
     Case("path-of-objects", "import pathlib, sys; sys.path.insert(0, pathlib.Path('/nowhere')); import tensorflow"),
-    Case("twice", "import tensorflow, keras, tensorflow.python"),
+    Case("import-of-imported-modules", "import tensorflow, keras, tensorflow.python"),
     Case("invalidate-caches", "import importlib; importlib.invalidate_caches(); import tensorflow"),
     Case("meta-path-copied", "import sys; sys.meta_path = list(sys.meta_path); import tensorflow"),
     Case("isolated", "import tensorflow", options=("-I",)),
@@ -153,7 +153,11 @@ CASES = [
     ),
     Case("no-site", "import sys; assert '_autogpu_hook' not in sys.modules", "", options=("-S",)),
     Case("find-spec-of-a-submodule-imports-the-parent", "import importlib.util as u; u.find_spec('tensorflow.python')"),
-    Case("other-names", "import json; import importlib.util as u; assert u.find_spec('tensorflow_text') is None", ""),
+    Case(
+        "find-spec-of-other-packages",
+        "import json; import importlib.util as u; assert u.find_spec('tensorflow_text') is None",
+        "",
+    ),
     *(
         Case(
             f"{when.lower()}-raises",
@@ -172,11 +176,11 @@ CASES = [
         }.items()
     ),
     Case(
-        "eight-threads-different-doors",
+        "eight-threads-import-in-different-ways",
         THREADS.format(statements=["import keras", "import tensorflow.python", "from tensorflow import keras_api"]),
     ),
     Case(
-        "threads-import-other-things-meanwhile",
+        "eight-threads-import-other-modules-too",
         THREADS.format(statements=["import tensorflow", "import json.tool, wave; import tensorflow"]),
     ),
     Case("wrapt-style-finder-before-us", WRAPT_STYLE.format(place=0)),
@@ -188,7 +192,7 @@ CASES = [
         stderr=NOT_APPLIED.format("another import hook, __main__, has loaded it"),
     ),
     Case("finder-before-us-that-asks-no-other-and-off", BYPASS, "body", {"AUTOGPU": "0"}),
-    # Before 3.10 a zipimporter has no exec_module to stand before.
+    # Before 3.10 a zipimporter has no exec_module that the hook could wrap.
     Case("zip", ZIP + "import tensorflow", since=(3, 10)),
     Case("zip-without-steps", ZIP + "import tensorflow", "body", before=(3, 10)),
     Case("zip-shares-one-loader", ZIP + ONE_LOADER, "other before body after", since=(3, 10)),

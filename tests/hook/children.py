@@ -1,7 +1,7 @@
-"""A program that starts other processes in every way, before and after it takes a GPU, and prints what each finds.
+"""A program that starts children in every way, before and after it takes a GPU, and prints the GPU list of each.
 
-Its children are this file as well: without ``start`` it prints what it finds itself. It runs on every Python that
-autogpu supports.
+Each child runs this file too. Without the argument ``start`` the program prints only its own GPU list. It runs on every
+Python that autogpu supports.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ from pathlib import Path
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CHILD = [sys.executable, str(Path(__file__).resolve())]
-# Reads no start-up file.
+# With -S, Python reads no start-up file, so the child has no hook.
 WITHOUT_HOOK = [sys.executable, "-S", str(Path(__file__).resolve())]
 
 
 def look():
-    """Return the variable as a script finds it, and as CUDA does."""
+    """Return CUDA_VISIBLE_DEVICES from ``os.environ``, as scripts read it, and from C, as CUDA reads it."""
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_char_p
     value = getenv(VISIBLE.encode())
@@ -36,7 +36,7 @@ def run(command, environ=None):
 
 
 def run_instead(replace):
-    """Return what a program finds that a fork of this process becomes."""
+    """Fork, let ``replace`` turn the child into another program, and return the GPU list that it prints."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -90,7 +90,7 @@ def main():
     toyflow()
     print(json.dumps(look_everywhere()), flush=True)
     toyflow().take(1 << 20)
-    # It keeps the environment in which it was started.
+    # Stop the fork server, because its environment is older than the claim.
     sys.modules["multiprocessing.forkserver"]._forkserver._stop()
     print(json.dumps(look_everywhere()), flush=True)
 

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES in a child process: what its script finds, and what CUDA finds, however it was started."""
+"""CUDA_VISIBLE_DEVICES in child processes, as scripts read it and as CUDA reads it."""
 
 import json
 from pathlib import Path
@@ -33,28 +33,28 @@ def place(request, tmp_path_factory):
     ("environ", "finds"),
     [
         pytest.param({}, (None, None), id="unset"),
-        pytest.param({VISIBLE: "0,1"}, ("0,1", "0,1"), id="a-shells-list"),
-        pytest.param({**BEFORE, VISIBLE: UUIDS}, (None, UUIDS), id="the-environment-of-c"),
-        pytest.param(BEFORE, (None, UUIDS), id="a-copy-of-os.environ"),
-        pytest.param({**CLAIMED, VISIBLE: UUIDS}, ("1,0", UUIDS), id="that-of-c-after-the-claim"),
-        pytest.param({**CLAIMED, VISIBLE: "1,0"}, ("1,0", UUIDS), id="a-copy-after-the-claim"),
-        pytest.param({**OF_SHELL, VISIBLE: UUIDS}, ("0,1", UUIDS), id="that-of-c-with-a-shells-list"),
-        pytest.param({**OF_SHELL, VISIBLE: "0,1"}, ("0,1", UUIDS), id="a-copy-with-a-shells-list"),
-        pytest.param({**BEFORE, VISIBLE: "0"}, ("0", "0"), id="told-0"),
-        pytest.param({**CLAIMED, VISIBLE: "0"}, ("0", "0"), id="told-0-after-the-claim"),
-        pytest.param({**CLAIMED, VISIBLE: ""}, ("", ""), id="told-to-use-the-cpu"),
-        pytest.param({WRITTEN: "", VISIBLE: "0"}, ("0", "0"), id="nothing-was-written"),
-        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: UUIDS}, (None, None), id="that-of-c-of-another-host"),
+        pytest.param({VISIBLE: "0,1"}, ("0,1", "0,1"), id="list-of-the-shell"),
+        pytest.param({**BEFORE, VISIBLE: UUIDS}, (None, UUIDS), id="c-environment-before-the-claim"),
+        pytest.param(BEFORE, (None, UUIDS), id="os-environ-before-the-claim"),
+        pytest.param({**CLAIMED, VISIBLE: UUIDS}, ("1,0", UUIDS), id="c-environment-after-the-claim"),
+        pytest.param({**CLAIMED, VISIBLE: "1,0"}, ("1,0", UUIDS), id="os-environ-after-the-claim"),
+        pytest.param({**OF_SHELL, VISIBLE: UUIDS}, ("0,1", UUIDS), id="c-environment-with-a-list-of-the-shell"),
+        pytest.param({**OF_SHELL, VISIBLE: "0,1"}, ("0,1", UUIDS), id="os-environ-with-a-list-of-the-shell"),
+        pytest.param({**BEFORE, VISIBLE: "0"}, ("0", "0"), id="parent-passes-0-before-the-claim"),
+        pytest.param({**CLAIMED, VISIBLE: "0"}, ("0", "0"), id="parent-passes-0-after-the-claim"),
+        pytest.param({**CLAIMED, VISIBLE: ""}, ("", ""), id="parent-passes-an-empty-list"),
+        pytest.param({WRITTEN: "", VISIBLE: "0"}, ("0", "0"), id="parent-wrote-no-list"),
+        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: UUIDS}, (None, None), id="c-environment-of-another-host"),
         pytest.param(
-            {**CLAIMED, **ELSEWHERE, VISIBLE: "1,0"}, (None, None), id="a-copy-after-the-claim-of-another-host"
+            {**CLAIMED, **ELSEWHERE, VISIBLE: "1,0"}, (None, None), id="os-environ-after-the-claim-of-another-host"
         ),
-        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: "0"}, ("0", "0"), id="told-0-on-another-host"),
-        pytest.param({**BEFORE, **OFF, VISIBLE: UUIDS}, (None, None), id="that-of-c-and-autogpu-is-off"),
-        pytest.param({**CLAIMED, **OFF, VISIBLE: UUIDS}, ("1,0", "1,0"), id="that-of-c-after-the-claim-and-off"),
-        pytest.param({**CLAIMED, **OFF, VISIBLE: "1,0"}, ("1,0", "1,0"), id="a-copy-after-the-claim-and-off"),
+        pytest.param({**BEFORE, **ELSEWHERE, VISIBLE: "0"}, ("0", "0"), id="parent-on-another-host-passes-0"),
+        pytest.param({**BEFORE, **OFF, VISIBLE: UUIDS}, (None, None), id="c-environment-before-the-claim-and-off"),
+        pytest.param({**CLAIMED, **OFF, VISIBLE: UUIDS}, ("1,0", "1,0"), id="c-environment-after-the-claim-and-off"),
+        pytest.param({**CLAIMED, **OFF, VISIBLE: "1,0"}, ("1,0", "1,0"), id="os-environ-after-the-claim-and-off"),
     ],
 )
-def test_what_a_child_finds_by_its_environment(place, tmp_path, environ, finds):
+def test_child_reads_its_gpu_list_from_the_inherited_environment(place, tmp_path, environ, finds):
     ran = place.run(Path(children.__file__), tmp_path, environ=environ)
     assert (ran.stdout.strip(), ran.stderr) == (json.dumps(list(finds)), "")
 
@@ -62,12 +62,12 @@ def test_what_a_child_finds_by_its_environment(place, tmp_path, environ, finds):
 @pytest.mark.parametrize(
     ("environ", "found"),
     [
-        pytest.param({VISIBLE: "1,0"}, "PCI_BUS_ID", id="its-parents-numbers"),
-        pytest.param({VISIBLE: "0"}, "None", id="a-number-of-its-own"),
-        pytest.param({VISIBLE: "1,0", **ELSEWHERE}, "None", id="on-another-host"),
+        pytest.param({VISIBLE: "1,0"}, "PCI_BUS_ID", id="list-of-the-parent"),
+        pytest.param({VISIBLE: "0"}, "None", id="list-set-for-the-child"),
+        pytest.param({VISIBLE: "1,0", **ELSEWHERE}, "None", id="parent-on-another-host"),
     ],
 )
-def test_child_reads_a_number_of_its_own_by_its_own_order(place, tmp_path, environ, found):
+def test_child_keeps_the_device_order_only_with_its_parents_list(place, tmp_path, environ, found):
     (tmp_path / "order.py").write_text(ORDER)
     ran = place.run(tmp_path / "order.py", tmp_path, environ={**ORDERED, **environ})
     assert (ran.stdout.strip(), ran.stderr) == (found, "")
@@ -77,7 +77,7 @@ AS_ITS_PARENT = (
     *("env=None", "env=os.environ.copy()", "env=dict(os.environ)", "os.execv", "os.execve", "a child of a shell"),
     *("fork", "spawn", "forkserver"),
 )
-# CUDA counts GPU 2 first, since somebody is at work on GPU 0.
+# Another process computes on GPU 0, so the idlest GPU is GPU 2.
 BUSY = Gpu(processes={5004242: "9GiB"}, utilization=97)
 
 
@@ -90,11 +90,11 @@ THERE = [version for version in environments.SUPPORTED if interpreter(version)]
     [
         pytest.param(THERE[0], {}, None, "2,1,0", "2,1,0", id=f"{THERE[0]}-unset"),
         pytest.param(THERE[-1], {}, None, "2,1,0", "2,1,0", id=f"{THERE[-1]}-unset"),
-        pytest.param(THERE[-1], {VISIBLE: "0,1"}, "0,1", "0,1", "1,0", id="a-shells-list"),
-        pytest.param(THERE[-1], {"AUTOGPU_EXCLUDE": "2"}, "1,0", "1,0", "1,0", id="excluded"),
+        pytest.param(THERE[-1], {VISIBLE: "0,1"}, "0,1", "0,1", "1,0", id="list-of-the-shell"),
+        pytest.param(THERE[-1], {"AUTOGPU_EXCLUDE": "2"}, "1,0", "1,0", "1,0", id="excluded-gpu"),
     ],
 )
-def test_children_find_what_their_parent_finds(version, environ, before, after, for_cuda, tmp_path):
+def test_children_find_the_gpu_list_of_their_parent(version, environ, before, after, for_cuda, tmp_path):
     python = environments.environment(interpreter(version), with_hook=True)
     with Server([BUSY, Gpu(), Gpu()], folder=tmp_path) as server:
         command = [str(python), children.__file__, "start"]
@@ -108,12 +108,12 @@ def test_children_find_what_their_parent_finds(version, environ, before, after, 
         assert found.pop("itself") == itself
         assert {way: found.pop(way) for way in AS_ITS_PARENT} == dict.fromkeys(AS_ITS_PARENT, itself)
         assert found == {
-            # As without autogpu, or as the parent.
+            # If the parent finds no list, the child finds the 0, as without autogpu.
             "env with get(..., '0')": ["0", "0"] if shown is None else itself,
             "env with '0'": ["0", "0"],
             "env with ''": ["", ""],
             "env with AUTOGPU=0": [shown, shown],
-            # They have the list that they are given.
+            # Without the hook, a child finds the list that it inherits.
             "without hook, env=None": [listed, listed],
             "without hook, env=os.environ.copy()": [shown, shown],
             "sh": [listed],

@@ -40,7 +40,7 @@ def own_place(place):
 
 @contextmanager
 def without_hook(place):
-    """Take the hook's ``.pth`` away from an environment for a while, and leave another one that does nothing."""
+    """Replace the hook's ``.pth`` in an environment by one that does nothing, and restore it at the end."""
     pth = place.site_packages / "autogpu.pth"
     switch = pth.read_text()
     # Python 3.13 imports a codec if any .pth has a line in it.
@@ -67,7 +67,7 @@ def test_import_takes_the_expected_steps(place, case, tmp_path):
         ("the-script", "autogpu/activation.py"),
     ],
 )
-def test_an_autogpu_of_the_project_is_not_run(place, tmp_path, name, by):
+def test_autogpu_module_of_the_project_is_not_run(place, tmp_path, name, by):
     project = tmp_path / "project"
     throwaway.write(project, {"autogpu/__init__.py": ""} if "/" in name else {})
     throwaway.write(project, {name: "from events import log\nlog('theirs')\nmine = 1\n"})
@@ -95,7 +95,7 @@ def test_steps_file_is_never_loaded_from_the_script_folder(place, tmp_path):
 @pytest.mark.parametrize(
     "text",
     [None, "", "def find(:\n", "import _autogpu_gone\n", "\0"],
-    ids=["gone", "empty", "cut-off", "import", "null"],
+    ids=["missing", "empty", "cut-off", "import-error", "null-byte"],
 )
 def test_hook_with_a_missing_or_broken_steps_file_is_silent(place, tmp_path, text):
     # Put a copy of the hook on PYTHONPATH, before the installed hook.
@@ -164,12 +164,12 @@ def test_child_process_takes_its_own_steps_or_inherits_them(place, tmp_path, met
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        pytest.param("activation.py", "def before_import(", "SyntaxError", id="syntax"),
-        pytest.param("activation.py", "", "AttributeError", id="half-written"),
+        pytest.param("activation.py", "def before_import(", "SyntaxError", id="syntax-error"),
+        pytest.param("activation.py", "", "AttributeError", id="function-missing"),
         pytest.param("activation.py", "import gone_dependency", "ModuleNotFoundError", id="missing-dependency"),
         pytest.param("__init__.py", "import gone_dependency", "ModuleNotFoundError", id="package-dependency"),
-        pytest.param("__init__.py", "from autogpu import gone_part", "ImportError", id="missing-part"),
-        pytest.param("__init__.py", "1 / 0", "ZeroDivisionError", id="crash"),
+        pytest.param("__init__.py", "from autogpu import gone_part", "ImportError", id="missing-submodule"),
+        pytest.param("__init__.py", "1 / 0", "ZeroDivisionError", id="exception"),
     ],
 )
 def test_broken_autogpu_prints_one_line_and_tensorflow_is_imported(own_place, tmp_path, name, text, complaint):
@@ -181,7 +181,7 @@ def test_broken_autogpu_prints_one_line_and_tensorflow_is_imported(own_place, tm
     assert (silenced.returncode, silenced.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("leftover", [False, True], ids=["gone", "empty-folder-left"])
+@pytest.mark.parametrize("leftover", [False, True], ids=["removed", "empty-folder-left"])
 def test_removed_autogpu_is_silent(own_place, tmp_path, leftover):
     shutil.rmtree(own_place.site_packages / "autogpu")
     if leftover:

@@ -1,4 +1,4 @@
-"""The real packages that put their checks into every module that is imported, ours included."""
+"""autogpu's hook together with beartype and typeguard, which add type checks to imported modules."""
 
 import subprocess
 
@@ -7,10 +7,10 @@ import pytest
 from tests.hook.cases import NOT_APPLIED
 from tests.support import environments
 
-# beartype itself does not come to an end where ctypes is imported after this.
+# Import ctypes first: beartype does not return if ctypes is imported after its hook is installed.
 BEARTYPE = "import ctypes\nfrom beartype.claw import beartype_all\n{}beartype_all()\n{}"
 TENSORFLOW = "import tensorflow.python\n"
-# What is no source, as TensorFlow's libraries are, it leaves to the finders after it.
+# typeguard leaves modules without source, such as TensorFlow's libraries, to the finders after it.
 COMPILED = "import py_compile\npy_compile.compile('tensorflow/python.py', cfile='tensorflow/compiled.pyc')\n"
 TYPEGUARD = "import typeguard\ntypeguard.install_import_hook(['tensorflow'])\nimport tensorflow.compiled\n"
 IS_APPLIED = "from autogpu import activation\nprint(list(activation.imported))\nimport autogpu.lease.queue\n"
@@ -27,7 +27,7 @@ LEFT_AS_IT_IS = NOT_APPLIED.format("another import hook, typeguard._importhook, 
         pytest.param(COMPILED + TYPEGUARD, ("", LEFT_AS_IT_IS), id="typeguard"),
     ],
 )
-def test_what_checks_all_modules_leaves_ours_as_they_are_or_a_line_says_so(tmp_path, script, said):
+def test_type_checking_import_hook_spares_autogpu_or_causes_one_line(tmp_path, script, said):
     base = environments.interpreter("3.11") or pytest.skip("no Python 3.11 on this machine")
     python = environments.environment(base, ["beartype", "typeguard"], with_hook=True)
     (tmp_path / "tensorflow").mkdir()

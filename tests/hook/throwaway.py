@@ -90,15 +90,15 @@ except BlockingIOError:
 
 # Scripts that import TensorFlow while their stderr is not read, keyed by the reason.
 UNREAD = {
-    "its-reader-has-gone": _UNREAD.format("os.close(reading)"),
-    "nobody-reads": _UNREAD.format(_FULL),
-    "closed": _UNREAD.format("sys.stderr = None"),
+    "pipe-without-a-reader": _UNREAD.format("os.close(reading)"),
+    "full-pipe": _UNREAD.format(_FULL),
+    "stderr-is-none": _UNREAD.format("sys.stderr = None"),
 }
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One finished process: what it wrote, and the events in their order."""
+    """Output of a finished process, and the events that it logged, in their order."""
 
     returncode: int
     stdout: str
