@@ -1,6 +1,7 @@
-"""A simulated GPU server: unmodified TensorFlow, PyTorch, JAX and NVML tools believe in the GPUs of a fleet.
+"""A simulated GPU server: unmodified TensorFlow, PyTorch, JAX and NVML tools find the GPUs of a fleet.
 
-``gpusim.h`` says what is simulated and what it can't tell. From a shell: ``python -m tests.gpusim --help``.
+``gpusim.h`` lists what is simulated, and what tests on this server can't prove. From a shell:
+``python -m tests.gpusim --help``.
 """
 
 from tests.gpusim.build import BuildError

@@ -1,4 +1,4 @@
-"""``python -m tests.gpusim``: one command on a simulated GPU server."""
+"""``python -m tests.gpusim``: run a command on a simulated GPU server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ The command's exit status, signals and input and output are its own.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lay the server out and become the command; returns only where that fails."""
+    """Lay the server out, and become the command. Return an exit status only if that fails."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpusim",
         description=HELP,
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder)
         return _fail(str(error), NOT_STARTED)
     _remove_afterwards(folder)
-    leases = folder / "leases"  # its own, as each machine has
+    leases = folder / "leases"  # each machine has a lease folder of its own
     leases.mkdir()
     leases.chmod(0o1777)
     own = {"AUTOGPU_LEASE_DIR": str(leases), **os.environ}
@@ -90,11 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def fleet_named(name: str) -> Fleet:
-    """The fleet of that name, or of that file.
+    """Return a fleet of ``FLEETS``, or else the fleet that a file describes.
 
     Raises:
-        FleetError: The file describes none.
-        OSError: There is neither.
+        FleetError: No fleet and no file has this name, or the file describes no valid fleet.
+        OSError: The file can't be read.
     """
     if name in FLEETS:
         return FLEETS[name]
@@ -105,8 +105,8 @@ def fleet_named(name: str) -> Fleet:
 
 
 def _become(command: Sequence[str], environ: dict[str, str]) -> int:
-    # The command takes this process's place and not a child's: so its exit status, its signals, its terminal
-    # and its pid are those that our starter sees.
+    # Replace this process instead of starting a child. The process that started us then sees the command's own
+    # exit status, signals, terminal and pid.
     try:
         os.execvpe(command[0], list(command), environ)
     except FileNotFoundError:
@@ -116,9 +116,9 @@ def _become(command: Sequence[str], environ: dict[str, str]) -> int:
 
 
 def _remove_afterwards(folder: Path) -> None:
-    """Start the process that removes the folder once the command has ended.
+    """Start a process that removes the folder after the command has ended.
 
-    It is no child of ours: the command must not meet a child that it doesn't know.
+    The process is no child of ours: the command takes our place, and must not find a child that it did not start.
     """
     served = os.getpid()
     middle = os.fork()
@@ -128,7 +128,7 @@ def _remove_afterwards(folder: Path) -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
-    # Whoever reads the command's output must not wait for us.
+    # Close our copies of the command's streams: a reader of its output must not wait for this process.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)

@@ -1,4 +1,4 @@
-"""Compiles the simulation on first use, with the C compiler of the machine."""
+"""Build of the simulation on first use, with the C compiler of the machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libgpusim.so"
 STUBS = "libgpusim_missing.so"
 DEVICE_NODES = "libgpusim_device_nodes.so"
-# The names that programs ask for: NVIDIA's driver and NVML, then the CUDA 13, 12, 11 and 10 libraries that JAX and the
-# TensorFlow wheels from 1.15 to 2.21 open. All are one file, which the loader then loads once. What PyTorch is linked
-# against comes from its own libraries.
+# The libraries that programs open: NVIDIA's driver and NVML, then the CUDA 13, 12, 11 and 10 libraries for JAX and the
+# TensorFlow wheels from 1.15 to 2.21. All names are links to one file, so the loader loads it once. The names for
+# PyTorch are read from PyTorch's own libraries (imports.py).
 NAMES = (
     *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"),
     *("libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12", "libcusolver.so.12"),
@@ -35,8 +35,8 @@ NAMES = (
     *("libcublas.so.10.0", "libcufft.so.10.0", "libcusolver.so.10.0"),
     *("libcusparse.so.10.0", "libcurand.so.10.0", "libcupti.so.10.0"),
 )
-# Libraries whose version TensorFlow checks against the one it was built for. Programs built for different ones run on
-# one server at the same time, so the version goes with the name: a file of its own that only adds the version.
+# TensorFlow compares the version of these libraries with the version that it was built for. Programs that need
+# different versions run on one server at the same time. So each name has its own file, which only adds the version.
 CUDART = ("cudart.c", "properties.c")
 RELEASES = {
     "libcudart.so.13": (CUDART, "CUDART_VERSION=13020"),
@@ -44,26 +44,26 @@ RELEASES = {
     "libcudart.so.11.0": (CUDART, "CUDART_VERSION=11080"),
     "libcudart.so.10.1": (CUDART, "CUDART_VERSION=10010"),
     "libcudart.so.10.0": (CUDART, "CUDART_VERSION=10000"),
-    # PyTorch and JAX refuse one that is older than theirs.
+    # PyTorch and JAX refuse a cuDNN that is older than the one they were built for.
     "libcudnn.so.9": (("cudnn.c",), "CUDNN_VERSION=93000"),
     "libcudnn.so.8": (("cudnn.c",), "CUDNN_VERSION=8906"),
     "libcudnn.so.7": (("cudnn.c",), "CUDNN_VERSION=7605"),
 }
 FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared"),
-    # TensorFlow exports cu*, cuda* and nvml* names of its own: ours must find each other and none of those.
+    # TensorFlow exports cu*, cuda* and nvml* functions too. Our functions must call each other and not those.
     *("-fvisibility=hidden", "-Wl,-Bsymbolic"),
-    # A program may close the library while a thread of ours still waits in it.
+    # A program may close the library while one of our threads still waits in it.
     "-Wl,-z,nodelete",
 )
 
 
 class BuildError(RuntimeError):
-    """The simulation can't be compiled; says what to do about it."""
+    """The simulation can't be compiled. The message gives the remedy or the compiler's output."""
 
 
 def build() -> Path:
-    """The folder with the libraries, for ``LD_LIBRARY_PATH``; compiled when the sources have changed.
+    """Return the folder of the libraries, for ``LD_LIBRARY_PATH``. Compile them if a source file has changed.
 
     Raises:
         BuildError: There is no C compiler, or it fails.
@@ -76,7 +76,7 @@ def build() -> Path:
     try:
         return _built(compiler, wanted, folder)
     except PermissionError:
-        # In another user's checkout.
+        # The checkout belongs to another user, so build in the temporary folder.
         return _built(compiler, wanted, Path(tempfile.gettempdir(), f"gpusim-{os.getuid()}", folder.name))
 
 
@@ -100,7 +100,7 @@ def _digest(compiler: list[str], wanted: Imports) -> str:
 def _compile(compiler: list[str], wanted: Imports, folder: Path) -> None:
     if shutil.which(compiler[0]) is None:
         raise BuildError(f"gpusim: no C compiler: {compiler[0]} not found; install gcc or name one in CC")
-    # Made beside its place and then moved there, so that a folder that exists is complete.
+    # Build in a temporary folder and rename it, so that a folder with the final name is always complete.
     making = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     try:
         sources = [str(source) for source in sorted(SOURCES.glob("*.c"))]
@@ -123,11 +123,11 @@ def _compile(compiler: list[str], wanted: Imports, folder: Path) -> None:
 
 
 def _add_what_wheels_import(compiler: list[str], wanted: Imports, making: Path) -> None:
-    """Make each library that a wheel is linked against into one that has the versions it is asked for."""
+    """Make the libraries that wheels are linked against, with the symbol versions that the wheels require."""
     present = imports.defined(making / LIBRARY)
     releases = [imports.defined(making / name) for name in RELEASES]
     code = making / "missing.c"
-    # What only some releases of a library have is missing in none: the newest one is the one that is linked.
+    # A function in any release of a library counts as present: wheels are linked against the newest release.
     code.write_text(imports.stubs(wanted, present.union(*releases)))
     _link(compiler, making / STUBS, [f"-I{SOURCES}", str(code)], [LIBRARY])
     for library in sorted({name for name, _ in wanted.versions}):

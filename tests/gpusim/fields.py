@@ -1,4 +1,4 @@
-"""What the fields of a simulated machine may be: sizes, errors, readings, and a check of each value."""
+"""Valid values for the fields of a simulated machine, and a check for each field."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import re
 from typing import Any, Callable, Mapping, Union
 
-# What a field may be given as: "24GiB", or a number of bytes.
+# A text such as "24GiB", or a number of bytes.
 Size = Union[str, int]
 
-# Of NVML's and CUDA's errors, those that are told of real machines.
+# The errors of NVML and CUDA that have been reported from real machines.
 NVML_ERRORS = {
     "NO_PERMISSION": 4,
     "DRIVER_NOT_LOADED": 9,
@@ -20,7 +20,7 @@ NVML_ERRORS = {
     "UNKNOWN": 999,
 }
 CUDA_ERRORS = {"NO_DEVICE": 100, "SYSTEM_DRIVER_MISMATCH": 803, "UNKNOWN": 999}
-# Instead of an error: never answer, or take the process down.
+# Faults that return no error code: the call never returns, or the process is aborted.
 HANG, CRASH = -1, -2
 COMPUTE_MODES = ("default", "exclusive_process", "prohibited")
 DENIED = ("refuse", "omit")
@@ -28,12 +28,12 @@ READINGS = (
     *("name", "uuid", "pci", "memory", "utilization", "samples", "processes", "graphics_processes", "process_memory"),
     *("compute_mode", "temperature", "power", "p2p", "topology"),
 )
-# What NVML says of a GPU that is not well.
+# Memory faults that NVML reports for a GPU.
 HEALTH = ("row_remapping_pending", "row_remapping_failed", "page_retirement_pending")
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 MOST_GPUS, MOST_SAMPLES, MOST_PROCESSES, MOST_LINKS, MOST_INSTANCES = 64, 64, 64, 18, 7
 SAMPLES_OF_CONSTANT_LOAD = 10
-# Linux's PID_MAX_LIMIT. A pid that a process of this machine can get would one day be that of a job on the server.
+# Linux's PID_MAX_LIMIT. Invented pids must be larger: a smaller one could be the pid of a real job on the server.
 MOST_PROCESS_ID = 4 * 1024 * 1024
 
 
@@ -41,14 +41,14 @@ Rule = Callable[[Any], bool]
 
 
 class FleetError(ValueError):
-    """A fleet that can't be: says which key, and what it may be."""
+    """The description of a fleet is invalid. The message names the key and its valid values."""
 
 
 def size_bytes(size: Size) -> int:
-    """``"1.5GiB"`` or ``1610612736`` as bytes.
+    """Convert a size, such as ``"1.5GiB"`` or ``1610612736``, to bytes.
 
     Raises:
-        FleetError: It is neither.
+        FleetError: The size is neither a text of this form nor a number of bytes.
     """
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
@@ -83,7 +83,7 @@ def _is_one_of(*words: str) -> Rule:
 
 
 def _is_holdings(value: Any) -> bool:
-    """True for others' processes, by pid, each with its memory."""
+    """True if the value maps pids of other users' processes to sizes."""
     is_pid = _is_whole(MOST_PROCESS_ID + 1, 2**31)
     is_short = isinstance(value, Mapping) and len(value) <= MOST_PROCESSES
     return is_short and all(is_pid(pid) and _is_size(memory) for pid, memory in value.items())
@@ -128,10 +128,10 @@ RULES: Mapping[str, Rule] = {
 
 
 def check(described: Any) -> None:
-    """Raise for the first field of a dataclass that has an impossible value.
+    """Check the value of each field of a dataclass.
 
     Raises:
-        FleetError: One line that names the field; ``lab.toml`` explains what it may be.
+        FleetError: A field has an invalid value. The message is one line, which names the first such field.
     """
     for each in dataclasses.fields(described):
         value = getattr(described, each.name)

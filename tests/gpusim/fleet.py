@@ -1,4 +1,4 @@
-"""The simulated machine as values: ``Gpu``, ``Fleet``, and reading them from TOML."""
+"""Description of a simulated machine (``Fleet``, ``Gpu``), and its reader for TOML files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ __all__ = ["Device", "Fleet", "FleetError", "Gpu", "Instance", "Size", "read_fle
 
 @dataclass(frozen=True)
 class Instance:
-    """A part of a card in MIG mode.
+    """A MIG instance of a card.
 
     Attributes:
-        profile: Its size, such as ``"1g.5gb"``: what the card admits is in ``mig.CARDS``. ``""`` is none.
-        uuid: ``""`` derives one from the positions of card and instance.
-        nvml: As with ``Gpu``; what the card does, its instances do.
+        profile: Size of the instance, such as ``"1g.5gb"``. ``mig.CARDS`` lists the profiles of each card. ``""`` is an
+            index without an instance.
+        uuid: ``""`` derives a UUID from the positions of the card and the instance.
+        nvml: Fault of the instance, as in ``Gpu``. A fault of the card applies to its instances too.
     """
 
     profile: str = ""
@@ -48,17 +49,19 @@ class Instance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One simulated GPU, with other people's load on it; ``lab.toml`` explains its fields. Give them by name.
+    """A simulated GPU and the load of other users. ``lab.toml`` explains the fields. Pass them by name.
 
     Attributes:
-        speed: 0 derives it from the two fields above it.
-        nvlinks: For each NVLink of the GPU, by its number. ``()`` is a GPU without NVLink.
-        path: From the machine down to the GPU. What two GPUs have in common of it is NVML's common ancestor: nothing is
-            SYSTEM, one number NODE, then HOSTBRIDGE, MULTIPLE, SINGLE, and all five INTERNAL. ``""`` is not told.
-        unsupported: Readings that NVML answers with NOT_SUPPORTED, out of ``READINGS``.
-        mig: ``None`` is not in MIG mode. Else its instances, by their index, as profile of the card (``mig.CARDS``) or
-            ``Instance``; ``""`` for an index without one, as after an instance was destroyed; ``()`` for none at all.
-            Others' compute processes are then on the instances.
+        speed: Rank in CUDA's own order. 0 derives it from ``compute_capability`` and ``multiprocessors``.
+        nvlinks: PCI address at the other end of each NVLink. ``()`` is a GPU without NVLink.
+        path: Up to five numbers on the way from the machine to the GPU. NVML's common ancestor of two GPUs follows from
+            the first numbers that are equal: none is SYSTEM, one is NODE, then HOSTBRIDGE, MULTIPLE, SINGLE, and all
+            five are INTERNAL. With ``""`` NVML answers NOT_SUPPORTED.
+        unsupported: Readings, out of ``READINGS``, that NVML answers with NOT_SUPPORTED.
+        mig: ``None`` if the card is not in MIG mode. Else its instances in the order of their index: each is a profile
+            of the card (``mig.CARDS``) or an ``Instance``. ``""`` is an index without an instance, as after an instance
+            was destroyed; ``()`` is MIG mode without instances. The compute processes of other users are then fields of
+            the instances and not of the card.
     """
 
     name: str = "NVIDIA TITAN RTX"
@@ -100,7 +103,7 @@ class Gpu:
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """Of a card in MIG mode, by their index."""
+        """MIG instances of the card, in the order of their index."""
         return tuple(each if isinstance(each, Instance) else Instance(each) for each in self.mig or ())
 
     @property
@@ -114,9 +117,9 @@ class Device:
     """A MIG instance on its card, as programs see it.
 
     Attributes:
-        card: The position of its card among the GPUs of the fleet.
-        index: Its own on the card.
-        number: By which the simulation keeps it, behind all cards.
+        card: Position of the card among the GPUs of the fleet.
+        index: Index of the instance on the card.
+        number: Number of the instance in the simulation, which numbers all cards first.
     """
 
     card: int
@@ -138,14 +141,14 @@ class Fleet:
     """The whole simulated machine; ``lab.toml`` explains its fields.
 
     Attributes:
-        gpus: In PCI order, which is NVML's.
-        driver: What CUDA shows of MIG instances depends on it.
-        cuda: Libraries have a version of their own, by the name under which they are opened.
+        gpus: GPUs in PCI order, which is NVML's order.
+        driver: Version of the driver. CUDA lists MIG instances differently before and since R570.
+        cuda: CUDA version of the driver. The version of a CUDA library depends on the name by which it is opened.
 
-    A MIG instance has a file in ``device_files`` as well, ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the
-    first card; without it, a process is denied the instance, and NVML numbers the others anew. To read the memory and
-    the processes of a whole card in MIG mode takes ``nvidia-caps/monitor``. In a container with one instance there are
-    the card's file and the instance's, and nothing else.
+    A MIG instance has a file in ``device_files`` too: ``nvidia-caps/gpu0/gi2/access`` for GPU instance 2 of the first
+    card. A process that can't open this file is denied the instance, and NVML renumbers the others. A process needs
+    ``nvidia-caps/monitor`` to read the memory and the processes of a whole card in MIG mode. A container with one
+    instance has only the files of the card and of the instance.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -179,7 +182,7 @@ class Fleet:
         return tuple(found)
 
     def text(self) -> str:
-        """The fleet as the simulation reads it (``fleet.c``)."""
+        """Return the text of the fleet's file, which ``fleet.c`` reads."""
         parts = [
             _lines(
                 driver=self.driver,
@@ -216,7 +219,7 @@ class Fleet:
 
 
 def _lines_of_both(card: Gpu, part: Gpu | Device) -> str:
-    """What a card and each of its instances have, for one of them."""
+    """Return the lines that cards and instances have in common, for a card or one of its instances."""
     loaded = part.instance if isinstance(part, Device) else part
     return _lines(
         memory_bytes=part.memory_bytes,
@@ -242,13 +245,13 @@ def _in_text(value: Any) -> str:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """The fleet that a TOML file such as ``lab.toml`` describes.
+    """Return the fleet that a TOML file such as ``lab.toml`` describes.
 
     Raises:
-        FleetError: Something is wrong with it; one line that names the file and the key.
-        OSError: It can't be read.
+        FleetError: The description is invalid. The message is one line with the file and the key.
+        OSError: The file can't be read.
     """
-    # Here, since not every Python that has use for a fleet can read one.
+    # Import here, because some Pythons that simulate a fleet have no TOML parser.
     try:
         import tomllib as toml
     except ImportError:
@@ -296,7 +299,7 @@ def _read_pids(table: dict[str, Any]) -> None:
 
 
 def _pid(text: str) -> Any:
-    # TOML's keys are text; what is no number is left for the check to name.
+    # TOML's keys are text. The check of the field reports a key that is not a number.
     return int(text) if text.isdecimal() else text
 
 

@@ -1,28 +1,28 @@
-"""Servers as they are sold, by name: ``python -m tests.gpusim --fleet dgx-a100 -- python train.py``.
+"""Fleets of real servers, for example ``python -m tests.gpusim --fleet dgx-a100 -- python train.py``.
 
-Each figure is one that somebody has published; what nobody has is left to the simulator, and named here.
+Each figure is published. The table names the sources, and the figures that are not published.
 
 ============= ==================================================================================================
 name, memory  ``nvidia-smi -q -x`` of T4, L40S, A100, H100, B200 and GB200 in NVIDIA/k8s-test-infra,
-              ``tests/e2e/go/assertions/nvidiasmi/testdata/hardware``. RTX 2080 Ti, RTX 4090 and H200: what their
-              owners show of ``nvidia-smi`` (drivers 525 to 610); NVIDIA publishes GB only.
+              ``tests/e2e/go/assertions/nvidiasmi/testdata/hardware``. RTX 2080 Ti, RTX 4090 and H200:
+              ``nvidia-smi`` output that owners posted (drivers 525 to 610), because NVIDIA publishes GB only.
 capability    https://developer.nvidia.com/cuda-gpus
-processors    CUDA cores of NVIDIA's data sheets over those of one multiprocessor. Not published of B200 and GB200:
-              the simulator's default.
+processors    CUDA cores in NVIDIA's data sheets, divided by the cores of a multiprocessor. Not published for B200 and
+              GB200: the simulator's default.
 bus ids       H100, B200, GB200: the captures above. DGX A100: ``pkg/gpu/mocknvml/configs`` beside them. RTX 4090:
-              github.com/NVIDIA/nccl-tests/issues/307. L40S: github.com/olealgoritme/gddr6/pull/19. Of T4, RTX 2080 Ti
-              and H200 the simulator's own, one bus after the other.
+              github.com/NVIDIA/nccl-tests/issues/307. L40S: github.com/olealgoritme/gddr6/pull/19. Not published for
+              T4, RTX 2080 Ti and H200: consecutive buses.
 NVLinks       DGX A100: github.com/NVIDIA/nccl/issues/1505. H100: github.com/aliyun/SimAI/issues/128. H200:
               github.com/vllm-project/vllm/issues/13582. B200: github.com/sgl-project/sglang/issues/8120. GB200:
               github.com/NVIDIA/k8s-test-infra/issues/371. RTX 2080 Ti: two with a bridge
               (github.com/sgl-project/sglang/issues/748), which is for two cards.
-NVSwitches    DGX A100, H100: as above. Of the others the address is a stand-in, and how many there are is left out.
-PCI Express   RTX 4090: NCCL's words for it, as above. Left out of all others.
-MIG           a100-mig is dgx-a100 with four cards cut as ``deployments/systemd/config-default.yaml`` of
-              NVIDIA/mig-parted has it: two ``all-balanced``, one ``all-1g.5gb``, one ``all-3g.20gb``. What is published
-              of the instances is in ``mig.py``.
-how many      T4: AWS g4dn.12xlarge (github.com/pytorch/test-infra/pull/602). L40S, RTX 4090 and those with NVSwitch: as
-              above. RTX 2080 Ti: a workstation's four, in two pairs.
+NVSwitches    DGX A100, H100: as above. Not published for the others: one made-up address stands for all switches.
+PCI Express   RTX 4090: NCCL's report in the issue above. Not set for the others.
+MIG           a100-mig is dgx-a100 with four cards cut as in ``deployments/systemd/config-default.yaml`` of
+              NVIDIA/mig-parted: two ``all-balanced``, one ``all-1g.5gb``, one ``all-3g.20gb``. ``mig.py`` has the
+              sources for the instances.
+count         T4: AWS g4dn.12xlarge (github.com/pytorch/test-infra/pull/602). L40S, RTX 4090 and servers with
+              NVSwitch: as above. RTX 2080 Ti: a workstation with four cards, in two pairs.
 ============= ==================================================================================================
 """
 
@@ -33,7 +33,7 @@ from typing import Mapping, Sequence
 
 from tests.gpusim.fleet import Fleet, Gpu
 
-# Stands for every NVSwitch whose address is not known.
+# Stand-in address of every NVSwitch whose address is not published.
 NVSWITCH = "0000:ff:00.0"
 
 

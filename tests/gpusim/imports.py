@@ -159,5 +159,5 @@ def _of_one(text: str) -> Imports:
 def _readelf(library: Path, *what: str) -> str:
     command = ["readelf", "--wide", *what, str(library)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    # A file called *.so* need not be a library; the output of readelf is then empty.
+    # A file named *.so* may be no library. The output of readelf is then empty.
     return done.stdout

@@ -1,14 +1,14 @@
-"""How the cards that can be are cut into MIG instances.
+"""MIG profiles of the cards that the simulation can cut into instances, and their sources.
 
 ============= ==================================================================================================
-memory        ``nvidia-smi mig -lgip`` of each card, which rounds to 1/8 GiB. Confirmed in MiB by the ``nvidia-smi`` of
-              cards that are cut: A100 as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, H100 in "MIG
-              with CUDA MPS" of NVIDIA's MIG user guide. Some differ a little from driver to driver.
-processors    the same lists (H100: hrishi.dev, "NVIDIA, CUDA and GPUs on Kubernetes").
-places        "Supported MIG Profiles" in NVIDIA's MIG user guide, which draws them: of eight slices of memory, where
+memory        ``nvidia-smi mig -lgip`` of each card, which rounds to 1/8 GiB. Confirmed in MiB by ``nvidia-smi`` on
+              cards that are cut: an A100 cut as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, an H100
+              in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some values differ slightly between drivers.
+processors    The same lists (H100: hrishi.dev, "NVIDIA, CUDA and GPUs on Kubernetes").
+places        The drawings in "Supported MIG Profiles" of NVIDIA's MIG user guide: at which of the eight memory slices
               an instance can begin.
-numbers       what ``nvidia-smi mig -cgi`` gave out for ``9,14,19,19`` and for seven of the smallest, as above. Nothing
-              is published of the rule; here they go by size, in the order of creation.
+numbers       Ids that ``nvidia-smi mig -cgi`` assigned for ``9,14,19,19`` and for seven of the smallest profile, in the
+              sources above. The rule is not published. Here the ids depend on size and order of creation.
 ============= ==================================================================================================
 """
 
@@ -20,12 +20,12 @@ from typing import Mapping, Sequence
 
 @dataclass(frozen=True)
 class Profile:
-    """One size of instance.
+    """A size of MIG instances.
 
     Attributes:
-        slices: Of the card's seven for computing.
-        memory_slices: Of the card's eight.
-        begins: The slices of memory at which one can begin.
+        slices: Number of compute slices, out of the card's seven.
+        memory_slices: Number of memory slices, out of the card's eight.
+        begins: Memory slices at which an instance of this size can begin.
     """
 
     slices: int
@@ -36,7 +36,7 @@ class Profile:
 
 
 def _profiles(*figures: tuple[str, int, int]) -> Mapping[str, Profile]:
-    """By name, from each one's memory in MiB and its processors."""
+    """Return profiles keyed by name. Figures: name, memory in MiB, multiprocessors; the smallest profile first."""
     named = {}
     memory_of_smallest = int(figures[0][0].split(".")[1].rstrip("gb"))
     for name, memory_mib, multiprocessors in figures:
@@ -47,7 +47,7 @@ def _profiles(*figures: tuple[str, int, int]) -> Mapping[str, Profile]:
     return named
 
 
-# By slices for computing and of memory.
+# Memory slices at which an instance can begin, keyed by its compute slices and memory slices.
 PLACES = {
     (1, 1): (0, 1, 2, 3, 4, 5, 6),
     (1, 2): (0, 2, 4, 6),
@@ -75,12 +75,12 @@ CARDS: Mapping[str, Mapping[str, Profile]] = {
         ("7g.80gb", 81152, 132),
     ),
 }
-# By slices of memory: the numbers of instances that begin at each of the places.
+# GPU instance ids in the order of creation, keyed by memory slices.
 _NUMBERS = {8: (0,), 4: (2, 1), 2: (3, 4, 5, 6), 1: (7, 8, 9, 10, 11, 12, 13)}
 
 
 def fits(profiles: Sequence[Profile]) -> bool:
-    """Whether a card has a place for each, none over another."""
+    """True if instances of all these profiles fit on one card without overlap."""
     return _places_left(sorted(profiles, key=lambda profile: -profile.memory_slices), frozenset())
 
 
@@ -96,7 +96,7 @@ def _places_left(profiles: Sequence[Profile], taken: frozenset[int]) -> bool:
 
 
 def numbers(profiles: Sequence[Profile]) -> list[int]:
-    """The id of each one's GPU instance; those of small ones begin at 9 where there is a larger one."""
+    """Return the GPU instance id of each profile. The ids of one-slice instances begin at 9 if sizes are mixed."""
     sizes = {profile.memory_slices for profile in profiles}
     left = {size: list(ids) for size, ids in _NUMBERS.items()}
     if len(sizes) > 1:

@@ -1,4 +1,4 @@
-"""A simulated GPU server for tests: start programs on it, move its load, read what they asked the driver."""
+"""A simulated GPU server for tests, which can run programs, change its load, and return the logged driver calls."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ READER = "import ctypes, sys; read = ctypes.CDLL(sys.argv[1]).gpusim_used_bytes;
 
 @dataclass(frozen=True)
 class Call:
-    """One thing that a process asked of the driver.
+    """A logged call of the simulated driver.
 
     Attributes:
         call: ``cuInit``, ``context``, ``context_end``, ``allocate``, ``free``, ``refused`` (a context or an
-            allocation that was not granted), ``nvmlInit``, ``p2p`` and ``ancestor`` (NVML was asked what
-            connects a GPU), or ``missing`` and the name of a function that the simulation doesn't have.
-        gpu: In PCI order; ``None`` where the call concerns none.
-        instance: Of that GPU, where it is in MIG mode: the index of the instance.
-        bytes: What was taken or given back; ``None`` where the call concerns no GPU.
-        time_s: Comparable with ``time.monotonic()``.
+            allocation that was not granted), ``nvmlInit``, ``p2p`` and ``ancestor`` (NVML's functions for
+            connections between GPUs), or ``missing NAME`` for a function that the simulation lacks.
+        gpu: Position of the GPU in PCI order; ``None`` if the call concerns no GPU.
+        bytes: Memory taken or given back; ``None`` if the call concerns no GPU.
+        time_s: Time of the call, comparable with ``time.monotonic()``.
+        instance: Index of the MIG instance on the GPU; ``None`` if the call concerns no instance.
     """
 
     pid: int
@@ -42,20 +42,20 @@ class Call:
 
 
 class Server:
-    """A machine with simulated GPUs, for as long as the ``with`` lasts.
+    """A machine with simulated GPUs, which exists during a ``with`` statement.
 
     Args:
-        gpus: In PCI order.
-        folder: Where the fleet, the ledger and the log are written; those of an earlier server are replaced.
-        context: What a CUDA context costs each process on each GPU.
-        driver: The driver's version.
-        device_nodes: Whether the machine seems to have the files in ``/dev`` of NVIDIA's driver, as JAX wants it.
+        gpus: GPUs in PCI order.
+        folder: Folder of the fleet, the ledger and the log. The files of an earlier server are replaced.
+        context: Memory that a CUDA context takes on a GPU, for each process.
+        driver: Version of the driver.
+        device_nodes: True if programs must find the files of NVIDIA's driver in ``/dev``, which JAX requires.
         preloaded: The libraries that ``imports.record_torch`` returned.
-        faults: The other fields of ``Fleet``.
+        faults: Other fields of ``Fleet``.
 
     Raises:
-        BuildError: On entering, where the simulation can't be compiled.
-        FleetError: The description is not possible.
+        BuildError: The simulation can't be compiled. Raised by the ``with`` statement.
+        FleetError: The description is invalid.
     """
 
     def __init__(
@@ -92,36 +92,36 @@ class Server:
                     try:
                         stream.close()
                     except BrokenPipeError:
-                        # What was still to be written to a child that is gone.
+                        # The child ended before it had read all of its input.
                         pass
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs as they are now, with UUID and PCI address filled in."""
+        """GPUs with their current values; UUID and PCI address are filled in."""
         return self._fleet.gpus
 
     @property
     def instances(self) -> tuple[Device, ...]:
-        """The MIG instances of all GPUs as they are now, in PCI order."""
+        """MIG instances of all GPUs with their current values, in PCI order."""
         return self._fleet.instances
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a child process needs on top of this process's environment."""
+        """Variables that a child process needs in addition to this process's environment."""
         return with_libraries_in_front(self._own_environ, os.environ)
 
     def environ_of_child(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-        """All of a child process's environment: this process's, ``environ`` on top, and what puts it on this server."""
+        """Return a child's whole environment: this process's, overridden by ``environ`` and then by this server's."""
         given = {**os.environ, **(environ or {})}
         return {**given, **with_libraries_in_front(self._own_environ, given)}
 
     def run(
         self, command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout: float = 120, **kwargs: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program on this server to its end; its output is captured as text.
+        """Run a program on this server, and wait for its end. Capture its output, unless a stream is passed.
 
         Raises:
-            subprocess.TimeoutExpired: It was not done in time, and was killed.
+            subprocess.TimeoutExpired: The program did not end in time, and was killed.
         """
         is_captured = not {"stdout", "stderr"} & set(kwargs)
         settings = {"capture_output": is_captured, "text": True, "check": False, **kwargs}
@@ -136,22 +136,23 @@ class Server:
         return self.adopt(child)
 
     def adopt(self, child: Any) -> Any:
-        """Kill a process that was started elsewhere, at the latest, when the server's ``with`` ends."""
+        """Register a process that was started elsewhere. It is killed when the server's ``with`` ends."""
         self._children.append(child)
         return child
 
     def calls(self, pid: int | None = None, call: str | None = None) -> list[Call]:
-        """What the driver was asked so far, oldest first; by one process, or of one kind, where given."""
+        """Return the logged calls, oldest first. ``pid`` and ``call`` select the calls of one process or one kind."""
         with self._log.open(encoding="utf-8") as lines:
-            # A last line without its end is being written at this moment.
+            # A last line without a newline is still being written.
             every = [Call(**json.loads(line)) for line in lines if line.endswith("\n")]
         return [each for each in every if pid in (None, each.pid) and call in (None, each.call)]
 
     def used_bytes(self, gpu_index: int, instance: int | None = None) -> int:
-        """What NVML would say now of a GPU in PCI order, if no fault keeps it from saying anything.
+        """Return the used memory that NVML reports for a GPU, in bytes. Faults of the GPU are ignored.
 
         Args:
-            instance: By its index, one MIG instance of that GPU instead.
+            gpu_index: Position of the GPU in PCI order.
+            instance: Index of a MIG instance on the GPU, if only its memory is wanted.
         """
         library = str(build() / LIBRARY)
         found = [each.number for each in self.instances if (each.card, each.index) == (gpu_index, instance)]
@@ -162,7 +163,7 @@ class Server:
         return int(done.stdout)
 
     def contexts(self) -> dict[int, list[int]]:
-        """By pid, the GPUs that each process ever made a context on, in that order."""
+        """Return the GPUs on which each process has made a context, in the order of the contexts, keyed by pid."""
         made: dict[int, list[int]] = {}
         for each in self.calls(call="context"):
             gpus = made.setdefault(each.pid, [])
@@ -171,7 +172,7 @@ class Server:
         return made
 
     def change(self, gpu_index: int, *, instance: int | None = None, **fields: Any) -> None:
-        """Give a GPU, or one MIG instance of it, other values; running processes see them at their next call."""
+        """Change fields of a GPU or of one of its MIG instances. Running processes see them at their next call."""
         gpus = list(self._fleet.gpus)
         if instance is not None:
             instances = list(gpus[gpu_index].instances)
@@ -185,16 +186,16 @@ class Server:
 def lay_out(
     fleet: Fleet, folder: Path, log: Path, *, device_nodes: bool, preloaded: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Write what a simulated server consists of, and return the environment that puts a process on it."""
+    """Write the files of a simulated server, and return the environment variables that put a process on it."""
     libraries = build()
     ledger = folder / "gpusim.ledger"
     for file in (ledger, folder / "gpusim.ledger.roll", log):
-        # New files and not emptied ones: what still runs on an earlier server keeps its own.
+        # Make new files and don't empty the old ones: programs of an earlier server still use those.
         file.unlink(missing_ok=True)
         file.touch()
-        # Open to every user, whatever the umask: people share a server.
+        # Set the mode whatever the umask: users share a server, and all of them must be able to write.
         file.chmod(0o666)
-    # By their bare names, which the loader then has, and looks for in no RPATH.
+    # Preload by bare names: the loader then has these names, and does not look for them in an RPATH.
     preloads = [*([str(libraries / DEVICE_NODES)] if device_nodes else []), *preloaded]
     return {
         "LD_LIBRARY_PATH": str(libraries),
@@ -206,7 +207,7 @@ def lay_out(
 
 
 def write_fleet(fleet: Fleet, folder: Path) -> Path:
-    """Write the fleet so that a reader sees the old one or the new one, never a part."""
+    """Write the fleet's file and return its path. A reader sees either the old or the new text, never a part."""
     path = folder / "gpusim.fleet"
     new = folder / f"gpusim.fleet.{os.getpid()}"
     new.write_text(fleet.text(), encoding="utf-8")
@@ -216,7 +217,7 @@ def write_fleet(fleet: Fleet, folder: Path) -> Path:
 
 
 def with_libraries_in_front(server: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """A server's environment with the libraries that ``environ`` names behind its own."""
+    """Return a server's environment variables, with the libraries of ``environ`` after the server's own."""
     lists = {
         name: os.pathsep.join(filter(None, [server[name], environ.get(name, "")]))
         for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
