@@ -1,10 +1,10 @@
-/* What the stand-ins for cuDNN's functions have in common. */
+/* Common parts of the stand-ins for cuDNN's functions. */
 #ifndef GPUSIM_CUDNN_H
 #define GPUSIM_CUDNN_H
 
 #include "mathlib.h"
 
-/* A descriptor whose content is never looked at. */
+/* A descriptor whose content is never read. */
 #define DESCRIPTOR(kind)                                        \
   API Status cudnnCreate##kind##Descriptor(void **descriptor) { \
     static char shared[256];                                    \
@@ -13,7 +13,7 @@
   }                                                             \
   SUCCEED(cudnnDestroy##kind##Descriptor)
 
-/* Of a tensor's, only what a recurrent layer says about its weights. */
+/* A tensor's descriptor. Only the sizes of a recurrent layer's weights are known. */
 typedef struct {
   int sizes[3];
 } TensorDescriptor;

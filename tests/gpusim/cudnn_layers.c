@@ -1,11 +1,11 @@
-/* cuDNN's one function for each kind of layer: the only way before version 8, and for some layers still the
-   usual one. Every layer succeeds at once and does nothing. */
+/* cuDNN's functions for single layers. Before version 8 there was no other API, and programs still use it for some
+   layers. Every layer succeeds at once and does nothing. */
 #include "cudnn.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- descriptors: what is put in is never looked at ---- */
+/* ---- descriptors: their content is never read ---- */
 
 API Status cudnnCreateTensorDescriptor(TensorDescriptor **descriptor) {
   *descriptor = calloc(1, sizeof **descriptor);
@@ -35,7 +35,7 @@ API Status cudnnGetConvolutionMathType(void *descriptor, int *math_type) {
   return 0;
 }
 
-/* Whether the parts of cuDNN fit each other: those of version 8, and those of 9. */
+/* Version checks between the libraries of cuDNN 8 and 9. They always succeed. */
 SUCCEED(cudnnOpsInferVersionCheck)
 SUCCEED(cudnnOpsTrainVersionCheck)
 SUCCEED(cudnnCnnInferVersionCheck)
@@ -47,7 +47,7 @@ SUCCEED(cudnnOpsVersionCheck)
 SUCCEED(cudnnCnnVersionCheck)
 SUCCEED(cudnnAdvVersionCheck)
 
-/* ---- convolutions: one algorithm for each, the first, that needs no workspace ---- */
+/* ---- convolutions: the first algorithm is always chosen, and needs no workspace ---- */
 
 typedef struct {
   int algorithm;

@@ -1,5 +1,5 @@
-/* cuDNN's recurrent layers (LSTM, GRU), by the functions of version 8 and later and by those before. Only what they
-   need in memory is worked out; a layer succeeds at once and does nothing. */
+/* cuDNN's recurrent layers (LSTM, GRU), with the functions from version 8 on and the older ones. Only their memory
+   sizes are computed. A layer succeeds at once and does nothing. */
 #include "cudnn.h"
 
 #include <stdint.h>
@@ -20,7 +20,7 @@ typedef struct {
 } Data;
 
 static size_t element_bytes(int type) {
-  return type == 1 ? 8 : type == 2 ? 2 : 4; /* double, half; float and what came later */
+  return type == 1 ? 8 : type == 2 ? 2 : 4; /* double, half; else float or a later type */
 }
 
 static size_t gates(const Layer *layer) {
@@ -41,7 +41,8 @@ static size_t biases(const Layer *layer) {
   return by_mode[layer->bias & 3];
 }
 
-/* A place is a layer in one direction: for each gate the matrices for the input and for the state, and their biases. */
+/* Count the weights before a place. A place is one direction of a layer; it has, for each gate, a matrix for the input,
+   a matrix for the state, and biases. */
 static size_t numbers_before(const Layer *layer, size_t place) {
   size_t hidden = layer->hidden, numbers = 0;
   for (size_t each = 0; each < place; each++) {
@@ -55,7 +56,7 @@ static size_t weight_bytes(const Layer *layer) {
   return numbers_before(layer, layer->layers * directions(layer)) * element_bytes(layer->type);
 }
 
-/* What training keeps of the way forward for the way back: each gate of each step. */
+/* Memory in which training keeps every gate of every step, from the forward to the backward pass. */
 static size_t reserve_bytes(const Layer *layer, size_t steps, size_t batch) {
   return steps * batch * layer->layers * directions(layer) * gates(layer) * layer->hidden * element_bytes(layer->type);
 }
@@ -92,7 +93,7 @@ API Status cudnnSetRNNDescriptor_v8(Layer *layer, int algorithm, int cell, int b
   return 0;
 }
 
-/* Whoever asks leaves out what it does not want to know. */
+/* Callers pass NULL for values that they do not need. */
 #define TELL(target, value) \
   if (target) *(target) = (value)
 
@@ -117,7 +118,7 @@ API Status cudnnGetRNNDescriptor_v8(Layer *layer, int *algorithm, int *cell, int
   return 0;
 }
 
-/* Before version 8 the input's width came with each question: here it is taken to be the state's. */
+/* Before version 8 each call had the input's width. We assume that it is the width of the state. */
 API Status cudnnSetRNNDescriptor_v6(void *handle, Layer *layer, int hidden, int layers, void *dropout,
                                     int input_mode, int is_bidirectional, int cell, int algorithm, int type) {
   return cudnnSetRNNDescriptor_v8(layer, algorithm, cell, 2, is_bidirectional, input_mode, type, type, 0, hidden,
@@ -144,7 +145,7 @@ API Status cudnnDropoutGetStatesSize(void *handle, size_t *bytes) {
   return 0;
 }
 
-/* What was said of a weight; of any other tensor nothing is known, and it is said to be one number. */
+/* Return the sizes that were set for a weight. For any other tensor they are unknown, and we return one number. */
 API Status cudnnGetTensorNdDescriptor(TensorDescriptor *descriptor, int wanted, int *type, int *dimensions,
                                       int sizes[], int strides[]) {
   *type = 0;
@@ -172,7 +173,7 @@ API Status cudnnGetRNNWeightSpaceSize(void *handle, Layer *layer, size_t *bytes)
   return 0;
 }
 
-/* PyTorch wants the gates of one kind of matrix side by side. Matrices and biases are asked for one by one. */
+/* PyTorch requires that the gates of one kind of matrix are adjacent. It asks for each matrix and bias separately. */
 API Status cudnnGetRNNWeightParams(void *handle, Layer *layer, int32_t place, size_t bytes, char *weights,
                                    int32_t matrix, TensorDescriptor *matrix_descriptor, void **matrix_address,
                                    TensorDescriptor *bias_descriptor, void **bias_address) {
@@ -201,7 +202,7 @@ SUCCEED(cudnnRNNForward)
 SUCCEED(cudnnRNNBackwardData_v8)
 SUCCEED(cudnnRNNBackwardWeights_v8)
 
-/* ---- before ---- */
+/* ---- before version 8 ---- */
 
 API Status cudnnGetRNNParamsSize(void *handle, Layer *layer, void *input, size_t *bytes, int type) {
   *bytes = weight_bytes(layer);
@@ -224,7 +225,7 @@ API Status cudnnGetRNNWorkspaceSize(void *handle, Layer *layer, int steps, void 
 }
 
 API Status cudnnGetRNNTrainingReserveSize(void *handle, Layer *layer, int steps, void *inputs, size_t *bytes) {
-  *bytes = reserve_bytes(layer, steps, 1); /* the batch stands in what is put into tensors' descriptors */
+  *bytes = reserve_bytes(layer, steps, 1); /* the batch size is in the tensors' descriptors, which are not read */
   return 0;
 }
 

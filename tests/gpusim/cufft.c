@@ -1,4 +1,4 @@
-/* cuFFT: plans can be made, need no workspace, and transform nothing. */
+/* cuFFT: programs can make plans. A plan needs no workspace and transforms nothing. */
 #include "mathlib.h"
 
 API Status cufftCreate(int *plan) {

@@ -1,8 +1,8 @@
-/* The GPUs that are denied to a process, by their device files: /dev/nvidiaN on a real machine, and for what a card in
-   MIG mode has, /dev/nvidia-caps. There the files have numbers, and /proc/driver/nvidia-caps/mig-minors tells which is
-   which; here they have the names of that list.
+/* GPUs whose device files a process can't open: /dev/nvidiaN on a real machine, and /dev/nvidia-caps for MIG instances.
+   On a real machine the files in nvidia-caps have numbers, and /proc/driver/nvidia-caps/mig-minors lists their names.
+   Here the files have these names.
 
-   Nothing is kept: a scheduler may put a process that runs into another cgroup. */
+   Results are not cached: a scheduler may move a running process into another cgroup. */
 #include "gpusim.h"
 
 #include <errno.h>
@@ -26,8 +26,8 @@ __attribute__((format(printf, 2, 3))) static bool is_denied(const Fleet *fleet, 
     close(file);
     return false;
   }
-  /* A cgroup answers with EPERM, and a container doesn't have the file. ENXIO is no denial: the kernel let us
-     through to a driver that this machine doesn't have. */
+  /* A cgroup causes EPERM, and a container lacks the file. ENXIO is no denial: the kernel allowed the access, but this
+     machine has no driver. */
   return errno == EPERM || errno == EACCES || errno == ENOENT;
 }
 

@@ -1,4 +1,4 @@
-/* Driver API: contexts. Each costs each process memory on its GPU, which no limit of an allocator covers. */
+/* Driver API: contexts. Each context takes memory on its GPU, which the limit of an allocator does not cover. */
 #include "gpusim.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ Context *primary_context(CUdevice device) {
   return &primary[device];
 }
 
-/* A GPU whose NVML calls fail because it is gone, or hang, is no better for CUDA. */
+/* CUDA fails or hangs on a GPU whose NVML calls fail or hang. */
 static bool gpu_fails(CUdevice device) {
   return suffer(fault_of(fleet_now(), gpu_of(device))) != 0;
 }
@@ -51,7 +51,7 @@ static void close_context(Context *context) {
 API CUresult cuDevicePrimaryCtxRetain(Context **context, CUdevice device) {
   NEEDS_DEVICE(device);
   *context = NULL;
-  /* Before the lock is taken: a GPU that hangs must hang only those who use it. */
+  /* Check before taking the lock: a hanging GPU must block only the threads that use it. */
   if (!primary[device].is_open && gpu_fails(device)) {
     return CUDA_ERROR_UNKNOWN;
   }
@@ -128,7 +128,7 @@ API CUresult cuCtxCreate_v2(Context **context, unsigned flags, CUdevice device) 
 }
 ALIAS(cuCtxCreate, cuCtxCreate_v2);
 
-/* The struct stays: other threads may still have it on their stack. */
+/* Don't free the struct: other threads may still have it on their stack of contexts. */
 API CUresult cuCtxDestroy_v2(Context *context) {
   NEEDS_INIT;
   if (!context) {

@@ -1,4 +1,4 @@
-/* Driver API: copies and fills, which really happen, and at once. */
+/* Driver API: copies and fills. They are really done, and at once. */
 #include "gpusim.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 
 /* ---- initialisation ---- */
 
-static int visible[MAX_GPUS]; /* index in the fleet of each device */
+static int visible[MAX_GPUS]; /* index of each device in the fleet */
 static int visible_count;
 static bool is_ready;
 
@@ -16,7 +16,7 @@ bool driver_is_ready(void) {
 }
 
 API CUresult cuInit(unsigned flags) {
-  /* Documented for fork(): the child of an initialised process has no CUDA, and can't get it. */
+  /* Documented: the forked child of a process with CUDA can't use CUDA, nor initialise it. */
   if (process_is_forked_from_cuda()) {
     log_call("cuInit", -1, 0);
     return CUDA_ERROR_NOT_INITIALIZED;
@@ -85,7 +85,7 @@ API CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* Of a MIG instance, its card's: only the newer function is documented to tell the instance's. */
+/* For a MIG instance, return the UUID of its card: only the newer function is documented to return the instance's. */
 API CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
   NEEDS_DEVICE(device);
   const Gpu *gpu = gpu_of(device);
@@ -131,7 +131,7 @@ API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* CU_DEVICE_ATTRIBUTE_*: those alike on all our GPUs, with the values of a common card. */
+/* CU_DEVICE_ATTRIBUTE_*: attributes that are equal on all our GPUs, with the values of a common card. */
 static const struct {
   int attribute;
   int value;
@@ -198,7 +198,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* No GPU reaches another's memory: programs then copy through the host, which every machine can. */
+/* No GPU can access another's memory: programs then copy through the host, which works on every machine. */
 API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
   NEEDS_DEVICE(device);
   NEEDS_DEVICE(peer);

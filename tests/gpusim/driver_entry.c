@@ -1,4 +1,4 @@
-/* Driver API: what works before cuInit: versions, error texts, and finding functions by name. */
+/* Driver API: functions that work before cuInit: versions, error texts, and look-up of functions by name. */
 #include "gpusim.h"
 
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ API CUresult cuGetErrorString(CUresult error, const char **text) {
   return CUDA_SUCCESS;
 }
 
-/* A function by its plain name is the newest version of it. */
+/* A plain name means the newest version of the function. */
 static void *find_function(const char *name) {
   static void *self;
   if (!self) {
@@ -75,7 +75,7 @@ API CUresult cuGetProcAddress_v2(const char *name, void **function, int version,
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Undocumented tables, wanted by a linked-in old runtime: that one then can't launch kernels here. */
+/* Undocumented tables. A program with an old runtime linked in asks for them, and can't launch kernels without them. */
 API CUresult cuGetExportTable(const void **table, const void *id) {
   *table = NULL;
   return CUDA_ERROR_NOT_FOUND;

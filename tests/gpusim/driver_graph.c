@@ -1,4 +1,4 @@
-/* Driver API: graphs: built, never run. Keras' jit_compile="auto" and JAX build them. */
+/* Driver API: graphs. They are built but never run. Keras' jit_compile="auto" and JAX build graphs. */
 #include "handle.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ MAKE(cuGraphAddChildGraphNode, void **made, void *graph, void *after, size_t cou
 MAKE(cuGraphInstantiateWithFlags, void **made, void *graph, uint64_t flags)
 MAKE(cuGraphInstantiateWithParams, void **made, void *graph, void *parameters)
 
-/* The beginning of CUgraphNodeParams; the rest depends on the type, and is that of a conditional node here. */
+/* The beginning of CUgraphNodeParams. The fields after the first two depend on the type; here, a conditional node. */
 typedef struct {
   int type, reserved[3];
   uint64_t condition;
@@ -29,7 +29,7 @@ typedef struct {
   void **bodies;
 } NodeParameters;
 
-/* A conditional node is made together with the graphs that hang on its condition. */
+/* A conditional node is made together with its body graphs. */
 API CUresult cuGraphAddNode(void **made, void *graph, const void *after, size_t count, NodeParameters *parameters) {
   enum { CONDITIONAL = 13 };
   NEEDS_INIT;
@@ -55,7 +55,7 @@ API CUresult cuGraphConditionalHandleCreate(uint64_t *condition, void *graph, Co
   return CUDA_SUCCESS;
 }
 
-/* XLA wants a graph to have one node at least; the graph itself serves as that. */
+/* XLA requires at least one node in a graph. The graph itself serves as the node. */
 API CUresult cuGraphGetRootNodes(void *graph, void **nodes, size_t *count) {
   NEEDS_INIT;
   if (nodes && *count) {
@@ -79,7 +79,7 @@ API CUresult cuGraphNodeGetDependencies(void *node, void **nodes, size_t *count)
   return CUDA_SUCCESS;
 }
 
-/* Their arguments don't matter, so they are left out. */
+/* Their arguments are not used, so the prototypes leave them out. */
 ACCEPT(cuGraphAddDependencies)
 ACCEPT(cuGraphAddDependencies_v2)
 ACCEPT(cuGraphExecKernelNodeSetParams)

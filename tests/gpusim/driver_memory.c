@@ -1,4 +1,4 @@
-/* Driver API: memory. A GPU's memory is the host's, reserved and not filled: an 11 GB arena costs nothing. */
+/* Driver API: memory. GPU memory is host memory, reserved but not filled: an 11 GB arena costs nothing. */
 #include "gpusim.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static void *pointer(CUdeviceptr address) {
   return (void *)(uintptr_t)address;
 }
 
-/* ---- blocks: what was allocated in this process ---- */
+/* ---- blocks: allocations of this process ---- */
 
 static Block *blocks;
 

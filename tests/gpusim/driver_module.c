@@ -1,4 +1,4 @@
-/* Driver API: modules and kernels: accepted, never run. */
+/* Driver API: modules and kernels. They are accepted but never run. */
 #include "handle.h"
 
 #include <stdio.h>
@@ -49,8 +49,8 @@ API CUresult cuKernelGetFunction(Handle **function, Handle *kernel) {
   return CUDA_SUCCESS;
 }
 
-/* One place on each GPU for every global of every module. XLA aborts where it is not aligned to 128 bytes, and where
-   it is no memory of a GPU. */
+/* All globals of all modules share one address on each GPU. XLA aborts if the address is not aligned to 128 bytes or
+   is no memory of a GPU. */
 API CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, void *module, const char *name) {
   static char globals[MAX_GPUS][1 << 16] __attribute__((aligned(4096)));
   NEEDS_INIT;

@@ -1,4 +1,4 @@
-/* Driver API: memory pools, and address ranges reserved apart from the memory behind them. */
+/* Driver API: memory pools, and address ranges that are reserved separately from their memory. */
 #include "gpusim.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ API CUresult cuDeviceGetDefaultMemPool(void *pool, CUdevice device) {
 }
 ALIAS(cuDeviceGetMemPool, cuDeviceGetDefaultMemPool);
 
-/* The properties begin with two words of types, then the location: its type and its device. */
+/* The properties begin with two words for types. The location follows: its type and its device. */
 static CUdevice device_in_properties(const int *properties) {
   return properties[3];
 }
@@ -33,7 +33,7 @@ API CUresult cuMemPoolCreate(Pool **pool, const int *properties) {
   return CUDA_SUCCESS;
 }
 
-/* What is freed leaves the ledger at once: no pool here keeps memory back. */
+/* Freed memory leaves the ledger at once: our pools keep no memory. */
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, Pool *pool, Stream *stream) {
   NEEDS_INIT;
   CUresult result = device_allocate(address, bytes, pool->device);

@@ -1,5 +1,5 @@
-/* Driver API: memory that several GPUs or processes share. PyTorch wants the functions to be there before it uses any
-   of the driver's own; they are not simulated. */
+/* Driver API: memory shared by several GPUs or processes. It is not simulated. But PyTorch checks that these functions
+   exist before it calls any function of the driver. */
 #include "missing.h"
 
 MISSING(cuMemExportToShareableHandle)

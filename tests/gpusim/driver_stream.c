@@ -1,4 +1,4 @@
-/* Driver API: streams, events and host callbacks. All work is complete the moment it is asked for. */
+/* Driver API: streams, events and host callbacks. All work is complete when its call returns. */
 #include "gpusim.h"
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 /* ---- streams ---- */
 
-/* NULL and two small numbers are the default streams, which no program makes. */
+/* NULL and two small numbers are the default streams, which are not allocated. */
 static bool is_made(Stream *stream) {
   return (uintptr_t)stream > 16;
 }
@@ -63,7 +63,7 @@ ACCEPT(cuStreamSynchronize, Stream *stream)
 ACCEPT(cuStreamQuery, Stream *stream)
 ACCEPT(cuStreamWaitEvent, Stream *stream, Event *event, unsigned flags)
 
-/* ---- capture: the graph that is captured stays empty, since nothing is ever run ---- */
+/* ---- capture: the captured graph stays empty, because nothing is ever run ---- */
 
 API CUresult cuStreamBeginCapture_v2(Stream *stream, int mode) {
   NEEDS_INIT;
@@ -92,8 +92,7 @@ API CUresult cuStreamEndCapture(Stream *stream, void **graph) {
   return CUDA_SUCCESS;
 }
 
-/* "Not capturing", even between begin and end: programs refuse calls during a capture that do no harm here.
- */
+/* Always "not capturing", even during a capture: programs refuse some calls then, which do no harm here. */
 API CUresult cuStreamIsCapturing(Stream *stream, int *status) {
   NEEDS_INIT;
   *status = 0;
@@ -111,7 +110,7 @@ API CUresult cuStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id
 
 ACCEPT(cuThreadExchangeStreamCaptureMode, int *mode)
 
-/* ---- host callbacks: run in order on a thread of the driver's own, as the reference promises ---- */
+/* ---- host callbacks: the driver runs them in order on its own thread, as documented ---- */
 
 typedef struct Callback {
   struct Callback *next;

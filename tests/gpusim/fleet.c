@@ -1,8 +1,8 @@
-/* The machine as a file describes it: `key = value` lines, `[gpu]` before those of each GPU, then `[instance]` before
-   those of each MIG instance.
+/* Reader of the fleet's file. It has lines `key = value`: first those of the machine, then a line `[gpu]` before those
+   of each GPU, then a line `[instance]` before those of each MIG instance.
 
-   fleet.py writes that file and has checked it, so that this reader can be short. It is replaced as a whole,
-   never edited in place. */
+   fleet.py checks the values and writes the file, so this reader can be short. The file is always replaced as a whole,
+   and never edited in place. */
 #include "gpusim.h"
 
 #include <stdio.h>
@@ -116,7 +116,7 @@ static void read_path(Gpu *gpu, char *text) {
 static void read_uuid(Gpu *gpu, const char *text) {
   snprintf(gpu->uuid, sizeof gpu->uuid, "%s", text);
   int digits = 0;
-  /* "MIG-GPU-5d0f.../1/0" as well, by which older drivers name an instance: its card's. */
+  /* Older drivers name an instance "MIG-GPU-5d0f.../1/0", which contains the UUID of its card. */
   const char *of_gpu = strstr(text, "GPU-");
   for (const char *c = of_gpu ? of_gpu + strlen("GPU-") : text + strlen("MIG-"); *c && digits < 32; c++) {
     if (*c == '-') {
@@ -135,7 +135,7 @@ static int compute_mode_from(const char *text) {
   return strcmp(text, "prohibited") == 0 ? MODE_PROHIBITED : MODE_DEFAULT;
 }
 
-/* What only a card in MIG mode and its instances have; whether the key is one of theirs. */
+/* Read a key for MIG. Return true if the key is one. */
 static bool read_mig_key(Gpu *gpu, const char *key, const char *value) {
   if (strcmp(key, "can_mig") == 0) {
     gpu->can_mig = atoi(value);
@@ -272,8 +272,8 @@ const Fleet *fleet_now(void) {
   struct stat file;
   if (stat(path, &file) == 0 && !(latest && is_same_file(&file, &latest_file))) {
     Fleet *fleet = read_fleet(path);
-    /* Devices can't come or go under a running process: it has counted them. The snapshot before is not
-       freed, since another thread may be reading it; fleets change a few times in a test. */
+    /* Ignore a fleet with another number of devices: running processes have counted them. Don't free the old
+       snapshot, because another thread may be reading it. Fleets change only a few times in a test. */
     if (!latest || (latest->gpu_count == fleet->gpu_count && latest->device_count == fleet->device_count)) {
       latest = fleet;
     }

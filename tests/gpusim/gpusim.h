@@ -1,40 +1,40 @@
 /* The simulated GPU server: one shared object that stands in for the NVIDIA driver, NVML and the CUDA
-   libraries, so that unmodified programs believe in the GPUs that a fleet file describes.
+   libraries, so that unmodified programs find the GPUs that a fleet file describes.
 
    What is simulated
-   - The machine: N GPUs with name, UUID, PCI address, memory, compute capability; other people's load and
-     processes on them. The description is read again when its file changes.
-   - Memory. Every process's contexts and allocations are kept in one ledger, shared between processes, so
-     that NVML in one process sees what another took, nobody gets what is not there, and the memory of a
-     process that ended, however it ended, is free again.
-   - The life of a process with CUDA: nothing works before cuInit, CUDA_VISIBLE_DEVICES and
-     CUDA_DEVICE_ORDER are read there once, a forked child of an initialised process can't use CUDA.
-   - Device files, where the fleet names some: a GPU whose file a process can't open, as in a container or a
-     job with a device cgroup, is denied to it.
-   - Cards in MIG mode: their instances as devices of their own, what CUDA lists of them, old driver and new.
-   - Compute modes, and faults on request: NVML that fails, hangs or crashes, a GPU that is lost, forbidden
-     or hanging, readings that a GPU doesn't have, process lists that are empty.
-   - What connects the GPUs: NVLinks, NVSwitch, PCI Express.
-   - A log of what the driver was asked.
+   - The machine: N GPUs with name, UUID, PCI address, memory and compute capability, and the load and the
+     processes of other users. The fleet file is read again when it changes.
+   - Memory. The contexts and allocations of all processes are kept in one ledger. So NVML in one process
+     reports the memory of another, nobody gets more memory than a GPU has, and memory is free again after a
+     process has ended, even by a crash.
+   - CUDA in a process. Nothing works before cuInit, which reads CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
+     once. A forked child of an initialised process can't use CUDA.
+   - Device files, if the fleet has a folder for them. A process is denied a GPU whose file it can't open, as
+     in a container or in a job with a device cgroup.
+   - Cards in MIG mode. Their instances are devices, and CUDA lists them as older and newer drivers do.
+   - Compute modes, and faults on request: NVML fails, hangs or crashes; a GPU is lost, forbidden or hangs;
+     a GPU lacks readings; process lists are empty.
+   - Connections between the GPUs: NVLinks, NVSwitch, PCI Express.
+   - A log of the driver's calls.
 
    What is not simulated
-   - Arithmetic. Kernels are accepted and never run; only copies and fills really happen. Every number a
+   - Arithmetic. Kernels are accepted and never run; only copies and fills are really done. Every number that a
      program computes is garbage: never assert on a loss.
-   - Time. All work is complete the moment it is asked for.
-   - MPS, ECC, virtual GPUs, several compute instances in one GPU instance, pids of another namespace. Asked for them, NVML says NOT_SUPPORTED, as it
-     does for a GPU without them.
-   - What goes over NVLink or PCI Express: which GPUs are connected, and how, is only told.
+   - Time. All work is complete when its call returns.
+   - MPS, ECC, virtual GPUs, several compute instances in one GPU instance, and pids of other namespaces. NVML
+     returns NOT_SUPPORTED for them, as for a GPU without them.
+   - Transfers over NVLink or PCI Express. Only the list of connections is simulated.
 
-   What it can't tell
-   The real driver parses CUDA_VISIBLE_DEVICES; here our reading of its documentation does. So tests on this
-   server can't prove the parsing rules, the device order, the size of a context, timing, or how GPUs behave
-   when shared. Each such rule names its source where it is written.
+   What tests on this server can't prove
+   The real driver parses CUDA_VISIBLE_DEVICES; here we parse it as we understand NVIDIA's documentation. So tests
+   can't prove the parsing rules, the device order, the size of a context, timing, or the behaviour of shared
+   GPUs. Each such rule has its source in a comment.
 
-   How it is built up
+   Files
      fleet.c           the description of the machine      driver_copy.c     copies and fills
-     ledger.c          who has how much of which GPU       driver_stream.c   streams, events, callbacks
-     log.c             what the driver was asked           driver_module.c   modules, kernels
-     process.c         the lock, fork, hanging             driver_entry.c    what works before cuInit
+     ledger.c          memory of each process and GPU      driver_stream.c   streams, events, callbacks
+     log.c             the log of driver calls             driver_module.c   modules, kernels
+     process.c         the lock, fork, hanging             driver_entry.c    functions without cuInit
      visible.c         the GPUs a process may see          runtime.c         the runtime API over the driver's
      driver_device.c   cuInit, devices                     nvml.c            NVML: the library and the machine
      driver_context.c  contexts                            nvml_device.c     NVML: one GPU
@@ -44,10 +44,10 @@
      driver_graph.c    graphs                              nvrtc.c
      runtime_memory.c  memory, streams, events             cudnn_layers.c    cuDNN's layers
      runtime_graph.c   capture and graphs                  cudnn_recurrent.c cuDNN's LSTM and GRU
-     device_files.c    GPUs denied to a process            missing.c         functions that nobody wrote
+     device_files.c    GPUs denied to a process            missing.c         functions not simulated
      nvml_mig.c        NVML: the instances of a card       mig.c             names of instances
-     nvml_topology.c   NVML: what connects two GPUs
-     release/          libraries that tell their version   preload/          files in /dev
+     nvml_topology.c   NVML: connections of GPUs
+     release/          libraries with a version            preload/          files in /dev
 
    Prototypes are written by hand from NVIDIA's public API references. */
 #ifndef GPUSIM_H
@@ -62,24 +62,24 @@
 
 #define API __attribute__((visibility("default")))
 
-/* The same function under the name that an older header gave it. */
+/* The same function under its name in an older header. */
 #define ALIAS(old_name, new_name) extern API __typeof(new_name) old_name __attribute__((alias(#new_name)))
 
 /* ---- fleet.c ---- */
 
-#define MAX_GPUS 128 /* cards and instances: 64 of each, as many instances as the driver admits */
-#define MAX_OTHERS 64 /* other people's processes on one GPU */
+#define MAX_GPUS 128 /* 64 cards and 64 instances; the driver allows no more instances */
+#define MAX_OTHERS 64 /* processes of other users on one GPU */
 #define MAX_SAMPLES 64
 #define MAX_LINKS 18
-#define MAX_STEPS 5 /* on the way from a machine to a GPU */
+#define MAX_STEPS 5 /* steps on the way from the machine to a GPU */
 #define MAX_PATH 1024
 
-/* A process and the memory it has on one GPU. */
+/* A process and its memory on one GPU. */
 typedef struct Gpu Gpu;
 typedef struct {
   uint32_t pid;
   uint64_t bytes;
-  const Gpu *instance; /* of the card; NULL for the whole */
+  const Gpu *instance; /* MIG instance; NULL for a whole card */
 } Holding;
 
 typedef struct {
@@ -87,7 +87,7 @@ typedef struct {
   Holding holding[MAX_OTHERS];
 } Holdings;
 
-/* What NVML can be asked about a GPU, for a fleet's `unsupported`. */
+/* Readings of a GPU, as in a fleet's `unsupported`. */
 typedef enum {
   READING_ANY = 0,
   READING_NAME = 1 << 0,
@@ -104,7 +104,7 @@ typedef enum {
   READING_POWER = 1 << 11,
   READING_P2P = 1 << 12,
   READING_TOPOLOGY = 1 << 13,
-  READING_OF_CARD = 1 << 14, /* not for a fleet: what an instance of a card doesn't have */
+  READING_OF_CARD = 1 << 14, /* any reading that MIG instances lack; not for a fleet */
 } Reading;
 
 typedef enum {
@@ -113,10 +113,10 @@ typedef enum {
   PAGE_RETIREMENT_PENDING = 1 << 2,
 } Sickness;
 
-/* A fault is 0 for none, the error code to answer, or one of these. */
+/* A fault is 0 for none, an error code to return, or one of these. */
 enum { FAULT_HANG = -1, FAULT_CRASH = -2 };
 
-/* CUDA and NVML number the compute modes alike. */
+/* The numbers are equal in CUDA and NVML. */
 enum { MODE_DEFAULT = 0, MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3 };
 
 typedef struct {
@@ -129,16 +129,16 @@ struct Gpu {
   uint8_t uuid_bytes[16];
   PciAddress pci;
   int link_count;
-  PciAddress links[MAX_LINKS]; /* the other end: a GPU, a switch where no GPU has that address, 0 for none */
+  PciAddress links[MAX_LINKS]; /* the other end: a GPU, else a switch; 0 for an unused link */
   int path_length;
   unsigned path[MAX_STEPS]; /* NUMA node, host bridge, first switch, last switch, board */
   uint64_t memory_bytes;
-  uint64_t used_bytes; /* held by no process that anybody can see */
+  uint64_t used_bytes; /* held by no listed process */
   Holdings compute, graphics;
   int sample_count;
   unsigned samples[MAX_SAMPLES]; /* utilization in percent; the last one is now */
   int major, minor, multiprocessors;
-  int speed; /* rank for FASTEST_FIRST; 0 = from the two lines above */
+  int speed; /* rank for FASTEST_FIRST; 0: from major, minor, multiprocessors */
   int compute_mode;
   int nvml_fault;
   bool hide_processes;
@@ -147,43 +147,43 @@ struct Gpu {
   uint64_t uncorrected_errors;
   unsigned health; /* set of Sickness */
   bool can_mig, in_mig_mode;
-  bool is_instance; /* and then has all of the following */
-  int card;         /* its index in the fleet */
-  int mig_index;    /* among the instances of its card; some may be missing */
+  bool is_instance; /* the fields below are for instances only */
+  int card;         /* index of the card in the fleet */
+  int mig_index;    /* index on the card; numbers may be missing */
   unsigned gpu_instance, compute_instance;
 };
 
 typedef struct {
   char driver[32];
-  int cuda_version;       /* 12040; the driver's, libraries have their own */
-  uint64_t context_bytes; /* what each context costs each process */
+  int cuda_version;       /* of the driver, such as 12040; libraries have their own version */
+  uint64_t context_bytes; /* memory of a context */
   int nvml_fault, cuda_fault;
-  char device_files[MAX_PATH]; /* "" for none: nobody is denied a GPU */
-  bool omits_denied;           /* NVML leaves a denied GPU out, and else answers with NO_PERMISSION */
-  int gpu_count;     /* of cards: they come first, in PCI order, which is NVML's order */
-  int device_count;  /* and of instances, which come then */
+  char device_files[MAX_PATH]; /* "": no process is denied a GPU */
+  bool omits_denied;           /* NVML does not list a denied GPU; else it returns NO_PERMISSION */
+  int gpu_count;     /* number of cards; they come first, in PCI order, which is NVML's order */
+  int device_count;  /* number of cards and instances; instances follow the cards */
   Gpu gpu[MAX_GPUS];
 } Fleet;
 
-/* The fleet as its file says now. A snapshot stays valid for the life of the process. */
+/* Return the fleet as in its file now. A snapshot is valid until the process ends. */
 const Fleet *fleet_now(void);
 unsigned gpu_utilization(const Gpu *gpu);
 
 /* ---- device_files.c ---- */
 
-/* Whether this process may not open the GPU's device file now; for an instance, that of its card or its own. */
+/* True if this process can't open the GPU's device file now; for an instance, its own file or that of its card. */
 bool device_file_is_denied(const Fleet *fleet, int gpu);
-/* Whether this process may not look at a card in MIG mode as a whole. */
+/* True if this process must not read a card in MIG mode as a whole. */
 bool monitor_file_is_denied(const Fleet *fleet);
 
 /* ---- mig.c ---- */
 
-/* 550 for driver "550.54.15". */
+/* Return 550 for driver "550.54.15". */
 int driver_branch(const Fleet *fleet);
-/* A GPU's; an instance fails with its card. */
+/* Return the NVML fault of a GPU. An instance has the fault of its card too. */
 int fault_of(const Fleet *fleet, const Gpu *gpu);
 bool is_name_of_instance(const Fleet *fleet, int gpu, const char *text, size_t length);
-/* Those of a card that this process may open, by their numbers in the fleet. */
+/* List the instances of a card that this process may open, as numbers in the fleet. */
 int instances_of(const Fleet *fleet, int card, int list[MAX_GPUS]);
 
 /* ---- ledger.c: GPUs are numbered as in the fleet ---- */
@@ -200,27 +200,27 @@ void ledger_forget_after_fork(void);
 
 /* ---- log.c ---- */
 
-/* `gpu` -1 for calls that concern none. */
+/* `gpu` is -1 for a call that concerns no GPU. */
 void log_call(const char *call, int gpu, uint64_t bytes);
 
 /* ---- process.c ---- */
 
-/* One recursive lock for all state of this process, so that a fork can hold it. */
+/* One recursive lock for all state of this process, so that a fork needs to hold only one. */
 void process_lock(void);
 void process_unlock(void);
-/* Whether this process came from fork() without an exec after CUDA was initialised in its parent. */
+/* True if this process was forked, without an exec, from a process in which CUDA was initialised. */
 bool process_is_forked_from_cuda(void);
 void process_has_cuda(void);
-/* Hangs or crashes where the fault says so; other faults are returned, to be answered. */
+/* Hang or crash if the fault requires it. Return any other fault, which the caller returns to the program. */
 int suffer(int fault);
-/* A path from the environment as it was when the library was loaded. */
+/* Return a path from the environment, as it was at the first call. */
 typedef enum { PATH_FLEET, PATH_STATE, PATH_LOG } Path;
 const char *process_path(Path path);
 _Noreturn void give_up(const char *what, const char *path);
 
 /* ---- visible.c ---- */
 
-/* Fills the list with the GPUs of the fleet that this process may see, in CUDA's order. */
+/* Fill the list with the GPUs of the fleet that this process may see, in CUDA's order, and return their number. */
 int visible_devices(const Fleet *fleet, const char *visible, const char *order, int list[MAX_GPUS]);
 
 /* ---- the driver API ---- */
@@ -251,8 +251,8 @@ typedef struct Context {
   bool is_open;
 } Context;
 
-/* Let the host callbacks that were queued so far fill what a copy is about to read; at most for a moment, since a
-   callback may wait for what its program does after the copy. */
+/* Wait for the queued host callbacks, because they may fill the memory that a copy reads. Wait only for a moment: a
+   callback may itself wait for an action of the program after the copy. */
 void callbacks_settle(void);
 
 typedef struct Stream {
@@ -264,7 +264,7 @@ typedef struct Stream {
 
 typedef struct Event Event;
 
-/* Every driver call but those about versions and error texts begins with this. */
+/* Every driver call begins with this, except calls for versions and error texts. */
 bool driver_is_ready(void);
 #define NEEDS_INIT                       \
   do {                                   \
@@ -278,7 +278,7 @@ bool driver_is_ready(void);
       return CUDA_ERROR_INVALID_DEVICE; \
   } while (0)
 
-/* A driver call that has no effect anybody here could see. */
+/* A driver call without a visible effect in the simulation. */
 #define ACCEPT(function, ...)          \
   API CUresult function(__VA_ARGS__) { \
     NEEDS_INIT;                        \
@@ -308,7 +308,7 @@ void remember_block(uint64_t address, uint64_t bytes, int gpu, BlockKind kind);
 bool forget_block(uint64_t address, Block *forgotten);
 bool find_block(uint64_t address, Block *found);
 
-/* A thing that only has to be told from others: a module, a function, a graph. */
+/* Return an object that has only an identity: a module, a function, a graph. */
 void *new_handle(const char *name);
 
 CUresult cuInit(unsigned flags);
@@ -345,9 +345,9 @@ CUresult cuEventElapsedTime(float *milliseconds, Event *start, Event *end);
 
 /* ---- the runtime API ---- */
 
-typedef int cudaError; /* numbered like the driver's where both have an error */
+typedef int cudaError; /* an error of both APIs has the same number in both */
 
-/* Makes an error the one that cudaGetLastError tells. */
+/* Keep an error for cudaGetLastError, and return it. */
 cudaError remember_error(cudaError error);
 cudaError use_current_device(void);
 #define NEEDS_CURRENT_DEVICE                 \
@@ -357,7 +357,7 @@ cudaError use_current_device(void);
       return error_;                         \
   } while (0)
 
-/* Of no effect here; the real ones don't fail before a device is used, so these don't either. */
+/* A runtime call without an effect. Like the real one, it works before a device is used. */
 #define ACCEPT_ALWAYS(function, ...)    \
   API cudaError function(__VA_ARGS__) { \
     return CUDA_SUCCESS;                \
@@ -366,7 +366,7 @@ cudaError use_current_device(void);
 /* ---- NVML ---- */
 
 typedef int nvmlReturn;
-typedef uintptr_t nvmlDevice; /* the index in the fleet and 1: of a card or of an instance */
+typedef uintptr_t nvmlDevice; /* index of a card or an instance in the fleet, plus 1 */
 
 enum {
   NVML_SUCCESS = 0,
@@ -389,14 +389,14 @@ typedef struct {
 
 void nvml_describe_pci(PciAddress address, PciInfo *info);
 bool nvml_is_ready(void);
-/* A GPU of the fleet by the number that NVML gives it. */
+/* Return NVML's index of a GPU of the fleet. */
 unsigned nvml_index(const Fleet *fleet, int gpu);
-/* An instance by its number on its card. */
+/* Return NVML's index of an instance on its card. */
 unsigned nvml_mig_index(const Fleet *fleet, int gpu);
 nvmlReturn nvml_copy_text(char *to, unsigned size, const char *text);
-/* Finds the GPU for one reading; suffers the GPU's fault, and fails where it doesn't have that reading. */
+/* Find the GPU for a reading. Fail or hang as the GPU's fault requires, and fail if the GPU lacks the reading. */
 nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu);
-/* The handle of what has this number in the fleet, where nothing keeps it from being asked. */
+/* Return the handle of a card or an instance, unless it has a fault or is denied. */
 nvmlReturn nvml_hand_over(int index_in_fleet, nvmlDevice *device);
 #define NEEDS_GPU(device, reading)                        \
   const Gpu *gpu;                                         \

@@ -1,10 +1,10 @@
-/* Calls that make something that is only told from others, never looked into. */
+/* Calls that make an object, which has an identity but no content. */
 #ifndef GPUSIM_HANDLE_H
 #define GPUSIM_HANDLE_H
 
 #include "gpusim.h"
 
-/* The call makes something and hands it back through its first argument. */
+/* A call that makes an object and returns it through its first argument. */
 #define MAKE(function, ...)            \
   API CUresult function(__VA_ARGS__) { \
     NEEDS_INIT;                        \

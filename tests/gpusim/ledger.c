@@ -1,9 +1,9 @@
-/* Who has how much memory on which GPU: one file that all processes map, a row for each process.
+/* The ledger: the memory of each process on each GPU. It is one file, which all processes map, with a row per process.
 
-   A process that ended leaves its row behind; whoever looks next clears it. So memory comes back after an
-   exit, a crash and SIGKILL alike. /proc knows who has ended, but every call of NVML would read a file for
-   every process, one caller at a time. So a process also holds a lock on one byte of a second file, the roll,
-   as long as it lives; only who has lost that is looked up. */
+   A process that ends leaves its row, and the next user of the ledger clears it. So memory is freed after an exit, a
+   crash and SIGKILL. /proc shows which processes have ended. But each NVML call would read a file per process, while
+   other callers wait. So each process also locks one byte of a second file, the roll, until it ends. Only a process
+   without this lock is looked up in /proc. */
 #include "gpusim.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 typedef struct {
   uint32_t pid;        /* 0: the row is free */
-  uint64_t start_time; /* pids are used again; a pid with its start time is not */
+  uint64_t start_time; /* pids are reused; a pid together with its start time is unique */
   uint32_t contexts[MAX_GPUS];
   uint64_t bytes[MAX_GPUS];
 } Row;
@@ -29,14 +29,14 @@ typedef struct {
 static Row *rows;
 static Row *own_row;
 static int ledger_file = -1;
-static int roll_file = -1; /* never closed by us: that would drop the lock */
+static int roll_file = -1; /* never closed, because closing would drop the lock */
 static struct stat roll;
 
 void ledger_forget_after_fork(void) {
   own_row = NULL;
 }
 
-/* The 22nd field of /proc/PID/stat; 0 for a process that has ended, reaped or not. */
+/* Return the 22nd field of /proc/PID/stat; 0 if the process has ended, even if nobody has waited for it. */
 static uint64_t start_time_of(uint32_t pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%u/stat", pid);
@@ -51,7 +51,7 @@ static uint64_t start_time_of(uint32_t pid) {
     return 0;
   }
   text[length] = 0;
-  /* The second field is the program's name in brackets, which may hold anything, brackets too. */
+  /* The second field is the program's name in brackets. The name may itself contain brackets. */
   char *field = strrchr(text, ')');
   if (!field || field[2] == 'Z' || field[2] == 'X') {
     return 0;
@@ -68,7 +68,7 @@ static struct flock byte_of(const Row *row, short type) {
 
 static void open_roll(void) {
   struct stat now;
-  /* A daemon closes every descriptor, and the number may be a stranger's file since. */
+  /* A daemon closes all its descriptors. The number may then belong to another file. */
   bool is_open = roll_file >= 0 && fstat(roll_file, &now) == 0;
   if (is_open && now.st_ino == roll.st_ino && now.st_dev == roll.st_dev) {
     return;
@@ -82,7 +82,7 @@ static void open_roll(void) {
 }
 
 static bool answers_the_roll(const Row *row) {
-  /* A process sees no lock of its own. */
+  /* F_GETLK does not report the process's own locks. */
   struct flock asked = byte_of(row, F_WRLCK);
   return row == own_row || (fcntl(roll_file, F_GETLK, &asked) == 0 && asked.l_type != F_UNLCK);
 }
@@ -96,7 +96,7 @@ static void clear_rows_of_the_dead(void) {
   }
 }
 
-/* The file is opened for each use: a lock of flock() belongs to the open file, which a fork would share. */
+/* Open the file for each use: a lock of flock() belongs to the open file, which a forked child would share. */
 static void open_ledger(void) {
   process_lock();
   const char *path = process_path(PATH_STATE);
@@ -130,7 +130,7 @@ static void close_ledger(void) {
   process_unlock();
 }
 
-/* This process's row, new at its first use; NULL when all are taken. */
+/* Return this process's row, and make it at the first use; NULL if all rows are taken. */
 static Row *row_of_this_process(void) {
   if (own_row) {
     return own_row;
@@ -138,7 +138,7 @@ static Row *row_of_this_process(void) {
   uint32_t pid = (uint32_t)getpid();
   Row *free_row = NULL;
   for (int i = 0; i < MAX_PROCESSES; i++) {
-    /* Our pid on a row we didn't write: exec() replaced the program that did, and its CUDA with it. */
+    /* This process wrote the row before exec() replaced its program. CUDA ended with that program, so reuse the row. */
     if (rows[i].pid == pid) {
       free_row = &rows[i];
       break;
@@ -170,7 +170,7 @@ static bool is_instance_of(const Gpu *gpu, int card) {
   return gpu->is_instance && gpu->card == card;
 }
 
-/* A card's is what its MIG instances have, too. */
+/* The sum for a card includes its MIG instances. */
 static uint64_t used_bytes_in_open_ledger(const Fleet *fleet, int index) {
   const Gpu *gpu = &fleet->gpu[index];
   uint64_t used = gpu->used_bytes + sum_of(&gpu->compute) + sum_of(&gpu->graphics);
@@ -213,7 +213,7 @@ Grant ledger_take(int index, uint64_t bytes) {
   return grant;
 }
 
-/* The server of MPS has the one context that an exclusive mode admits, and its clients share it. */
+/* MPS: its server has the one context that the exclusive mode allows, and its clients share that context. */
 static bool has_mps(void) {
   const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
   char control[PATH_MAX];
@@ -256,12 +256,13 @@ uint64_t ledger_used_bytes(int index) {
   open_ledger();
   uint64_t used = used_bytes_in_open_ledger(fleet, index);
   close_ledger();
-  /* A fleet that changes can promise others more than is left. */
+  /* After a change of the fleet, the sum can be larger than the GPU's memory. */
   uint64_t all = fleet->gpu[index].memory_bytes;
   return used < all ? used : all;
 }
 
-/* Adds those of one GPU or instance behind the first `count`; returns how many there are then, listed or not. */
+/* Append the processes of one GPU or instance after the first `count`. Return the new count, which may exceed
+   `capacity`. */
 static int add_processes(const Fleet *fleet, int index, Holding *list, int count, int capacity) {
   const Gpu *gpu = &fleet->gpu[index];
   const Gpu *instance = gpu->is_instance ? gpu : NULL;
@@ -282,8 +283,8 @@ static int add_processes(const Fleet *fleet, int index, Holding *list, int count
   return count;
 }
 
-/* Compute processes: other people's, then the live ones; of a card, those of its MIG instances, too. Returns how many
-   there are, listed or not. */
+/* List the compute processes: first the fleet's, then the running ones. A card's list includes its MIG instances.
+   Return the count, which may exceed `capacity`. */
 int ledger_processes(int index, Holding *list, int capacity) {
   const Fleet *fleet = fleet_now();
   open_ledger();
@@ -297,7 +298,7 @@ int ledger_processes(int index, Holding *list, int capacity) {
   return count;
 }
 
-/* For the tests' server: what NVML would say if no fault kept it from saying anything. */
+/* For server.py: the used memory that NVML would report without faults. */
 API uint64_t gpusim_used_bytes(int index) {
   return index >= 0 && index < fleet_now()->device_count ? ledger_used_bytes(index) : 0;
 }

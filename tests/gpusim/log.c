@@ -1,4 +1,4 @@
-/* What the driver was asked: one JSON object a line, in the file that GPUSIM_LOG names. */
+/* Log of the driver's calls: one JSON object per line, in the file whose path is in GPUSIM_LOG. */
 #include "gpusim.h"
 
 #include <fcntl.h>
@@ -26,13 +26,13 @@ void log_call(const char *call, int gpu, uint64_t bytes) {
   int length =
       snprintf(line, sizeof line, "{\"pid\": %d, \"call\": \"%s\", \"gpu\": %s, \"time_s\": %lld.%06ld}\n",
                (int)getpid(), call, about, (long long)now.tv_sec, now.tv_nsec / 1000);
-  /* Opened for each line: a daemon that closes every descriptor would else write us into a stranger's file.
-   */
+  /* Open the file for each line. A daemon closes all its descriptors, and the number may then belong to
+     another file. */
   int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
   if (file < 0) {
     give_up("cannot open the log", path);
   }
-  /* One write in append mode, so that processes can't tear each other's lines. */
+  /* Write the line with one call in append mode, so that lines of several processes don't mix. */
   if (write(file, line, (size_t)length) != length) {
     give_up("cannot write the log", path);
   }

@@ -1,5 +1,5 @@
-/* cuBLAS, cuDNN, cuSPARSE, cuSOLVER and others: handles can be made, and every calculation succeeds at
-   once and does nothing. */
+/* cuBLAS, cuDNN, cuSPARSE, cuSOLVER and others. Programs can make handles. Every calculation succeeds at once and does
+   nothing. */
 #include "mathlib.h"
 
 #include <stdlib.h>
@@ -63,7 +63,7 @@ API size_t cublasLtGetVersion(void) {
   return 120500;
 }
 
-/* One way to multiply, all zeros: no workspace, status success. */
+/* Return one algorithm. Its result is all zeros, which means: status success, and no workspace. */
 API Status cublasLtMatmulAlgoGetHeuristic(void *handle, void *operation, void *a, void *b, void *c, void *d,
                                           void *preference, int wanted, void *results, int *found) {
   enum { RESULT_BYTES = 96 };
@@ -115,7 +115,7 @@ API Status cudnnBackendCreateDescriptor(int type, BackendDescriptor **descriptor
   return 0;
 }
 
-/* The size of one value; writing more would hit what the caller has behind it. */
+/* Return the size of one value. More bytes would overwrite the memory after the caller's value. */
 static size_t backend_value_bytes(int type) {
   enum { HANDLE = 0, BOOLEAN = 2, INT64 = 3, DOUBLE = 5, VOID_POINTER = 6, CHAR = 24 };
   switch (type) {
@@ -129,7 +129,7 @@ static size_t backend_value_bytes(int type) {
   }
 }
 
-/* An engine here has nothing to turn and nothing to tell: cuDNN's front end would follow what it is given. */
+/* Our engines have no knobs and no notes, so these lists are empty. cuDNN's front end would dereference any entry. */
 static bool is_list_of_none(int name) {
   enum {
     CONFIG_KNOB_CHOICES = 302,
@@ -141,7 +141,7 @@ static bool is_list_of_none(int name) {
          name == ENGINE_BEHAVIOR_NOTES;
 }
 
-/* One value, all zeros. */
+/* Return one value of zeros, or no value for a list. */
 API Status cudnnBackendGetAttribute(BackendDescriptor *descriptor, int name, int type, int64_t wanted,
                                     int64_t *found, void *values) {
   enum { DESCRIPTOR = 15 };

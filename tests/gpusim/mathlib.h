@@ -1,4 +1,4 @@
-/* What the stand-ins for NVIDIA's mathematical libraries have in common: handles can be made, and each function
+/* Common parts of the stand-ins for NVIDIA's mathematical libraries. Programs can make handles. Each function
    succeeds at once and does nothing. */
 #ifndef GPUSIM_MATHLIB_H
 #define GPUSIM_MATHLIB_H
@@ -7,7 +7,7 @@
 
 typedef int Status;
 
-/* A handle whose content is never looked at. */
+/* A handle whose content is never read. */
 #define MAKE(function)                 \
   API Status function(void **handle) { \
     static char shared_handle[4096];   \
@@ -15,7 +15,7 @@ typedef int Status;
     return 0;                          \
   }
 
-/* The arguments don't matter, so they are left out. */
+/* The arguments are not used, so the prototype leaves them out. */
 #define SUCCEED(function) \
   API Status function() { \
     return 0;             \

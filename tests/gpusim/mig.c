@@ -1,8 +1,8 @@
-/* The MIG instances of a card: their names, and those that a process may use.
+/* The MIG instances of a card: their names, and the list of instances that a process may use.
 
-   Source: NVIDIA's MIG user guide, "CUDA Visible Devices": from R470 on an instance has a UUID, MIG-<uuid>; before, it
-   was named by its card, MIG-GPU-<uuid>/<GPU instance>/<compute instance>. NVML's change log: newer drivers know the
-   older name as well. */
+   Source: NVIDIA's MIG user guide, "CUDA Visible Devices". From R470 on an instance has a UUID, MIG-<uuid>. Older
+   drivers use the UUID of its card: MIG-GPU-<uuid>/<GPU instance>/<compute instance>. According to NVML's change log,
+   newer drivers accept the older name too. */
 #include "gpusim.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static bool is_same_name(const char *name, const char *text, size_t length) {
   return strlen(name) == length && strncasecmp(name, text, length) == 0;
 }
 
-/* No abbreviation: the CUDA guide speaks of them for whole GPUs only. */
+/* Compare the full name: the CUDA guide allows abbreviations only for whole GPUs. */
 bool is_name_of_instance(const Fleet *fleet, int index, const char *text, size_t length) {
   const Gpu *gpu = &fleet->gpu[index];
   char older[128];

@@ -1,10 +1,10 @@
-/* What becomes of a call to a function that nobody wrote here. */
+/* Calls of functions that the simulation lacks. */
 #include "missing.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Each library's word for "not supported", or the error next to it. */
+/* Each library's error code for "not supported", or the most similar one. */
 static const struct {
   const char *prefix;
   int error;

@@ -1,5 +1,5 @@
-/* NCCL: every collective succeeds at once, and nothing comes from another rank. Two ranks of one process on one GPU are
-   refused, as by the real one ("Duplicate GPU detected"). */
+/* NCCL: every collective succeeds at once, and no data come from another rank. Two ranks of one process on one GPU are
+   refused, as by the real NCCL ("Duplicate GPU detected"). */
 #include "mathlib.h"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ typedef struct {
 
 enum { INVALID_USAGE = 5, MOST_MEMBERS = 1024 };
 
-/* The ranks of this process, by the group that they belong to. */
+/* The ranks of this process, each with its group. */
 static struct {
   UniqueId group;
   int device;
@@ -162,7 +162,7 @@ static size_t element_bytes(int type) {
   }
 }
 
-/* As if every rank sent the same: PyTorch compares what it gathers about the ranks' models before it trains one. */
+/* Act as if every rank sent the same data: PyTorch compares the models of the ranks before training. */
 API Status ncclAllGather(const char *own, char *all, size_t count, int type, Communicator *communicator,
                          Stream *stream) {
   size_t bytes = count * element_bytes(type);

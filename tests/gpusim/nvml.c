@@ -1,4 +1,4 @@
-/* NVML: the library, the machine, and finding a GPU. */
+/* NVML: initialisation, readings of the machine, and look-up of a GPU. */
 #include "gpusim.h"
 
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-static int initialised; /* nvmlInit and nvmlShutdown are counted */
+static int initialised; /* number of nvmlInit calls minus nvmlShutdown calls */
 
 bool nvml_is_ready(void) {
   return initialised > 0;
@@ -110,14 +110,14 @@ API nvmlReturn nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size)
 
 /* ---- finding a GPU ---- */
 
-/* All that NVML tells of an instance: nvitop's snapshot of one shows the rest as not available
-   (github.com/XuehaiPan/nvitop/pull/8). */
+/* True if instances lack the reading. NVML supports only the listed readings for an instance: nvitop's snapshot of an
+   instance shows the others as not available (github.com/XuehaiPan/nvitop/pull/8). */
 static bool is_of_cards_only(Reading reading) {
   return reading & ~(READING_NAME | READING_UUID | READING_MEMORY | READING_PROCESSES | READING_GRAPHICS_PROCESSES |
                      READING_PROCESS_MEMORY);
 }
 
-/* What a card in MIG mode has as a whole needs a privilege that containers are not given. */
+/* True if the reading covers all instances of a card. It needs a privilege that containers don't have. */
 static bool is_of_all_instances(Reading reading) {
   return reading & (READING_MEMORY | READING_PROCESSES | READING_GRAPHICS_PROCESSES);
 }
@@ -139,19 +139,19 @@ nvmlReturn nvml_find(nvmlDevice device, Reading reading, const Gpu **gpu) {
   if ((*gpu)->in_mig_mode && is_of_all_instances(reading) && monitor_file_is_denied(fleet)) {
     return NVML_ERROR_NO_PERMISSION;
   }
-  /* Documented of a GPU in MIG mode: no utilization, neither of it nor of its instances. */
+  /* Documented: in MIG mode there is no utilization, neither of the card nor of its instances. */
   bool is_missing = (*gpu)->is_instance ? is_of_cards_only(reading)
                                         : (*gpu)->in_mig_mode && reading & READING_UTILIZATION;
   return is_missing || (*gpu)->unsupported & reading ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-/* A GPU that is lost or forbidden is counted, and fails when asked for, unless the fleet omits what is
-   denied. */
+/* NVML counts a lost or denied GPU, and fails when a program asks for it. But if the fleet's `denied` is "omit",
+   NVML does not count denied GPUs. */
 static bool is_listed(const Fleet *fleet, int gpu) {
   return !fleet->omits_denied || !device_file_is_denied(fleet, gpu);
 }
 
-/* How many GPUs NVML lists before this one of the fleet: its index. */
+/* Return NVML's index of a GPU of the fleet: the number of listed GPUs before it. */
 unsigned nvml_index(const Fleet *fleet, int gpu) {
   unsigned index = 0;
   for (int i = 0; i < gpu; i++) {

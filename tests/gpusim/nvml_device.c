@@ -1,4 +1,4 @@
-/* NVML: the readings of one GPU. What has no key in the fleet follows from its load, or is a constant. */
+/* NVML: readings of one GPU. A reading without a key in the fleet is derived from the load, or is a constant. */
 #include "gpusim.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ API nvmlReturn nvmlDeviceGetIndex(nvmlDevice device, unsigned *index) {
   return NVML_SUCCESS;
 }
 
-/* The number of the device file, whatever NVML leaves out. */
+/* The number of the device file. GPUs that NVML does not list count too. */
 API nvmlReturn nvmlDeviceGetMinorNumber(nvmlDevice device, unsigned *number) {
   NEEDS_GPU(device, READING_OF_CARD);
   *number = (unsigned)device - 1;
@@ -56,7 +56,7 @@ API nvmlReturn nvmlDeviceGetCudaComputeCapability(nvmlDevice device, int *major,
   return NVML_SUCCESS;
 }
 
-/* CUDA C++ Programming Guide: 32-bit floating-point operations per clock cycle and multiprocessor. */
+/* Source: CUDA C++ Programming Guide, 32-bit floating-point operations per clock cycle and multiprocessor. */
 static int cores_of_multiprocessor(const Gpu *gpu) {
   bool is_first_of_age = gpu->minor == 0 && (gpu->major == 6 || gpu->major == 8);
   return gpu->major == 3 ? 192 : gpu->major == 7 || is_first_of_age ? 64 : 128;
@@ -132,7 +132,7 @@ static unsigned temperature_of(const Gpu *gpu) {
   return 35 + gpu_utilization(gpu) / 2;
 }
 
-/* Deprecated, and refused from CUDA 14 on. */
+/* A deprecated function, which fails from CUDA 14 on. */
 API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, int sensor, unsigned *celsius) {
   NEEDS_GPU(device, READING_TEMPERATURE);
   if (fleet_now()->cuda_version >= 14000) return NVML_ERROR_DEPRECATED;
@@ -145,7 +145,7 @@ typedef struct {
   int sensor, celsius;
 } Temperature;
 
-/* What pynvml says of a driver that has no such function. */
+/* Before R570 the driver has no such function. pynvml reports that with this error. */
 API nvmlReturn nvmlDeviceGetTemperatureV(nvmlDevice device, Temperature *temperature) {
   NEEDS_GPU(device, READING_TEMPERATURE);
   if (driver_branch(fleet_now()) < 570) return NVML_ERROR_FUNCTION_NOT_FOUND;
@@ -188,7 +188,7 @@ API nvmlReturn nvmlDeviceGetTotalEccErrors(nvmlDevice device, int kind, int coun
   return gpu->has_ecc ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* Rows from Ampere on, pages before. */
+/* Row remapping exists from Ampere on. Older GPUs retire pages. */
 static bool remaps_rows(const Gpu *gpu) {
   return gpu->has_ecc && gpu->major >= 8;
 }
@@ -210,7 +210,7 @@ API nvmlReturn nvmlDeviceGetRemappedRows(nvmlDevice device, unsigned *corrected,
   *is_pending = (gpu->health & ROW_REMAPPING_PENDING) != 0;
   *has_failed = (gpu->health & ROW_REMAPPING_FAILED) != 0;
   *uncorrected = *is_pending + *has_failed;
-  /* Documented: not while there are MIG instances. */
+  /* Documented: not supported while the card has MIG instances. */
   return remaps_rows(gpu) && !has_instances((int)device - 1) ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
@@ -259,7 +259,7 @@ CONSTANT_OF_KIND(nvmlDeviceGetClockInfo, 1500)
 CONSTANT_OF_KIND(nvmlDeviceGetMaxClockInfo, 1900)
 CONSTANT_OF_KIND(nvmlDeviceGetPcieThroughput, 0)
 
-/* ---- what these GPUs don't have; the function is there, since tools tell that from a driver too old ---- */
+/* ---- readings that these GPUs lack; the functions exist, because tools take a missing one for an old driver ---- */
 
 #define NOT_SUPPORTED(function)                \
   API nvmlReturn function(nvmlDevice device) { \

@@ -1,11 +1,11 @@
-/* NVML: the MIG instances of a card. A handle is one of a card or of an instance.
+/* NVML: the MIG instances of a card. A handle belongs to a card or to an instance.
 
-   Source of what each call answers: NVML API Reference, "Multi Instance GPU Management". */
+   Source of each call's result: NVML API Reference, "Multi Instance GPU Management". */
 #include "gpusim.h"
 
-#define MOST_INSTANCES 7 /* on each card that can be cut; not how many there are */
+#define MOST_INSTANCES 7 /* the limit per card, not the number of existing instances */
 
-/* A card that can't be cut supports none of this. */
+/* These calls need a card that supports MIG. */
 #define NEEDS_MIG_CARD(device)             \
   NEEDS_GPU(device, READING_OF_CARD);      \
   do {                                     \
@@ -31,8 +31,8 @@ API nvmlReturn nvmlDeviceGetMaxMigDeviceCount(nvmlDevice device, unsigned *count
   return NVML_SUCCESS;
 }
 
-/* Where an instance was destroyed there is a hole. What is denied to a container leaves none: its instances are
-   numbered from 0 (`nvidia-smi -L` in two pods of one card shows a "Device 0" in each). */
+/* A destroyed instance leaves a gap in the numbers. Instances that are denied to a container leave no gap: the others
+   are numbered from 0 (`nvidia-smi -L` in two pods of one card shows a "Device 0" in each). */
 static bool has_index(const Fleet *fleet, const Gpu *instance, int position, unsigned index) {
   return fleet->device_files[0] ? (unsigned)position == index : (unsigned)instance->mig_index == index;
 }

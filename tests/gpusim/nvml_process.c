@@ -1,4 +1,4 @@
-/* NVML: who is on a GPU, and how busy it was over the last seconds. */
+/* NVML: processes on a GPU, and its utilization over the last seconds. */
 #include "gpusim.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 
 /* ---- processes ---- */
 
-#define MAX_LISTED 1200 /* the ledger's rows and the fleet's others */
+#define MAX_LISTED 1200 /* rows of the ledger, and processes in the fleet */
 
 typedef struct {
   unsigned pid;
@@ -22,7 +22,7 @@ typedef struct {
 static const uint64_t MEMORY_NOT_AVAILABLE = UINT64_MAX;
 static const unsigned NO_INSTANCE = UINT32_MAX;
 
-/* As documented: the number that there are always comes back, the list only where there is room for all. */
+/* As documented: always return the count, but the list only if it has room for all processes. */
 static nvmlReturn hand_out(const Gpu *gpu, const Holding *list, unsigned count, unsigned *capacity,
                            void *processes, bool is_v1) {
   unsigned room = processes ? *capacity : 0;
@@ -112,7 +112,7 @@ typedef struct {
   unsigned gpu_percent, memory_percent, encoder_percent, decoder_percent;
 } ProcessUtilization;
 
-/* All of them compute alike: nothing runs here that could be measured. */
+/* All processes get the same share of the utilization: no kernel runs that could be measured. */
 API nvmlReturn nvmlDeviceGetProcessUtilization(nvmlDevice device, ProcessUtilization *list, unsigned *count,
                                                uint64_t seen_us) {
   NEEDS_GPU(device, READING_PROCESSES | READING_UTILIZATION);
@@ -156,8 +156,8 @@ static unsigned sample_value(int kind, unsigned utilization) {
   }
 }
 
-/* One sample a second, the newest at the last full second: asked again, the same samples have the same times.
-   When the fleet changes, the past changes with it. */
+/* One sample a second, the newest at the last full second, so a sample has the same time in every call. A change of the
+   fleet changes past samples too. */
 API nvmlReturn nvmlDeviceGetSamples(nvmlDevice device, int kind, uint64_t seen_us, int *value_type,
                                     unsigned *count, Sample *samples) {
   enum { TYPE_UNSIGNED_INT = 1 };
@@ -167,7 +167,7 @@ API nvmlReturn nvmlDeviceGetSamples(nvmlDevice device, int kind, uint64_t seen_u
     return NVML_ERROR_NOT_SUPPORTED;
   }
   *value_type = TYPE_UNSIGNED_INT;
-  /* Without a list to write to, the question is how long it must be. */
+  /* A caller without a list asks for the length of the list. */
   if (!samples) {
     *count = (unsigned)gpu->sample_count;
     return NVML_SUCCESS;

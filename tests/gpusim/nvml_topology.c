@@ -1,7 +1,7 @@
-/* NVML: what connects two GPUs: NVLinks, from one to the other or over an NVSwitch, and the nearest common ancestor on
-   PCI Express.
+/* NVML: connections between two GPUs: NVLinks, direct or over an NVSwitch, and the nearest common ancestor on PCI
+   Express.
 
-   Source of what each call answers: NVML API Reference, "Device Queries". */
+   Source of each call's result: NVML API Reference, "Device Queries". */
 #include "gpusim.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static bool is_used(PciAddress link) {
   return link.domain || link.bus || link.device;
 }
 
-/* One link from the one to the other, or one from each to the same switch. */
+/* True if a link goes from one GPU to the other, or if both have a link to the same switch. */
 static bool are_linked(const Fleet *fleet, const Gpu *one, const Gpu *other) {
   for (int i = 0; i < one->link_count; i++) {
     PciAddress end = one->links[i];
@@ -48,8 +48,8 @@ API nvmlReturn nvmlDeviceGetP2PStatus(nvmlDevice device, nvmlDevice peer, int ca
   return NVML_SUCCESS;
 }
 
-/* Two GPUs have as much of their paths in common as of the machine: nothing but the machine is SYSTEM, then come
-   NODE, HOSTBRIDGE, MULTIPLE (switches), SINGLE (one switch) and INTERNAL (one board). */
+/* The level follows from the number of equal steps at the beginning of both paths: none is SYSTEM, then come NODE,
+   HOSTBRIDGE, MULTIPLE (switches), SINGLE (one switch) and INTERNAL (one board). */
 API nvmlReturn nvmlDeviceGetTopologyCommonAncestor(nvmlDevice device, nvmlDevice peer, int *level) {
   enum { SYSTEM = 50, STEP = 10 };
   NEEDS_GPU(device, READING_TOPOLOGY);

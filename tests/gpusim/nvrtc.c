@@ -1,4 +1,4 @@
-/* NVRTC: every program compiles, to nothing; no kernel is ever run. */
+/* NVRTC: every program compiles to empty code, because no kernel is ever run. */
 #include "mathlib.h"
 
 #include <string.h>

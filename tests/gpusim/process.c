@@ -1,4 +1,4 @@
-/* This process: its lock, where its files are, what a fork means, and how it hangs or crashes on request. */
+/* State of this process: its lock, the paths of its files, forks, and hangs and crashes on request. */
 #include "gpusim.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ void process_unlock(void) {
 static void after_fork_in_child(void) {
   is_forked_from_cuda = is_forked_from_cuda || has_cuda;
   ledger_forget_after_fork();
-  /* Made anew and not unlocked: a recursive lock belongs to a thread id, and the child's is another. */
+  /* Make a new lock instead of unlocking: a recursive lock belongs to a thread id, and the child has another id. */
   lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
@@ -33,9 +33,9 @@ static const char *copy_of(const char *name) {
   return value && *value ? strdup(value) : NULL;
 }
 
-/* Once, and not when a path is wanted: a program may change its environment from another thread while the driver works.
-   At the first call and not at the load, which comes with the import of some TensorFlow wheels: a process that is
-   forked between the two is on the server that its own environment names. */
+/* Read the paths only once: a program may change its environment in another thread while the driver works.
+   Read them at the first call and not when the library is loaded, which some TensorFlow wheels do at their import: a
+   process that is forked in between must use the server in its own environment. */
 static void read_paths(void) {
   paths[PATH_FLEET] = copy_of("GPUSIM_FLEET");
   paths[PATH_STATE] = copy_of("GPUSIM_STATE");
@@ -43,7 +43,7 @@ static void read_paths(void) {
 }
 
 __attribute__((constructor)) static void load(void) {
-  /* Without holding the lock over the fork, a child could inherit it locked by a thread it doesn't have. */
+  /* Hold the lock during a fork. Otherwise the child could inherit a lock whose owner thread does not exist there. */
   pthread_atfork(process_lock, process_unlock, after_fork_in_child);
 }
 
@@ -71,7 +71,7 @@ int suffer(int fault) {
   return fault;
 }
 
-/* A broken stage must not look like a broken GPU: a test would believe it. */
+/* Abort on an error of the simulation itself: a test must not take it for a faulty GPU. */
 _Noreturn void give_up(const char *what, const char *path) {
   fprintf(stderr, "gpusim: %s %s: %s\n", what, path ? path : "(not set)", strerror(errno));
   abort();

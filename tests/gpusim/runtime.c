@@ -1,4 +1,4 @@
-/* The runtime API (libcudart) over the driver's. Each call that needs the driver initialises it by itself. */
+/* The runtime API (libcudart), which calls the driver API. Each call that needs the driver initialises it. */
 #include "gpusim.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static cudaError initialise(void) {
   return remember_error(cuInit(0));
 }
 
-/* The context that the runtime makes at the first call that needs one. */
+/* Make the device's context, as the runtime does at the first call that needs one. */
 static cudaError use_device(int device) {
   cudaError error = initialise();
   if (error) {
@@ -63,7 +63,7 @@ cudaError use_current_device(void) {
       return error_;                 \
   } while (0)
 
-/* ---- registration: what compiled CUDA code calls when it is loaded, long before anybody wants a GPU ---- */
+/* ---- registration: compiled CUDA code calls these functions when it is loaded, long before it uses a GPU ---- */
 
 API void **__cudaRegisterFatBinary(void *binary) {
   static void *handle[8];
@@ -175,7 +175,7 @@ API cudaError cudaGetDevice(int *device) {
   return CUDA_SUCCESS;
 }
 
-/* PyTorch refuses a kernel that is not built for the GPU it asks for. */
+/* The binary version is that of the GPU: PyTorch refuses kernels that were built for other GPUs. */
 API cudaError cudaFuncGetAttributes(void *attributes, const void *function) {
   struct {
     size_t shared_bytes, constant_bytes, local_bytes;
@@ -193,7 +193,7 @@ API cudaError cudaFuncGetAttributes(void *attributes, const void *function) {
   return CUDA_SUCCESS;
 }
 
-/* The thread's device from the next call on. Its context is made by the first call that needs one. */
+/* Set the thread's device. The first call that needs a context makes it. */
 API cudaError gpusim_choose_device(int device) {
   NEEDS_RUNTIME;
   if (!is_device(device)) {
@@ -275,7 +275,7 @@ API cudaError cudaDriverGetVersion(int *version) {
   return cuDriverGetVersion(version);
 }
 
-/* A name that the driver doesn't have is no error: the status says it. */
+/* An unknown name is no error. The status reports it. */
 API cudaError cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                                uint64_t flags, int *status) {
   cuGetProcAddress_v2(name, function, (int)version, flags, status);

@@ -1,4 +1,4 @@
-/* The runtime API: capture of a stream and graphs. The graph stays empty, and its launch does nothing. */
+/* The runtime API: stream capture and graphs. A graph stays empty, and its launch does nothing. */
 #include "gpusim.h"
 
 /* NULL and two small numbers are the default streams, which can't be captured. */
@@ -14,7 +14,7 @@ API cudaError cudaStreamEndCapture(Stream *stream, void **graph) {
   return remember_error(cuStreamEndCapture(stream, graph));
 }
 
-/* As it is, unlike the driver's: PyTorch insists on seeing its own capture. */
+/* Report the true state, unlike the driver's function: PyTorch checks that its own capture is active. */
 API cudaError cudaStreamIsCapturing(Stream *stream, int *status) {
   enum { NONE = 0, ACTIVE = 1 };
   *status = is_capturing(stream) ? ACTIVE : NONE;
@@ -40,7 +40,7 @@ API cudaError cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t 
   return cudaStreamIsCapturing(stream, status);
 }
 
-/* CUDA 11's last arguments, where an error is explained, come behind those that later releases have. */
+/* Declared as from CUDA 12 on. CUDA 11 passes other arguments after `graph`, for error reports. All are ignored. */
 API cudaError cudaGraphInstantiate(void **executable, void *graph, uint64_t flags) {
   *executable = new_handle("graph");
   return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-/* The runtime API: memory, streams and events, over the driver's. */
+/* The runtime API: memory, streams and events. It calls the driver API. */
 #include "gpusim.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ API cudaError cudaMallocManaged(void **address, size_t bytes, unsigned flags) {
   return cudaMalloc(address, bytes);
 }
 
-/* cudaFree(0) is the common way to make a context on purpose. */
+/* Programs call cudaFree(0) to make a context. */
 API cudaError cudaFree(void *address) {
   NEEDS_CURRENT_DEVICE;
   return remember_error(memory_free((uintptr_t)address));
@@ -108,7 +108,7 @@ API cudaError cudaPointerGetAttributes(void *attributes, const void *address) {
   return CUDA_SUCCESS;
 }
 
-/* Nothing reads a symbol: no kernel is ever run. */
+/* Symbols are never read, because no kernel is ever run. */
 ACCEPT_ALWAYS(cudaMemcpyToSymbol, const void *symbol, const void *from, size_t bytes, size_t offset, int kind)
 ACCEPT_ALWAYS(cudaHostRegister, void *address, size_t bytes, unsigned flags)
 ACCEPT_ALWAYS(cudaHostUnregister, void *address)

@@ -1,20 +1,24 @@
-/* Which GPUs a process may see, and in which order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+/* The GPUs that CUDA lists for a process, and their order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
 
-   Source: "CUDA Environment Variables" in NVIDIA's CUDA programming guide. It says: indices or UUIDs; an
-   abbreviated UUID is enough if it is unique; the order of the list is the order of enumeration; the first
-   invalid entry ends the list; an empty list shows nothing; FASTEST_FIRST is the default order.
-   It doesn't say, and is taken from PyTorch's reimplementation (torch.cuda._parse_visible_devices): a GPU
-   named twice empties the list, numbers are read as strtol does ("1gpu2" is 1), the kind of the first entry
-   is the kind of all.
+   Rules from "CUDA Environment Variables" in NVIDIA's CUDA programming guide:
+   - Entries are indices or UUIDs. An abbreviated UUID is enough if it is unique.
+   - CUDA numbers the GPUs in the order of the list.
+   - The first invalid entry ends the list. An empty list hides all GPUs.
+   - FASTEST_FIRST is the default order.
+   Rules that the guide lacks, from PyTorch's reimplementation (torch.cuda._parse_visible_devices):
+   - A duplicate GPU empties the list.
+   - Numbers are read as by strtol: "1gpu2" is 1.
+   - The first entry decides whether the list has indices or UUIDs.
 
-   MIG. Source: "CUDA Device Enumeration" in NVIDIA's MIG user guide. It says: before R570 a process sees one
-   instance at most, the first of those named, and then no whole GPU beside it; from R570 on it sees one of each
-   GPU instance, and whole GPUs, too; a card in MIG mode is none of them.
-   It doesn't say, and is taken from what somebody saw on eight A100 with driver 550 and wrote down as tests
-   (github.com/DataDog/datadog-agent, pkg/gpu/cuda/env_test.go): whole GPUs come first in the numbering, then the
-   first instance of each card; the UUID of a card in MIG mode is the first of its instances. Nothing is published
-   of the numbering and of such a UUID from R570 on: here the numbering goes through all instances, and the UUID
-   is the same. */
+   Rules for MIG from "CUDA Device Enumeration" in NVIDIA's MIG user guide:
+   - Before R570 a process sees at most one instance, the first in the list, and then no whole GPU.
+   - From R570 on a process sees one compute instance of each GPU instance, and also whole GPUs.
+   - A card in MIG mode is not a whole GPU.
+   Rules that the guide lacks, from tests that record eight A100 with driver 550 (github.com/DataDog/datadog-agent,
+   pkg/gpu/cuda/env_test.go):
+   - Whole GPUs are numbered first, then the first instance of each card.
+   - The UUID of a card in MIG mode means its first instance.
+   Both rules are unpublished from R570 on. Here all instances are then numbered, and the UUID keeps its meaning. */
 #include "gpusim.h"
 
 #include <ctype.h>
@@ -25,7 +29,7 @@
 #define UUID_PREFIX "GPU-"
 #define INSTANCE_PREFIX "MIG-"
 
-/* The guide calls the driver's order "a simple heuristic"; this is ours. */
+/* The guide calls the driver's rule "a simple heuristic", and does not describe it. This rule is our own. */
 static int speed_of(const Gpu *gpu) {
   return gpu->speed ? gpu->speed : gpu->major * 100000 + gpu->minor * 10000 + gpu->multiprocessors;
 }
@@ -41,7 +45,7 @@ static void sort_fastest_first(const Fleet *fleet, int *list, int count) {
   }
 }
 
-/* What the process may not open (a cgroup denies it) is not enumerated, and indices pass over it. */
+/* CUDA does not list or number a GPU that the process may not open, for example because of its cgroup. */
 static bool is_there(const Fleet *fleet, int index) {
   return fault_of(fleet, &fleet->gpu[index]) != NVML_ERROR_NO_PERMISSION && !device_file_is_denied(fleet, index);
 }
@@ -50,7 +54,7 @@ static bool shows_one_instance(const Fleet *fleet) {
   return driver_branch(fleet) < 570;
 }
 
-/* The instances of a card that CUDA numbers. */
+/* List the instances of a card that CUDA numbers, and return their count. */
 static int numbered_instances(const Fleet *fleet, int card, int list[MAX_GPUS]) {
   int all[MAX_GPUS];
   int all_count = instances_of(fleet, card, all);
@@ -86,7 +90,7 @@ static int enumerate(const Fleet *fleet, const char *order, int list[MAX_GPUS]) 
   return count;
 }
 
-/* What an entry names: a number in the fleet, or -1 for none or more than one. */
+/* Return the number in the fleet of the GPU that an entry means; -1 if it means none or more than one. */
 static int gpu_of_uuid(const Fleet *fleet, const char *entry, size_t length) {
   int found = -1;
   for (int i = 0; i < fleet->gpu_count; i++) {
@@ -142,14 +146,14 @@ static const char *without_leading_space(const char *text) {
   return text;
 }
 
-/* The number of entries in the list. */
+/* Read the variable into `list`, and return the number of GPUs. */
 static int read_list(const Fleet *fleet, const char *visible, const int *all, int all_count, int list[MAX_GPUS]) {
   char *text = strdup(visible);
   char *rest = text;
   bool by_uuid = is_uuid(without_leading_space(text));
   bool is_taken[MAX_GPUS] = {false};
   int count = 0;
-  /* strsep and not strtok: an empty entry is an invalid one. */
+  /* Use strsep, because strtok skips empty entries, and an empty entry is invalid. */
   for (char *word = strsep(&rest, ","); word; word = strsep(&rest, ",")) {
     const char *entry = without_leading_space(word);
     int named = -1;

@@ -1,5 +1,5 @@
-/* The files in /dev that a machine with NVIDIA's driver has, for a program that looks whether they are there: JAX does
-   not ask the driver without one. A library of its own, since it has to be in the process before Python looks. */
+/* Makes the files of NVIDIA's driver in /dev seem to exist: JAX does not call the driver without one. This is a library
+   of its own, because it must be loaded before Python looks for the files. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,4 +1,4 @@
-/* The runtime of one CUDA release; build.py says which. All else that it can do, it has from libgpusim.so. */
+/* The runtime of one CUDA release, which build.py chooses. All other functions are in libgpusim.so. */
 #include "../gpusim.h"
 
 API cudaError cudaRuntimeGetVersion(int *version) {
@@ -9,9 +9,9 @@ API cudaError cudaRuntimeGetVersion(int *version) {
 cudaError gpusim_choose_device(int device);
 cudaError gpusim_enter_device(int device);
 
-/* CUDA's programming guide, "Initialization": from 12.0 on this makes the device's context, and before it did
-   not. TensorFlow ends its set-up by going back to device 0, whatever GPU it took: 2.4 must not take that one
-   as well. */
+/* From CUDA 12.0 on this makes the device's context, and before it did not (CUDA's programming guide,
+   "Initialization"). TensorFlow sets device 0 at the end of its set-up, whatever GPU it uses. With 2.4, which has CUDA
+   11, that must not make a context on device 0. */
 API cudaError cudaSetDevice(int device) {
   return CUDART_VERSION >= 12000 ? gpusim_enter_device(device) : gpusim_choose_device(device);
 }
@@ -19,7 +19,7 @@ API cudaError cudaSetDevice(int device) {
 cudaError cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, uint64_t *id, void **graph,
                                       const void ***nodes, size_t *count);
 
-/* CUDA 13 gave the name to a function with more arguments. */
+/* From CUDA 13 on the function with this name has more arguments. */
 #if CUDART_VERSION >= 13000
 API cudaError cudaStreamGetCaptureInfo(Stream *stream, int *status, uint64_t *id, void **graph,
                                        const void ***nodes, const void ***edges, size_t *count) {

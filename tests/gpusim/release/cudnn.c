@@ -1,4 +1,4 @@
-/* cuDNN of one release; build.py says which. All else that it can do, it has from libgpusim.so. */
+/* One release of cuDNN, which build.py chooses. All other functions are in libgpusim.so. */
 #include "../gpusim.h"
 
 enum { MAJOR_UNIT = CUDNN_VERSION >= 90000 ? 10000 : 1000 }; /* 8.9.6 is 8906, and 9.3.0 is 90300 */

@@ -1,5 +1,5 @@
-/* What a GPU is like, in the struct of one CUDA release; build.py says which. CUDA 12 put fields behind those of 11,
-   and CUDA 13 took some out of the middle. */
+/* Properties of a GPU, in the struct of one CUDA release, which build.py chooses. CUDA 12 added fields after those of
+   CUDA 11, and CUDA 13 removed fields from the middle. */
 #include "../gpusim.h"
 
 #include <stddef.h>
@@ -105,7 +105,7 @@ static Properties describe(int device) {
   return known;
 }
 
-/* All of the caller's struct is set, of which only a beginning is known. */
+/* Fill the caller's struct. We know only the fields at its beginning, and set the others to 0. */
 static cudaError fill(void *properties, size_t size, size_t known_size, int device) {
   int count;
   cudaError error = cudaGetDeviceCount(&count);
@@ -130,7 +130,7 @@ API cudaError cudaGetDeviceProperties_v2(void *properties, int device) {
   return fill(properties, 1032, sizeof(Properties), device);
 }
 
-/* The struct of CUDA 10 and 11 differs from the middle on. */
+/* The second half of the struct is different in CUDA 10 and 11. */
 API cudaError cudaGetDeviceProperties(void *properties, int device) {
   return fill(properties, 632, offsetof(Properties, kernel_timeout), device);
 }
