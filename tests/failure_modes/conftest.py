@@ -26,7 +26,6 @@ def hooked():
 
 @pytest.fixture
 def machine(tmp_path):
-    """Return a function that starts a server with the given GPUs and faults."""
     with ExitStack() as servers:
         folders = map("machine{}".format, itertools.count())
 
@@ -40,13 +39,11 @@ def machine(tmp_path):
 
 @pytest.fixture
 def commands(hooked, lease_folder):
-    """Return a function that makes an :class:`AutoGpu` for a server."""
     return lambda server: AutoGpu(server, hooked)
 
 
 @pytest.fixture
 def lab(machine, commands):
-    """Return a function that starts a server with the given GPUs, and returns its :class:`AutoGpu`."""
     return lambda *gpus, **faults: commands(machine(*gpus, **faults))
 
 
@@ -103,7 +100,7 @@ def own_environment(tmp_path):
     return OwnEnvironment(tmp_path / "environment", requirements)
 
 
-# autogpu does not know TensorFlow 9.0, so it only sets CUDA_VISIBLE_DEVICES when the script imports it.
+# autogpu does not support TensorFlow 9.0, so it only sets CUDA_VISIBLE_DEVICES when the script imports it.
 @pytest.fixture
 def stand_in(tmp_path):
     """Return a function that writes a script next to a one-line ``tensorflow``, and returns the script's path."""

@@ -82,7 +82,6 @@ class AutoGpu:
         self.server, self.python = server, python
 
     def __call__(self, *arguments, **environ):
-        """Run a command of autogpu, and wait until it has ended."""
         return self.server.run([str(self.python), "-m", "autogpu", *arguments], environ=environ)
 
     def pick(self, *options, **environ):

@@ -87,7 +87,7 @@ def test_08_running_job_keeps_its_gpu_after_its_lease_was_deleted(lab, lease_fol
         file.unlink()
     if gone == "folder":
         lease_folder.rmdir()
-    # The program still computes on GPU 1, where no lease is left.
+    # The program still computes on GPU 1, but its lease is gone.
     assert autogpu.hold().gpus() == [0]
     assert autogpu.pick("--busy", "error") == []
 

@@ -63,7 +63,7 @@ class BuildError(RuntimeError):
 
 
 def build() -> Path:
-    """Return the folder of the libraries, for ``LD_LIBRARY_PATH``. Compile them if a source file has changed.
+    """Return the folder of the libraries, for ``LD_LIBRARY_PATH``. Compile them if sources or flags have changed.
 
     Raises:
         BuildError: There is no C compiler, or it fails.

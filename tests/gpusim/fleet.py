@@ -103,7 +103,6 @@ class Gpu:
 
     @property
     def instances(self) -> tuple[Instance, ...]:
-        """MIG instances of the card, in the order of their index."""
         return tuple(each if isinstance(each, Instance) else Instance(each) for each in self.mig or ())
 
     @property
@@ -170,7 +169,6 @@ class Fleet:
 
     @property
     def instances(self) -> tuple[Device, ...]:
-        """The MIG instances of all cards, in the order of the cards."""
         found: list[Device] = []
         for card, gpu in enumerate(self.gpus):
             there = [(index, each) for index, each in enumerate(gpu.instances) if each.profile]
@@ -182,7 +180,6 @@ class Fleet:
         return tuple(found)
 
     def text(self) -> str:
-        """Return the text of the fleet's file, which ``fleet.c`` reads."""
         parts = [
             _lines(
                 driver=self.driver,

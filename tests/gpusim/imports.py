@@ -56,7 +56,6 @@ class Imports:
         return self.versions, self.functions, self.variables
 
     def text(self) -> str:
-        """Return the JSON text of a list file."""
         return json.dumps([sorted(kind) for kind in self.kinds], indent=0)
 
 
@@ -121,7 +120,6 @@ def of_libraries(libraries: Iterable[Path]) -> Imports:
 
 
 def defined(library: Path) -> frozenset[str]:
-    """Return the names of the symbols that a library defines."""
     return frozenset(DEFINED.findall(_readelf(library, "--dyn-syms")))
 
 

@@ -102,7 +102,6 @@ class Server:
 
     @property
     def instances(self) -> tuple[Device, ...]:
-        """MIG instances of all GPUs with their current values, in PCI order."""
         return self._fleet.instances
 
     @property
