@@ -1,4 +1,4 @@
-"""Imports point one way, and each border of the package has one crossing."""
+"""Rules for imports between the modules of autogpu, and for words that some modules may not contain."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Each imports only from the rows above it, or from a `model`. The packages of one row do not know each other.
+# A package imports only from the packages in rows above its own, and from any module named `model`.
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "text"},
     {"process", "stderr", "caps", "ray_tasks", "_vendor"},
@@ -28,7 +28,7 @@ ROWS = (
 
 
 def modules():
-    """By dotted name without ``autogpu.``, each file."""
+    """Return each module's file, keyed by dotted name without ``autogpu.``."""
     found = {}
     for file in sorted((ROOT / "autogpu").rglob("*.py")):
         parts = file.relative_to(ROOT / "autogpu").with_suffix("").parts
@@ -41,7 +41,7 @@ MODULES = modules()
 
 @functools.lru_cache(maxsize=None)
 def imports(file, with_types=False):
-    """The modules that run when ``file``'s code does; what is for the type checker alone is left out, or is not."""
+    """Return the names that ``file`` imports; those under ``TYPE_CHECKING`` only if ``with_types``."""
     return set(_names(ast.parse(file.read_text(encoding="utf-8")), with_types))
 
 
@@ -59,7 +59,7 @@ def _names(node, with_types):
 
 
 def ours(file, with_types=False):
-    """Of the package's modules, those that ``file`` imports."""
+    """Return the modules of autogpu that ``file`` imports."""
     names = {name[len("autogpu.") :] for name in imports(file, with_types) if name.startswith("autogpu.")}
     return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {""}
 
@@ -83,8 +83,8 @@ def test_imports_point_one_way():
 
 
 @pytest.mark.parametrize("with_types", [False, True])
-def test_no_module_imports_itself_by_way_of_others(with_types):
-    # A package's own face names its modules for others; what they take from it for the type checker is no way back.
+def test_imports_have_no_cycle(with_types):
+    # A package's `__init__` imports its modules, so a module that imports from its own package closes a cycle.
     graph = {name: ours(file, with_types) for name, file in MODULES.items()}
     done = set()
 
@@ -99,24 +99,24 @@ def test_no_module_imports_itself_by_way_of_others(with_types):
         visit(name, [])
 
 
-def test_selection_and_values_import_nothing_that_reads_the_machine():
+def test_pure_modules_import_nothing_that_reads_the_machine():
     acting = {"subprocess", "socket", "fcntl", "ctypes", "threading", "pwd"}
     pure = [name for name in MODULES if name.startswith("selection.") or name.endswith((".model", ".enumeration"))]
     assert [(name, imports(MODULES[name]) & acting) for name in pure if imports(MODULES[name]) & acting] == []
 
 
-def test_no_framework_is_named_outside_its_package():
+def test_framework_names_occur_only_in_framework_packages():
     named = re.compile(r"tensorflow|keras|\btf\b|\bjax\b|torch(?!run)", re.IGNORECASE)
     outside = {
         name: sorted(set(named.findall(file.read_text(encoding="utf-8"))))
         for name, file in MODULES.items()
         if not re.match(r"frameworks\.\w+\.|frameworks\.(?!base)\w+$|doctor\.frameworks$", name)
     }
-    # The one line that says what autogpu is, and the list of them.
+    # The exceptions are autogpu's own docstring and the list of frameworks.
     assert {name for name, words in outside.items() if words} == {"", "frameworks"}
 
 
-# Modules that decide or act for a process: they pass on facts, of which `reporting` makes sentences.
+# Packages that decide or act for a process. They return facts, and `reporting` turns these into sentences.
 WITHOUT_SENTENCES = ("selection", "acquire", "allocation", "visibility", "engines", "out_of_memory", "history")
 
 
@@ -125,7 +125,7 @@ def _makes_an_error(node):
 
 
 def texts(file):
-    """The texts in a file's code, apart from docstrings and from what only a log of an exception shows."""
+    """Yield the string literals in a file, except docstrings and the messages of exceptions."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     errors = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) or _makes_an_error(node)]
     raised = [child for node in errors for child in ast.walk(node)]
@@ -135,7 +135,7 @@ def texts(file):
             yield node.value
 
 
-def test_modules_that_decide_build_no_sentence():
+def test_modules_that_decide_contain_no_sentence():
     sentence = re.compile(r"\b[a-z]+ [A-Za-z']+ [a-z]+\b")
     modules = [name for name in MODULES if name.partition(".")[0] in WITHOUT_SENTENCES]
     found = [(name, text) for name in modules for text in texts(MODULES[name]) if sentence.search(text)]

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, policies can be read, commands exist, and printed output is what is printed."""
+"""Checks of the pages: links, policies and commands are valid, and the output shown is what the commands print."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 COMMENT = re.compile(r" *# .*$", re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
-# Where a command begins: at the start, behind variables, inside $( ), behind sudo and behind another program's `--`.
+# A command begins at the start of a line, or after variables, `$(`, `sudo`, `&&` or another program's `--`.
 COMMAND = re.compile(r"(?:^|\$\(|sudo |-- |&& )(?:\w+=\S+ )*autogpu(?![\w./-])([^)]*)")
-# What a block was printed by: on the server of `lab.toml`, or on one that ships by that name; by a script with so many
-# GiB, after as many runs as tell what it needs.
+# The comment above a block whose output is tested. "on" gives the simulated server; the default is that of `lab.toml`.
+# "again" means that the script allocates that many GiB and has already run often enough for autogpu to learn its need.
 RUNS = re.compile(
     r"<!-- runs(?P<tensorflow> with TensorFlow)?(?: on (?P<fleet>[\w-]+))?(?:, again with (?P<gib>[\d.]+) GiB)? -->\n\Z"
 )
@@ -58,7 +58,7 @@ STATUS = "<!-- status of make lab -->\n"
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page; ``line`` is that of its fence, ``before`` the page up to there."""
+    """A fenced block of a page. ``line`` is the line number of its fence, ``before`` the text of the page above it."""
 
     page: Path
     line: int
@@ -86,7 +86,7 @@ BLOCKS = list(blocks())
 
 
 def typed():
-    """Each line that is typed into a shell, as ``(place, line)``."""
+    """Yield each line that a reader types into a shell, as ``(place, line)``."""
     for block in BLOCKS:
         for line in block.text.splitlines():
             if block.kind == "sh" or (block.kind == "console" and line.startswith("$ ")):
@@ -94,7 +94,7 @@ def typed():
 
 
 def commands():
-    """Each ``autogpu ...`` in a block for a shell, and in a sentence, as ``(place, arguments)``."""
+    """Yield each ``autogpu`` command in a shell block or in the text, as ``(place, arguments)``."""
     proses = [(name_of(page), FENCE.sub("", page.read_text(encoding="utf-8"))) for page in PAGES]
     spans = [(name, span) for name, prose in proses for span in INLINE.findall(prose)]
     for place, line in (*typed(), *spans):
@@ -103,29 +103,29 @@ def commands():
 
 def arguments_in(line):
     line = re.sub(r"\$\((?:command -v|which) autogpu\)", "autogpu", line)
-    # Up to a comment, a pipe, a file or the next command.
+    # A command ends before a comment, a pipe, a redirection or the next command.
     return [found.partition(" && ")[0].strip() for found in COMMAND.findall(re.split(r"\s+[#|>&](?!&)", line)[0])]
 
 
-def test_no_command_ends_in_a_comment():
-    """In zsh a # that is typed begins none."""
+def test_no_shell_line_contains_a_comment():
+    """An interactive zsh does not treat ``#`` as the start of a comment."""
     lines = [line for _, line in typed()]
     assert len(lines) > 50
     assert [line for line in lines if re.search(r"(\S\s+|^)# ", line)] == []
 
 
 @pytest.mark.parametrize("page", PAGES[:2], ids=name_of)
-def test_the_first_page_has_no_more_than_120_lines(page):
+def test_readme_has_at_most_120_lines(page):
     assert len(page.read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def slugs(page):
-    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    """Return the anchors that GitHub and MkDocs make from a page's headings."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)]
 
 
-def test_a_link_leads_somewhere():
+def test_every_link_has_a_target():
     dead = []
     for page in PAGES:
         for target in LINK.findall(INLINE.sub("", FENCE.sub("", page.read_text(encoding="utf-8")))):
@@ -136,7 +136,7 @@ def test_a_link_leads_somewhere():
     assert dead == []
 
 
-def test_a_module_that_is_named_is_there():
+def test_python_files_named_in_contributing_exist():
     folders = ("autogpu", "sitecustomize_template", "tests", "benchmarks", "docs", "demo")
     there = [f"/{path.relative_to(ROOT).as_posix()}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
     found = INLINE.findall((ROOT / "CONTRIBUTING.md").read_text())
@@ -145,33 +145,33 @@ def test_a_module_that_is_named_is_there():
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
 
 
-def test_every_page_is_in_the_site_and_can_be_found_from_its_first():
+def test_every_page_is_in_the_site_and_linked_from_its_index():
     site, first = (ROOT / "mkdocs.yml").read_text(), (ROOT / "docs" / "index.md").read_text()
     names = [page.relative_to(ROOT / "docs").as_posix() for page in DOCS if page.name != "index.md"]
     assert [name for name in names if f": {name}\n" not in site or f"({name})" not in first] == []
 
 
 @pytest.mark.parametrize("chinese", ENGLISH_OF, ids=name_of)
-def test_a_page_says_the_same_in_both_languages(chinese):
+def test_chinese_page_has_the_same_structure_as_the_english_page(chinese):
     assert contents(chinese) == contents(ENGLISH_OF[chinese])
 
 
 @pytest.mark.parametrize("page", ENGLISH_OF, ids=name_of)
-def test_a_paragraph_in_chinese_is_one_line(page):
-    """A browser shows a line break as a space, which Chinese has none of; GitHub joins no lines."""
+def test_chinese_paragraph_is_one_line(page):
+    """A browser shows a line break as a space, but Chinese has no spaces between words."""
     text = FENCE.sub("", MARK.sub("", page.read_text(encoding="utf-8")))
     assert re.findall(r"(?<=\S)\n(?! *- |\d+\. |\|).+", text) == []
 
 
 def contents(page):
-    """What a page has in common with its translation."""
+    """Return the parts of a page that must be equal in its translation."""
     whole = MARK.sub("", page.read_text(encoding="utf-8"))
     text = FENCE.sub("", whole)
-    code = [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]  # a long one goes over two lines
+    code = [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]  # long code may span two lines
     prose = LINK.sub("]", re.sub(r"`[^`]+`", "", text))
     return {
         "headings": re.findall(r"^#+(?= )", text, re.MULTILINE),
-        # Only comments are translated. A screen is run where it stands in English, so no mark is needed here.
+        # Only comments in blocks are translated. Output is tested on the English page, so the marks are removed.
         "blocks": [(found["kind"], COMMENT.sub("", found["text"])) for found in FENCE.finditer(whole)],
         "code": set(code),
         "numbers": set(re.findall(r"\d+(?:\.\d+)*", prose)),
@@ -184,13 +184,13 @@ def generate():
     return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "generate.py")))
 
 
-def test_what_is_made_from_the_policys_model_is_as_it_makes_it_and_has_every_key(generate):
+def test_generated_pages_are_up_to_date_and_have_every_policy_key(generate):
     made = generate.documents()
     assert {name: (ROOT / name).read_text(encoding="utf-8") for name in made} == made, "run: make docs"
     assert len(re.findall(r"^#### .", made["docs/policy.md"], re.MULTILINE)) == len(KEYS)
 
 
-def test_each_key_has_a_text_and_each_text_a_key(generate):
+def test_each_policy_key_has_one_explanation(generate):
     written = (ROOT / "docs" / "policy-keys.toml").read_text(encoding="utf-8")
     assert generate.explanations(written).keys() == {key.dotted for key in KEYS}
     misspelt = written.replace("\nwait = ", "\nwaiting = ").replace("locked = ", "lokced = ")
@@ -209,7 +209,7 @@ RULES = {
 }
 
 
-def test_a_rule_that_a_start_up_file_breaks_is_not_said_to_be_kept(generate):
+def test_rule_that_a_start_up_file_breaks_is_reported_as_broken(generate):
     for text, broken in RULES.items():
         answers = generate.rules(f"# autogpu start-up file\n{text}\n")
         no = " ".join(rule for rule, answer in answers.items() if answer == "no")
@@ -217,7 +217,7 @@ def test_a_rule_that_a_start_up_file_breaks_is_not_said_to_be_kept(generate):
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=str)
-def test_a_policy_can_be_read(tmp_path, block):
+def test_policy_shown_on_a_page_is_valid(tmp_path, block):
     file = tmp_path / "autogpu.toml"
     file.write_text(block.text, encoding="utf-8")
     is_system = "locked" in block.text or "[limits" in block.text or "per_user" in block.text
@@ -225,7 +225,7 @@ def test_a_policy_can_be_read(tmp_path, block):
     assert [problem for problem in problems if "is no group of this host" not in problem] == []
 
 
-def test_a_command_exists(tmp_path, monkeypatch):
+def test_every_command_on_a_page_can_be_parsed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("autogpu.toml", "draft.toml"):
         (tmp_path / name).touch()
@@ -234,7 +234,7 @@ def test_a_command_exists(tmp_path, monkeypatch):
         try:
             parse(shlex.split(arguments), arguments)
         except click.MissingParameter:
-            pass  # a verb that a sentence names, without what it works on
+            pass  # a sentence may name a command without its arguments
         except click.UsageError as error:
             wrong[where, arguments] = error.message
     assert wrong == {}
@@ -250,7 +250,7 @@ def parse(rest, line):
 
 
 def server_of(block, folder):
-    """With a folder of scripts that is the working directory there."""
+    """Return the simulated server of a block. Its scripts run in ``folder``."""
     return Server(fleet_named(RUNS.search(block.before)["fleet"] or str(DEFAULT_FLEET)).gpus, folder=folder)
 
 
@@ -260,7 +260,7 @@ def those_that_run(*, with_tensorflow):
 
 
 @pytest.mark.parametrize("block", those_that_run(with_tensorflow=False), ids=str)
-def test_a_command_prints_what_stands_there(tmp_path, block):
+def test_command_prints_the_output_on_the_page(tmp_path, block):
     assert block.kind == "console"
     everything = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with server_of(block, tmp_path) as server:
@@ -274,8 +274,8 @@ def test_a_command_prints_what_stands_there(tmp_path, block):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("block", those_that_run(with_tensorflow=True), ids=str)
-def test_a_script_says_what_stands_there(tmp_path, forks, block):
-    # A notebook has no command.
+def test_script_prints_the_messages_on_the_page(tmp_path, forks, block):
+    # The block of a notebook has no command line.
     text = block.text if block.text.startswith("$ ") else f"$ python train.py\n{block.text}"
     line, _, expected = text.partition("\n")
     *settings, program, script = line.removeprefix("$ ").split()
@@ -293,7 +293,7 @@ def test_a_script_says_what_stands_there(tmp_path, forks, block):
 
 
 def matches(expected, printed):
-    """``...`` stands for anything within a line; alone on its line for any lines."""
+    """True if ``printed`` equals ``expected``; ``...`` matches any text in a line, and alone on a line any lines."""
     pattern = ""
     for line in expected.splitlines():
         pattern += r"(?:.*\n)*" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
@@ -301,7 +301,7 @@ def matches(expected, printed):
 
 
 @pytest.mark.slow
-def test_the_status_of_the_lab_is_what_the_pages_show(tmp_path):
+def test_pages_show_the_status_of_the_lab(tmp_path):
     shown = [line.plain for line in lines(pictures.status_of_lab(tmp_path), View(120))]
     parts = [block.text for block in BLOCKS if block.before.endswith(STATUS)]
     assert [line for part in parts for line in part.splitlines() if line not in shown] == []
@@ -310,7 +310,7 @@ def test_the_status_of_the_lab_is_what_the_pages_show(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["status", "explain"])
-def test_a_picture_of_the_lab_is_what_a_command_prints_there(name, tmp_path, monkeypatch):
+def test_picture_of_the_lab_shows_what_the_command_prints(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "FOLDER", tmp_path)
     assert pictures.main([name]) == 0
     drawn, shown = tmp_path / f"{name}.svg", ROOT / "docs" / "pictures" / f"{name}.svg"
@@ -319,7 +319,7 @@ def test_a_picture_of_the_lab_is_what_a_command_prints_there(name, tmp_path, mon
 
 @pytest.mark.slow
 @pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM)
-def test_picture_of_the_web_page_can_be_drawn_and_is_small(tmp_path, monkeypatch):
+def test_picture_of_the_web_page_has_the_right_size_and_is_small(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "FOLDER", tmp_path)
     assert pictures.main(["web-page"]) == 0
     for folder in (tmp_path, ROOT / "docs" / "pictures"):
@@ -334,7 +334,7 @@ def test_security_page_names_each_variable_and_each_finder():
     texts = {value for value in vars(variables).values() if isinstance(value, str)}
     names = {text for text in texts if re.fullmatch("(AUTOGPU|CUDA)(_[A-Z]+)*", text)}
     assert len(names) > 10
-    # Names of other programs are not in that module, and those with a prefix go on with the name of a key.
+    # `variables` lacks the names of other programs. The pattern does not match TYPED, which is only a prefix.
     names |= {FORCE_GROWTH, "PYTHONPATH", f"{variables.TYPED}…"}
     assert {name for name in names if f"`{name}`" not in page} == set()
     finders = [file for file in (ROOT / "autogpu").rglob("*.py") if "sys.meta_path.insert" in file.read_text()]
@@ -342,7 +342,7 @@ def test_security_page_names_each_variable_and_each_finder():
     assert [file for file in finders if f"`{name_of(file)}`" not in page] == []
 
 
-def test_the_tests_that_a_page_names_are_there():
+def test_tests_named_on_pages_exist():
     files = ROOT.glob("tests/**/test_*.py")
     functions = {name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
     texts = {text for page in PAGES for text in INLINE.findall(page.read_text(encoding="utf-8"))}

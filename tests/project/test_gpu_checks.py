@@ -1,4 +1,4 @@
-"""``make test-gpu`` ends in time, with a table, and leaves no process behind."""
+"""Tests of ``make test-gpu``: it ends in time, prints a table and leaves no process behind."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ def test_without_an_end():
 """
 
 
-def test_check_that_takes_too_long_leaves_no_process(tmp_path):
+def test_check_that_exceeds_its_limit_leaves_no_process(tmp_path):
     pipe, file = tmp_path / "pipe", tmp_path / "test_hangs.py"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -26,13 +26,13 @@ def test_check_that_takes_too_long_leaves_no_process(tmp_path):
     outcome = run(check, check.limit_s, tmp_path / "report.xml")
     assert (outcome.result, outcome.notes[0]) == ("FAILED", "stopped after 6 s")
     assert os.read(reader, 100) == b"started\n"
-    # The pipe is at its end once no process has it open.
+    # The pipe becomes readable at its end, when no process has it open for writing.
     assert select([reader], [], [], 60)[0]
     assert os.read(reader, 100) == b""
     os.close(reader)
 
 
-def test_checks_without_time_are_skipped():
+def test_checks_are_skipped_if_no_time_is_left():
     command = [sys.executable, "-m", "tests.gpu", "--minutes", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Each exception handler that runs in a user's process lets the exceptions of the user's script through."""
+"""Checks that handlers in a user's process let the exceptions of the user's script through."""
 
 import ast
 from pathlib import Path
@@ -7,16 +7,16 @@ import pytest
 
 from tests.support.environments import ROOT
 
-# A command's own process runs these, not a user's program.
+# Code that runs in autogpu's own commands and never in a user's process.
 COMMANDS = ("cli", "doctor", "host", "status", "install.py", "__main__.py")
 
-# It runs in a process or a thread of its own, where Python calls no signal handler. What its import raises is asked for
-# by who calls it.
+# NVML's probe runs in its own process or thread, where Python calls no signal handler. Its callers handle the errors of
+# its import.
 OF_THE_PROBE = "devices/nvml.py"
 
 PASSES = "raise_if_from_script"
 
-# The functions that answer whose an exception is.
+# The functions that tell exceptions of autogpu from exceptions of the script.
 ANSWERS = (PASSES, "script_error_in")
 
 
@@ -33,7 +33,7 @@ FILES = list(in_a_users_process())
 
 
 def own_exceptions():
-    """The names of the exceptions that autogpu alone raises; a script's handler raises none of them."""
+    """Return the names of all classes of autogpu, exceptions included. A script's own code raises none of them."""
     found = set()
     for file in (ROOT / "autogpu").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -50,7 +50,6 @@ def names(kinds):
 
 
 def caught(handler):
-    """The names of the classes that a handler is for."""
     if handler.type is None:
         return {"BaseException"}
     return names(handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type])
@@ -65,7 +64,7 @@ def lets_through(handler):
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(ROOT)) for file in FILES])
 def test_handlers_let_exceptions_of_the_script_through(file: Path):
     tree = ast.parse(file.read_text())
-    # A module of Python that other systems lack, at the import of ours.
+    # At a module's top level, handlers catch only the import of a standard module that some systems lack.
     exempt: list[ast.AST] = [node for block in tree.body if isinstance(block, ast.Try) for node in block.handlers]
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and function.name in ANSWERS:

@@ -1,4 +1,4 @@
-"""``make lab``: a living server behind a shell, of which nothing is left."""
+"""Tests of ``make lab``: a shell on a simulated server with other people's jobs, all of which end with the shell."""
 
 import functools
 import json
@@ -24,10 +24,10 @@ from tests.support.terminal import PATIENCE_S, Terminal
 
 @pytest.fixture
 def terminals():
-    """Opens terminals on a lab of their own; a short path, for it is in the environment of all that they start."""
+    """Return a function that opens a terminal in a new lab, all of whose processes inherit ``TMPDIR``, a short path."""
     with tempfile.TemporaryDirectory(prefix="lab-test-", ignore_cleanup_errors=True) as folder, ExitStack() as opened:
         Path(folder).chmod(0o755)
-        # The person's own start-up file is no part of this.
+        # HOME is changed because the shell must not run the developer's own start-up file.
         environ = {**os.environ, "TMPDIR": folder, "HOME": folder, "AUTOGPU_TEST_CACHE": str(environments.CACHE)}
 
         def open_one(*arguments: str) -> Terminal:
@@ -45,19 +45,19 @@ def terminals():
 
 
 def processes_of(folder):
-    """Every process that is alive and was started, by whatever way, below one whose TMPDIR is ``folder``."""
+    """Return the pids of the live processes whose ``TMPDIR`` is ``folder``, which children inherit."""
     found = []
     for each in Path("/proc").iterdir():
         try:
             if each.name.isdigit() and f"TMPDIR={folder}\0".encode() in (each / "environ").read_bytes():
                 found.append(int(each.name))
-        except OSError:  # it has just ended, or is not ours
+        except OSError:  # the process has just ended, or belongs to another user
             continue
     return found
 
 
 @pytest.mark.slow
-def test_lab_has_people_a_queue_and_a_free_gpu(terminals):
+def test_lab_has_running_jobs_a_queue_and_a_free_gpu(terminals):
     first = terminals("--fleet", "rtx-4090")
     assert "8 GPUs (rtx-4090)" in first.greeting
     found = json.loads(first.type("autogpu status --json").text)
@@ -87,20 +87,19 @@ def test_script_runs_in_the_lab_with_and_without_autogpu(terminals, command):
     assert ("autogpu: GPU 1 " in shown) == (not command.startswith("AUTOGPU=0"))
 
 
-def test_wrong_name_of_a_server_is_answered_by_the_right_ones():
+def test_unknown_server_name_is_an_error_that_lists_all_servers():
     with pytest.raises(FleetError, match="rtx4090: no such server or file; servers: t4, rtx-2080-ti, rtx-4090, "):
         fleet_named("rtx4090")
 
 
 @pytest.fixture
 def pytorch_in_the_shell(monkeypatch):
-    """Let ``python`` be that of an environment with PyTorch."""
     monkeypatch.setenv("PATH", str(framework_environments.torch().parent), prepend=os.pathsep)
 
 
 @pytest.mark.framework
 @pytest.mark.usefixtures("pytorch_in_the_shell")
-def test_pytorch_of_the_shell_runs_in_the_lab(terminals):
+def test_pytorch_on_path_runs_in_the_lab(terminals):
     lab = terminals()
     assert "./torch-python train_torch.py" in lab.greeting
     shown = lab.type("./torch-python train_torch.py; echo ended with $?").text
@@ -110,8 +109,8 @@ def test_pytorch_of_the_shell_runs_in_the_lab(terminals):
 
 @pytest.mark.framework
 @pytest.mark.parametrize("has_nvidia", [False, True], ids=["plain", "nvidia-wheels"])
-def test_simulated_libraries_are_preloaded_beside_nvidias_wheels(tmp_path, monkeypatch, has_nvidia):
-    """The RPATH of PyTorch leads to NVIDIA's own libraries, which find no driver that they can use."""
+def test_simulated_libraries_are_preloaded_if_nvidia_wheels_exist(tmp_path, monkeypatch, has_nvidia):
+    """PyTorch's RPATH would load the libraries of NVIDIA's wheels, and these don't work with the simulated driver."""
     libraries = environments.site_packages(framework_environments.torch()) / "torch" / "lib"
     packages = tmp_path / "packages"
     (packages / "torch").mkdir(parents=True)
@@ -131,10 +130,10 @@ def test_simulated_libraries_are_preloaded_beside_nvidias_wheels(tmp_path, monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["exit", "terminal", "kill-shell", "told"])
-def test_nothing_of_the_lab_is_left(terminals, end):
+def test_lab_leaves_no_process_and_no_folder(terminals, end):
     lab = terminals("--fleet", "t4")
     shell = int(lab.type("echo $$").text)
-    # One in the background, and one that has left the shell's session.
+    # The first job is in the background; the second has left the shell's session.
     lab.type("sleep 1000 &")
     lab.type("setsid sleep 1002 > /dev/null 2>&1 < /dev/null &")
     if end == "exit":

@@ -1,4 +1,4 @@
-"""What a package index gets: the page made of README.md, the licence, and an archive that has all of the project."""
+"""Tests of what a package index receives: the page made from README.md, the licence and the source archive."""
 
 import email
 import re
@@ -42,12 +42,12 @@ def page(metadata):
     return metadata.get_payload()
 
 
-def test_the_page_leads_nowhere_that_only_the_repository_has(page):
+def test_index_page_has_no_link_or_command_that_needs_the_repository(page):
     assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
     assert re.findall(r"\bdocs/[\w/.-]+|\bmake \w+|pip install \.", page) == []
 
 
-def test_the_page_has_what_a_user_reads_first(page):
+def test_index_page_has_the_sections_of_readme(page):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^##+ .*$", readme, re.MULTILINE)
     left_out = ["## See it", "## Read on"]
@@ -55,21 +55,21 @@ def test_the_page_has_what_a_user_reads_first(page):
     assert page.startswith("# autogpu\n\nEvery ")
     assert "```console\n$ pip install autogpu\n$ autogpu install\n```\n" in page
     assert "there the first line is `uv pip install autogpu`" in page
-    # Nothing of a link or of a picture is left over where one was.
+    # Links and pictures that were removed left no brackets and no stray spaces.
     assert re.findall(r"^.*(?:!\[|\]\(| [,.:]\s).*$", page, re.MULTILINE) == []
 
 
-def test_the_licence_is_named_as_indexes_read_it(metadata):
+def test_metadata_has_the_licence_as_an_spdx_expression(metadata):
     assert (metadata["License-Expression"], metadata["License"]) == ("Apache-2.0", None)
     assert not any("License" in each for each in metadata.get_all("Classifier"))
     assert metadata["Description-Content-Type"].partition(";")[0] == "text/markdown"
 
 
 @pytest.mark.slow
-def test_one_line_gives_the_package_the_address_of_the_repository(clone, tmp_path):
+def test_repository_line_of_pyproject_becomes_a_project_url(clone, tmp_path):
     project = clone / "pyproject.toml"
     line = 'Repository = "https://host.example/autogpu"'
-    # Commented out, as long as there is no address.
+    # The line is commented out until the repository has an address.
     text, count = re.subn('^(# )?Repository = ".*"$', line, project.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert count == 1
     project.write_text(text, encoding="utf-8")
@@ -80,9 +80,9 @@ def test_one_line_gives_the_package_the_address_of_the_repository(clone, tmp_pat
 
 
 @pytest.mark.parametrize("folder", ["", "sitecustomize_template"])
-def test_the_pip_of_python_3_6_reads_the_file_and_can_say_that_python_is_too_old(folder):
+def test_pyproject_can_be_parsed_by_the_pip_of_python_3_6(folder):
     lines = (ROOT / folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
-    # Its parser ends at them with a traceback; in the header of a table it knows them.
+    # That pip's TOML parser fails with a traceback at dotted keys; it accepts them only in the header of a table.
     assert [line for line in lines if re.match(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.[^=]*=""", line)] == []
 
 
@@ -97,11 +97,11 @@ def test_the_pip_of_python_3_6_reads_the_file_and_can_say_that_python_is_too_old
         ("3.7", "19.0.3", 0, r"Successfully installed autogpu-.*"),
     ],
 )
-def test_an_old_pip_says_in_one_line_what_it_lacks_or_installs_a_clone(python, pip, code, line, clone, tmp_path):
+def test_old_pip_installs_a_clone_or_prints_one_line_with_the_reason(python, pip, code, line, clone, tmp_path):
     found = interpreter(python)
     if found is None:
         pytest.skip(f"no Python {python} on this machine")
-    # A mirror's pages may lack what old pips read from an index: which Python each file needs.
+    # A mirror's pages may lack the required Python version of each file, which old versions of pip read there.
     environ = {**ENVIRON, "PIP_CONFIG_FILE": "/dev/null"}
 
     def run(*command):
@@ -116,7 +116,7 @@ def test_an_old_pip_says_in_one_line_what_it_lacks_or_installs_a_clone(python, p
     assert not any("Traceback" in each for each in said), said
 
 
-def test_the_wheel_of_the_start_up_files_has_what_install_writes():
+def test_wheel_of_the_start_up_files_has_the_files_that_install_writes():
     installed = {path.name: content for path, content in plan_install(Path(), "pth").items()}
     with zipfile.ZipFile(wheel("autogpu_autoload")) as opened:
         contents = {name: opened.read(name) for name in opened.namelist()}
@@ -126,12 +126,12 @@ def test_the_wheel_of_the_start_up_files_has_what_install_writes():
     assert {name: contents[name] for name in files} == {name: installed[name] for name in files}
     metadata = email.message_from_bytes(contents[f"{info}/METADATA"])
     assert metadata["Name"] == email.message_from_bytes(installed["METADATA"])["Name"] == "autogpu-autoload"
-    # Of the same version: no other pair is tested together.
+    # The wheel requires autogpu of at least its own version; older ones are not tested with it.
     assert metadata["Requires-Dist"] == f"autogpu>={autogpu.__version__}"
 
 
 @pytest.mark.slow
-def test_the_source_archive_has_every_file_of_the_project(tmp_path):
+def test_source_archive_has_every_file_of_the_project(tmp_path):
     with tarfile.open(source_archive(tmp_path)) as opened:
         names = {member.name.partition("/")[2] for member in opened.getmembers() if member.isfile()}
     assert names - {"PKG-INFO"} == set(files_of_the_project())

@@ -1,4 +1,4 @@
-"""A stranger's first five minutes: README.md alone, typed in a new clone."""
+"""Tests of README.md: its commands typed into a terminal, in a new clone."""
 
 import hashlib
 import os
@@ -17,14 +17,14 @@ from tests.support.terminal import Terminal
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-# Far more than each takes: TensorFlow is two gigabytes, and this machine may be busy.
+# Both limits are generous: TensorFlow is two gigabytes, and this machine may be busy.
 SET_UP_S, RUN_S = 2400, 600
 
 pytestmark = [pytest.mark.readme, pytest.mark.tensorflow, pytest.mark.timeout(4 * SET_UP_S)]
 
 
 def blocks(section):
-    """Each console block under a heading: its commands without their comments, and what is printed below the last."""
+    """Yield the console blocks under a heading, each as its commands without comments and its lines of output."""
     part = re.split(rf"^##+ {re.escape(section)}$", README, flags=re.MULTILINE)[1]
     part = re.split(r"^##+ ", part, maxsplit=1, flags=re.MULTILINE)[0]
     for block in re.findall(r"^```console\n(.*?)^```$", part, re.MULTILINE | re.DOTALL):
@@ -34,7 +34,7 @@ def blocks(section):
 
 
 def a_clone(folder):
-    """What git has of this tree, with what is not committed yet."""
+    """Copy the project's files, with uncommitted changes, to ``folder``. Return ``folder``."""
     for name in files_of_the_project():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
@@ -43,16 +43,16 @@ def a_clone(folder):
 
 @pytest.fixture
 def surroundings():
-    """The variables of a person who has just logged in; ``make`` gives its own to what it starts."""
+    """Return the environment of a person who has just logged in, without the variables that ``make`` sets."""
     own = ("MAKE", "MFLAGS", "VIRTUAL_ENV", "PYTEST", "AUTOGPU")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    # The environments of the tests stand in for an installation of two gigabytes.
+    # The cache of the tests has a TensorFlow, so these tests don't install two gigabytes.
     environ["AUTOGPU_TEST_CACHE"] = str(environments.CACHE)
     environ["PYTHON"] = str(environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}"))
     return environ
 
 
-def test_the_demo_shows_two_jobs_in_each_others_way_and_apart(tmp_path, surroundings):
+def test_demo_shows_two_jobs_without_and_with_autogpu(tmp_path, surroundings):
     (commands, _), *_ = blocks("See it")
     folder = a_clone(tmp_path / "autogpu")
     surroundings["XDG_STATE_HOME"] = str(tmp_path / "state")
@@ -60,7 +60,7 @@ def test_the_demo_shows_two_jobs_in_each_others_way_and_apart(tmp_path, surround
         terminal.type("stty cols 80")
         shown = terminal.type(next(line for line in commands if line == "make demo"), SET_UP_S)
     assert shown.status == 0, shown.text
-    # A terminal would break what is longer inside a word.
+    # A terminal of 80 columns would break a longer line inside a word.
     below = shown.lines[shown.lines.index("What autogpu printed:") :]
     assert max(map(len, below)) <= 80, below
     words = " ".join(" ".join(below).split())
@@ -71,15 +71,15 @@ def test_the_demo_shows_two_jobs_in_each_others_way_and_apart(tmp_path, surround
 
 @pytest.fixture
 def with_tensorflow(tmp_path):
-    """The activation of a new environment in which TensorFlow is; autogpu is not."""
+    """Return the command that activates a new environment with TensorFlow and without autogpu."""
     base, folder = environments.tensorflow(), tmp_path / "env"
-    # With a pip of its own, which README tells people to use.
+    # The environment has its own pip, because the commands of README need it.
     subprocess.run([str(base.resolve()), "-m", "venv", str(folder)], timeout=RUN_S, check=True)
     (site_packages(folder / "bin" / "python") / "tensorflow.pth").write_text(f"{site_packages(base)}\n")
     return f". {folder}/bin/activate"
 
 
-def test_from_the_clone_to_the_first_line_and_away_again(tmp_path, surroundings, with_tensorflow):
+def test_autogpu_is_installed_used_and_removed_as_readme_shows(tmp_path, surroundings, with_tensorflow):
     clone = a_clone(tmp_path / "autogpu")
     (install, _), (start, printed), *_ = blocks("Use it")
     assert (install[-1], start) == ("autogpu install", ["python train.py"])
@@ -113,7 +113,7 @@ def said_by_autogpu(lines):
 
 
 def files_in(folder):
-    """Each file of an environment by what it holds; what Python compiles for itself left out."""
+    """Return the SHA-256 of each file, keyed by relative path. Files in ``__pycache__`` are left out."""
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""The site's Chinese pages say nothing in English."""
+"""Check that the Chinese pages of the site have no English text around their content."""
 
 import os
 import re
@@ -16,7 +16,7 @@ toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli"
 
 
 class Words(HTMLParser):
-    """What a page says around its text, in words and to a screen reader."""
+    """Collect the words of a page's header and footer, and of attributes that a browser or screen reader presents."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class Words(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site as ``make site`` builds it."""
+    """Return the folder of the site, built as ``make site`` does."""
     wanted = tuple(toml.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"])
     python = environments.environment(Path(sys.executable).resolve(), wanted, with_autogpu=False)
     folder = tmp_path_factory.mktemp("site")
@@ -50,7 +50,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_chinese_page_of_the_site_says_nothing_in_english(site):
+def test_chinese_pages_have_no_english_around_their_text(site):
     pages, words = sorted((site / "zh-CN").glob("*.html")), Words()
     for page in pages:
         words.feed(page.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The end of what CI prints tells what happened, whichever way it ends."""
+"""Tests of the table that CI prints at its end, for suites that pass and suites that fail."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_that_is_fine(): pass
 
 @pytest.fixture
 def suites(tmp_path):
-    """Start the suites of a project of its own."""
+    """Return a function that starts suites of a small project made for these tests."""
     makefile = MAKEFILE.replace("$(PYTEST)", f"{sys.executable} -m pytest -q -p no:cacheprovider")
     files = {"Makefile": makefile, "test_good.py": GOOD, "test_bad.py": BAD}
     for name, text in files.items():
@@ -49,19 +49,19 @@ def suites(tmp_path):
 
 
 def told(process):
-    """Its exit status and what it prints below the last suite's own lines."""
+    """Wait for the process. Return its exit status and the table, with the lines after it."""
     output, _ = process.communicate(timeout=120)
     return process.returncode, output[output.rindex("suite  ") :].splitlines()
 
 
-def test_of_suites_that_pass_there_is_a_table(suites):
+def test_suites_that_pass_are_listed_in_a_table(suites):
     status, lines = told(suites("good", "turn"))
     head, good, turn, whole = [line.split()[:4] for line in lines]
     assert (status, head) == (0, ["suite", "tests", "skipped", "failed"])
     assert (good, turn, whole[:2]) == (["good", "1", "1", "0"], ["turn", "-", "0", "0"], ["all", "1"])
 
 
-def test_the_first_suite_with_a_failure_ends_it_and_its_failures_are_named(suites):
+def test_first_suite_that_fails_ends_the_run_and_lists_its_failures(suites):
     status, lines = told(suites("good", "bad", "turn"))
     assert (status, lines[2].split()[:4]) == (1, ["bad", "3", "0", "2"])
     failed = [line.partition("::")[2] for line in lines if line.startswith("FAILED test_bad.py")]
