@@ -1,4 +1,4 @@
-"""A machine with an NVIDIA driver, and an environment there with PyTorch and JAX as users have them."""
+"""Fixtures for tests on a real NVIDIA driver, with an environment that has PyTorch or JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYTHON = os.environ.get("AUTOGPU_TEST_PYTHON", sys.executable)
 
 
 def has_driver() -> bool:
-    """Whether there are the driver's libraries, of a real one or of the simulated server."""
+    """True if the driver's libraries can be loaded. The simulated server's libraries count too."""
     try:
         ctypes.CDLL("libcuda.so.1")
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -31,14 +31,14 @@ def has_driver() -> bool:
 
 
 def answer(*command: object, environ: dict[str, str] | None = None) -> str:
-    """What a program prints that has to do well."""
+    """Run a command that must exit with 0. Return its standard output."""
     words = [str(word) for word in command]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-# Of the simulated server, which answers for a driver where there is none: how these tests themselves are tested.
+# Variables of the simulated server. It replaces the driver when these tests are themselves tested without a GPU.
 SIMULATED = {name: value for name, value in os.environ.items() if name.startswith(("GPUSIM", "JAX_SKIP_CUDA"))}
 
 needs_driver = pytest.mark.skipif(not has_driver(), reason="no NVIDIA driver on this machine")
@@ -46,16 +46,16 @@ needs_driver = pytest.mark.skipif(not has_driver(), reason="no NVIDIA driver on 
 
 @pytest.fixture(autouse=True)
 def driver(clean_surroundings, monkeypatch):
-    """Let the driver answer that is there."""
+    """Set the simulated server's variables again, which ``clean_surroundings`` removes."""
     for name, value in SIMULATED.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory):
-    """An environment on top of that of ``PYTHON``, where a user of this checkout has run ``autogpu install``.
+    """Return the Python of a new environment with autogpu installed from this checkout and the packages of ``PYTHON``.
 
-    Nothing is fetched: a machine with a GPU may not reach a package index.
+    Nothing is downloaded, because a machine with a GPU may not reach a package index.
     """
     folder = tmp_path_factory.mktemp("environment")
     ask = "import json, sys; print(json.dumps([sys._base_executable, *sys.path]))"
@@ -63,7 +63,7 @@ def python(tmp_path_factory):
     answer(real, "-m", "venv", "--without-pip", folder)
     [packages] = folder.glob("lib/python*/site-packages")
     seen = [str(ROOT), *(path for path in below if path.endswith("-packages"))]
-    # In front of the hook's own file, which takes for installed what Python has found by then.
+    # This name sorts before autogpu.pth, because the hook counts as installed only what is on sys.path when it starts.
     (packages / "_below.pth").write_text("\n".join(seen) + "\n")
     answer(folder / "bin" / "python", "-m", "autogpu", "install")
     return folder / "bin" / "python"

@@ -12,7 +12,6 @@ NOTICEABLE_BYTES = 64 << 20
 
 
 def reading():
-    """Return autogpu's reading of the GPUs at this moment."""
     inventory = probe.start(os.environ).result(30.0)
     assert inventory is not None
     assert inventory.failure is None

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.timeout(900), pytest.ma
 GIB = 1 << 30
 
 
-def test_a_job_claims_the_gpu_that_it_uses_when_it_uses_it(jobs, framework):
+def test_job_claims_the_gpu_that_it_uses_at_its_first_use(jobs, framework):
     job = jobs.start(AT_ONCE[framework])
     assert job.stdout.readline() == "imported\n"
     assert (jobs.claims(), jobs.taken()) == ({}, {}), "an import makes no context"
@@ -31,20 +31,20 @@ def test_a_job_claims_the_gpu_that_it_uses_when_it_uses_it(jobs, framework):
     assert (shown["pid"], shown["script"]) == (job.pid, "job0.py")
 
 
-def test_a_limit_is_a_hard_cap(jobs, framework):
+def test_limit_is_a_hard_cap(jobs, framework):
     out, errors = jobs.start(FILL[framework], AUTOGPU_LIMIT="2GiB").communicate(timeout=240)
     word, count = out.split() or ("", "0")
     assert word == "OutOfMemoryError", errors
     assert 4 <= int(count) <= 8, "pieces of 256 MiB"
 
 
-def test_without_a_gpu_by_policy_the_job_is_on_the_cpu(jobs, framework):
+def test_job_with_count_0_runs_on_the_cpu(jobs, framework):
     job = jobs.start(HOLD[framework], AUTOGPU_COUNT="0")
     assert job.stdout.readline().startswith("ready cpu")
     assert (jobs.claims(), jobs.taken()) == ({}, {})
 
 
-def test_switched_off_it_is_as_without_it(jobs, framework):
+def test_switched_off_autogpu_claims_nothing_and_hides_no_gpu(jobs, framework):
     job = jobs.start(HOLD[framework], AUTOGPU="0")
     assert job.stdout.readline() == f"ready cuda:0 {len(used_bytes())}\n"
     assert jobs.claims() == {}

@@ -33,7 +33,7 @@ VALUES = {
     "minus-one": lambda uuids: ["-1"],
 }
 
-# A script that prints the variable, as Python and as C have it, before and after its first use of a GPU.
+# A script that prints CUDA_VISIBLE_DEVICES before and after its first use of a GPU, from os.environ and C's getenv.
 LISTS = """
 import ctypes, json, os
 getenv = ctypes.CDLL(None).getenv
@@ -49,7 +49,7 @@ print(json.dumps([before, lists()]), flush=True)
 
 @pytest.mark.parametrize("inherited", [None, "-1"], ids=["unset-at-start", "no-gpu-at-start"])
 @pytest.mark.parametrize("value", VALUES)
-def test_cuda_obeys_a_list_that_is_written_before_it_starts(machine, record_property, value, inherited):
+def test_cuda_obeys_only_the_list_written_before_its_start(machine, record_property, value, inherited):
     uuids = [gpu.uuid for gpu in machine.devices]
     expected = [uuid for uuid in VALUES[value](uuids) if uuid != "-1"]
     environ = {**os.environ, **({} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited})}
@@ -63,7 +63,7 @@ def test_cuda_obeys_a_list_that_is_written_before_it_starts(machine, record_prop
         record_property("measured", f"a second cuInit after {lists[0]!r} finds {len(later)} GPUs")
 
 
-def test_os_environ_names_the_gpus_once_the_script_has_them(machine, jobs, framework, record_property):
+def test_os_environ_lists_the_gpus_from_their_first_use_on(machine, jobs, framework, record_property):
     out, errors = jobs.start(LISTS.format(framework=framework, script=HOLD[framework])).communicate("\n", timeout=240)
     assert out.startswith("ready cuda:0"), errors
     (shown_before, _), (shown, cudas) = json.loads(out.splitlines()[-1])

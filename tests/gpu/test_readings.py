@@ -1,4 +1,4 @@
-"""autogpu's readings of a real driver against those of nvidia-smi and pynvml."""
+"""Comparison of autogpu's readings of a real driver with those of nvidia-smi and pynvml."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def check(ours, bounds, slack):
 
 
 @needs_nvidia_smi
-def test_each_gpu_reads_as_nvidia_smi_prints_it(record_property):
+def test_readings_of_gpus_equal_those_of_nvidia_smi(record_property):
     names = ("uuid", "compute_mode", *FIELDS)
     before, devices, after = query("gpu", *names), reading().devices, query("gpu", *names)
     gpus = [gpu for gpu in devices if gpu.instance is None]
@@ -55,7 +55,7 @@ def test_each_gpu_reads_as_nvidia_smi_prints_it(record_property):
         both = {name: [each[name] for each in around if name in each] for name in FIELDS}
         assert gpu.compute_mode == ComputeMode[row["compute_mode"].upper()]
         check(mib(gpu.memory_total_bytes), both["memory.total"], 1)
-        # nvidia-smi counts memory that the driver reserves for itself apart; NVML's first call counts it as used.
+        # nvidia-smi reports the driver's reserved memory separately. Version 1 of NVML's call counts it as used.
         used = both["memory.used"]
         check(mib(gpu.memory_used_bytes), [*used, *map(sum, zip(used, both["memory.reserved"]))], SLACK_MIB)
         check(gpu.temperature_celsius, both["temperature.gpu"], SLACK_CELSIUS)
@@ -73,7 +73,7 @@ def in_words(used, utilization, temperature, power):
 
 
 @needs_nvidia_smi
-def test_processes_of_a_job_read_as_nvidia_smi_prints_them(jobs, framework, record_property):
+def test_listed_processes_equal_those_of_nvidia_smi(jobs, framework, record_property):
     job = jobs.start(AT_ONCE[framework])
     go_on(job)
     assert [job.stdout.readline().split()[0] for _ in range(2)] == ["imported", "ready"]
@@ -98,7 +98,7 @@ def test_second_reading_finds_the_same_gpus():
     assert [device.uuid for device in second.devices] == [device.uuid for device in first.devices]
 
 
-def test_each_reading_is_what_pynvml_returns():
+def test_readings_equal_those_of_pynvml():
     ours, theirs = json.loads(answer(sys.executable, "-c", BOTH))
     # autogpu's utilization is a mean over ten seconds, and the other values change on a machine in use.
     for row in (*ours["devices"], *theirs["devices"]):

@@ -1,4 +1,4 @@
-"""What the simulated server can't prove, asked of a real driver."""
+"""Rules of CUDA that only a real driver can confirm: which GPUs ``CUDA_VISIBLE_DEVICES`` shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gpu.conftest import answer, needs_driver
 
 pytestmark = [pytest.mark.gpu, needs_driver, pytest.mark.xdist_group("gpu")]
 
-# What the driver makes of the environment, in a process of its own.
+# Prints the GPUs that CUDA shows. It runs in its own process because CUDA reads the variable once.
 ASK = """
 import ctypes
 from autogpu.devices import cuda as driver
@@ -46,7 +46,7 @@ def test_every_gpu_can_be_read(machine):
         *("{uuid}", "{prefix}", "{uuid},{uuid}", "0,{uuid}"),
     ],
 )
-def test_the_driver_parses_cuda_visible_devices_as_we_do(machine, value):
+def test_autogpu_parses_cuda_visible_devices_as_the_driver_does(machine, value):
     uuid = machine.devices[0].uuid
     value = value and value.format(uuid=uuid, prefix=uuid[:12])
     assert named_uuids(value, machine, "PCI_BUS_ID") == seen_by_cuda(value)

@@ -1,4 +1,4 @@
-"""Jobs of PyTorch and JAX that ask for a GPU in the same second, on a real driver."""
+"""PyTorch and JAX jobs that request a GPU in the same second, on a real driver."""
 
 from select import select
 
@@ -21,7 +21,7 @@ def all_at_once(jobs, framework, count, **environ):
     return several
 
 
-def test_one_job_more_than_gpus_is_refused(jobs, framework):
+def test_job_that_finds_no_free_gpu_is_refused(jobs, framework):
     gpus = sorted(used_bytes())
     several = all_at_once(jobs, framework, len(gpus) + 1, AUTOGPU_BUSY="error")
     ready = [job for job in several if job.stdout.readline().startswith("ready cuda:0")]
