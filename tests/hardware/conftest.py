@@ -1,4 +1,4 @@
-"""Simulated servers whose GPUs are not like others, and what runs there."""
+"""Fixtures from other test packages, for simulated servers with unusual GPUs."""
 
 from tests.failure_modes import conftest as failure_modes
 from tests.frameworks import conftest as frameworks

@@ -1,4 +1,4 @@
-"""GPUs that are not well: what a job gets on such a server, and what people are told."""
+"""Servers with unhealthy GPUs: the choice for a job, and the problems that the commands report."""
 
 import pytest
 
@@ -19,8 +19,8 @@ ERRORS = {"uncorrected_errors": 2}
 
 
 @pytest.mark.tensorflow
-def test_a_job_gets_the_healthy_gpu_and_the_next_one_is_told_what_is_wrong(train):
-    # The second would be the first of equals.
+def test_unhealthy_gpu_is_avoided_or_its_problem_is_reported(train):
+    # If both were healthy, GPU 1 would be chosen.
     run = train(a100(), a100(**FAILED))
     ran = run(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
@@ -30,7 +30,7 @@ def test_a_job_gets_the_healthy_gpu_and_the_next_one_is_told_what_is_wrong(train
 
 
 @pytest.mark.slow
-def test_the_commands_say_what_is_wrong(lab):
+def test_commands_report_the_problems_of_unhealthy_gpus(lab):
     autogpu = lab(a100(), a100(**WAITS), a100(**ERRORS))
     assert autogpu.pick("--count", "all") == [0, 2, 1]
     problems = [gpu["health_problems"] for gpu in autogpu.status()["gpus"]]
@@ -43,8 +43,8 @@ def test_the_commands_say_what_is_wrong(lab):
 
 
 @pytest.mark.tensorflow
-def test_a_gpu_that_falls_off_the_bus_after_the_import_is_not_chosen(host):
-    # The list that was written at the import has it in front.
+def test_gpu_that_falls_off_the_bus_after_the_import_is_not_chosen(host):
+    # The list that autogpu wrote at the import begins with the GPU that is lost later.
     waits = "import sys, tensorflow\nprint('imported', flush=True)\nsys.stdin.read()\n"
     start = host(a100(), a100(), script=waits + USE)
     job = start()

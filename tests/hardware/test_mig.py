@@ -1,6 +1,6 @@
-"""Servers with cards in MIG mode: which instance or card a job gets, and what the commands say of them.
+"""Servers with cards in MIG mode: which instance or card a job gets.
 
-Places are written as ``nvidia-smi`` numbers them: ``0`` is a card, ``0:1`` the instance 1 of it.
+A place is a card or an instance, written with the numbers of ``nvidia-smi``: ``0`` is card 0, ``0:1`` its instance 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 BEFORE_R570, R570 = "550.54.15", "570.133.20"
 BALANCED = ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
 
-# What a user writes, and nothing of MIG in it.
+# A user's script, which does not mention MIG.
 USE = "import tensorflow as tf\ntf.random.uniform((256, 256))\nprint(len(tf.config.list_logical_devices('GPU')))\n"
 
 
@@ -31,7 +31,7 @@ BUSY_CARD = Gpu(**{**vars(A100), **BUSY, "utilization": 97})
 
 
 def names(server: Server) -> dict[str, str]:
-    """By UUID, the place of each card and instance."""
+    """Return the place of each card and instance, keyed by UUID."""
     cards = {gpu.uuid: str(position) for position, gpu in enumerate(server.gpus)}
     return {**cards, **{each.uuid: f"{each.card}:{each.index}" for each in server.instances}}
 
@@ -41,13 +41,13 @@ def uuid_of(server: Server, place: str) -> str:
 
 
 def places(calls) -> list[str]:
-    """Where contexts were made."""
+    """Return the places on which CUDA contexts were created."""
     made = [(call.gpu, call.instance) for call in calls if call.call == "context"]
     return sorted({str(gpu) if instance is None else f"{gpu}:{instance}" for gpu, instance in made})
 
 
 def claimed(folder, server: Server) -> dict[int, list[str]]:
-    """By pid, the places that its lease names."""
+    """Return the places that each lease claims, keyed by pid."""
     of = names(server)
     return {lease["pid"]: sorted(of[uuid] for uuid in lease["gpus"]) for lease in leases(folder).values()}
 
@@ -57,11 +57,11 @@ def picked(autogpu, *options: str, **environ: str) -> list[str]:
     return [names(autogpu.server)[uuid] for uuid in printed.split(",") if uuid]
 
 
-# ---- which one a job gets ----
+# ---- several jobs ----
 
 
 @pytest.mark.tensorflow
-def test_jobs_in_the_same_second_get_a_place_each(host, commands, lease_folder):
+def test_jobs_in_the_same_second_get_different_cards_or_instances(host, commands, lease_folder):
     start = host(WHOLE, CUT)
     jobs = [start() for _ in range(3)]
     assert [job.ready() for job in jobs] == ["ready GPU:0"] * 3
@@ -74,7 +74,7 @@ def test_jobs_in_the_same_second_get_a_place_each(host, commands, lease_folder):
     assert leases(lease_folder) == {}
 
 
-# ---- whole cards beside cards that are cut ----
+# ---- servers with whole cards and cards in MIG mode ----
 
 
 @pytest.fixture(params=[pytest.param(BEFORE_R570, marks=pytest.mark.thorough), R570], ids=["before-R570", "R570"])
@@ -86,13 +86,13 @@ def driver(request):
 @pytest.mark.parametrize(
     ("cards", "expected"),
     [
-        pytest.param([WHOLE, a100("3g.20gb", "1g.5gb")], "0", id="whole-card-first-in-line"),
-        pytest.param([a100("3g.20gb", "1g.5gb"), WHOLE], "1", id="whole-card-last-in-line"),
-        pytest.param([BUSY_CARD, a100("3g.20gb", "1g.5gb"), BUSY_CARD], "1:0", id="a-free-instance-before-a-busy-card"),
-        pytest.param([a100(), WHOLE, a100()], "1", id="beside-cards-without-instances"),
+        pytest.param([WHOLE, a100("3g.20gb", "1g.5gb")], "0", id="whole-card-before-mig-card"),
+        pytest.param([a100("3g.20gb", "1g.5gb"), WHOLE], "1", id="whole-card-after-mig-card"),
+        pytest.param([BUSY_CARD, a100("3g.20gb", "1g.5gb"), BUSY_CARD], "1:0", id="free-instance-and-busy-cards"),
+        pytest.param([a100(), WHOLE, a100()], "1", id="mig-cards-without-instances"),
     ],
 )
-def test_on_a_mixed_server_one_job_gets_one_place(train, driver, cards, expected):
+def test_job_on_a_mixed_server_gets_one_card_or_instance(train, driver, cards, expected):
     ran = train(*cards, driver=driver)(USE)
     assert places(ran.calls) == [expected], ran.stderr
 
@@ -101,14 +101,14 @@ def test_on_a_mixed_server_one_job_gets_one_place(train, driver, cards, expected
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
-        pytest.param("0", "1", id="cuda-counts-whole-cards-first"),
-        pytest.param("1", "0:0", id="and-then-instances"),
-        pytest.param("{1}", "1", id="a-whole-card"),
-        pytest.param("{0:1}", "0:1", id="an-instance"),
-        pytest.param("{0}", "0:0", id="a-card-stands-for-its-instances"),
+        pytest.param("0", "1", id="index-of-whole-card"),
+        pytest.param("1", "0:0", id="index-of-instance-after-whole-cards"),
+        pytest.param("{1}", "1", id="uuid-of-whole-card"),
+        pytest.param("{0:1}", "0:1", id="uuid-of-instance"),
+        pytest.param("{0}", "0:0", id="uuid-of-mig-card-means-its-instances"),
     ],
 )
-def test_a_list_that_was_given_means_what_it_means_to_cuda(train, driver, visible, expected):
+def test_cuda_visible_devices_has_the_same_meaning_as_for_cuda(train, driver, visible, expected):
     run = train(a100("3g.20gb", "2g.10gb"), WHOLE, driver=driver)
     value = uuid_of(run.server, visible[1:-1]) if visible.startswith("{") else visible
     given = run(USE, CUDA_VISIBLE_DEVICES=value)
@@ -122,7 +122,7 @@ def test_a_list_that_was_given_means_what_it_means_to_cuda(train, driver, visibl
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("denied", ["refuse", pytest.param("omit", marks=pytest.mark.thorough)])
-def test_in_a_container_with_one_instance_it_is_that_one(train, commands, tmp_path, denied):
+def test_job_in_a_container_gets_the_instance_that_it_may_open(train, commands, tmp_path, denied):
     files = tmp_path / "dev"
     for name in ("nvidia1", "nvidia-caps/gpu1/gi3/access"):
         (files / name).parent.mkdir(parents=True, exist_ok=True)
@@ -134,16 +134,13 @@ def test_in_a_container_with_one_instance_it_is_that_one(train, commands, tmp_pa
     assert shown == [uuid_of(run.server, "1"), uuid_of(run.server, "1:1")]
 
 
-# ---- what the commands say ----
-
-
 # ---- other frameworks ----
 
 
 @pytest.mark.framework
 @pytest.mark.xdist_group("together")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_jobs_of_another_framework_get_an_instance_each(framework, machine_of):
+def test_pytorch_and_jax_jobs_get_an_instance_each(framework, machine_of):
     machine = machine_of(framework, a100("3g.20gb", "2g.10gb", "1g.5gb"))
     jobs = [machine.start(AT_ONCE[framework]) for _ in range(3)]
     assert [job.line() for job in jobs] == ["imported"] * 3

@@ -1,7 +1,7 @@
-"""Servers on which the driver tells less than elsewhere, or something else: what is chosen, claimed and said.
+"""Servers with unusual drivers or GPUs: WSL2, GH200, MPS, prohibited compute mode, and all GPUs lost.
 
-GPUs without a reading of their memory, in exclusive mode, denied or without a matching library, and one of several that
-is lost, are among the failure modes (``tests/failure_modes/test_hardware.py``).
+``tests/failure_modes/test_hardware.py`` tests GPUs without a reading of their memory, GPUs in exclusive mode, denied
+GPUs, GPUs without a matching library, and a server on which some GPUs are lost.
 """
 
 import json
@@ -21,13 +21,13 @@ GIB = 1 << 30
 
 
 def wsl2(**fields):
-    """Windows draws its desktop on it; the driver lists no process there, and no load."""
+    """Return a GPU under WSL2: Windows draws its desktop on it, and the driver reports neither processes nor load."""
     fields = {"used": "0.8GiB", **fields}
     silent = ["processes", "graphics_processes", "process_memory", "utilization", "samples"]
     return Gpu(name="NVIDIA GeForce RTX 4090", memory="24GiB", unsupported=silent, **fields)
 
 
-def test_under_wsl2_memory_and_leases_decide(train, commands, lease_folder):
+def test_choice_under_wsl2_uses_memory_and_leases(train, commands, lease_folder):
     run = train(wsl2(), wsl2(used="9GiB"))
     ran = run(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
@@ -35,7 +35,7 @@ def test_under_wsl2_memory_and_leases_decide(train, commands, lease_folder):
     autogpu = commands(run.server)
     holder = autogpu.hold("--limit", "4GiB")
     assert holder.gpus() == [0]
-    # A second job of that size fits beside it by what is promised, and by what is free.
+    # A second job of that size fits, both beside the claim and into the free memory.
     (lease,) = leases(lease_folder).values()
     assert 4 * GIB <= sum(lease["gpus"].values()) < 5 * GIB
     assert autogpu.pick("--need", "4GiB") == [0]
@@ -45,7 +45,7 @@ def test_under_wsl2_memory_and_leases_decide(train, commands, lease_folder):
     assert holder.end()[0] == 0
 
 
-# The memory of the GPU is node 1 of the host, by the files of the driver and the kernel.
+# Fakes the driver's and the kernel's files in which the GPU's memory is NUMA node 1 of the host.
 GH200 = """
 mount -t tmpfs none /proc/driver && mkdir -p /proc/driver/nvidia/gpus/{bus}
 printf 'Node: 1\nStatus: online\n' >/proc/driver/nvidia/gpus/{bus}/numa_status
@@ -57,7 +57,7 @@ exec "$@"
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 @pytest.mark.parametrize(("cached_gib", "state"), [(39.5, "free"), (10, "busy")])
-def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, state):
+def test_page_cache_in_gh200_memory_does_not_count_as_used(lab, cached_gib, state):
     autogpu = lab(Gpu(name="NVIDIA GH200 480GB", memory="95GiB", used="40GiB", pci="0009:01:00.0"))
     mounts = GH200.format(bus="0009:01:00.0", kib=int(cached_gib * (1 << 20)))
     mounted = ["unshare", "--mount", "sh", "-euc", mounts, "sh"]
@@ -70,7 +70,6 @@ def test_what_the_page_cache_takes_of_a_gh200_is_not_in_use(lab, cached_gib, sta
 
 @pytest.fixture
 def mps(tmp_path, monkeypatch):
-    """The folder in which the control daemon of MPS listens."""
     folder = tmp_path / "mps"
     folder.mkdir()
     (folder / "control").touch()
@@ -78,8 +77,8 @@ def mps(tmp_path, monkeypatch):
     return folder
 
 
-def test_below_mps_an_exclusive_gpu_is_shared(train, commands, mps):
-    # As NVIDIA recommends: the server of MPS is the one process that has a context of its own.
+def test_exclusive_gpu_is_shared_if_mps_runs(train, commands, mps):
+    # NVIDIA recommends exclusive mode with MPS: the MPS server is then the only process with its own context.
     exclusive = Gpu(compute_mode="exclusive_process", processes={5004242: "0.2GiB"})
     run = train(exclusive)
     ran = run(USE, AUTOGPU_LIMIT="2GiB")
@@ -99,24 +98,26 @@ def cut(*profiles, **fields):
 @pytest.mark.parametrize(
     ("gpus", "free", "picked"),
     [
-        pytest.param([PROHIBITED, Gpu(), PROHIBITED], "1 of 1 GPU free", True, id="beside-one-for-computing"),
-        pytest.param([PROHIBITED, PROHIBITED], "no usable GPU", False, id="all"),
-        pytest.param([cut(*["1g.5gb"] * 4), cut(*["1g.5gb"] * 4)], "8 of 8 GPUs free", True, id="eight-instances"),
-        pytest.param([PROHIBITED, cut("3g.20gb")], "1 of 1 GPU free", True, id="beside-an-instance"),
-        pytest.param([cut(), cut("3g.20gb", compute_mode="prohibited")], "no usable GPU", False, id="no-instance"),
+        pytest.param([PROHIBITED, Gpu(), PROHIBITED], "1 of 1 GPU free", True, id="prohibited-gpus-and-one-usable"),
+        pytest.param([PROHIBITED, PROHIBITED], "no usable GPU", False, id="all-gpus-prohibited"),
+        pytest.param([cut(*["1g.5gb"] * 4), cut(*["1g.5gb"] * 4)], "8 of 8 GPUs free", True, id="eight-mig-instances"),
+        pytest.param([PROHIBITED, cut("3g.20gb")], "1 of 1 GPU free", True, id="prohibited-gpu-and-mig-instance"),
+        pytest.param(
+            [cut(), cut("3g.20gb", compute_mode="prohibited")], "no usable GPU", False, id="no-usable-mig-instance"
+        ),
     ],
 )
-def test_status_counts_as_free_what_a_job_can_have(lab, gpus, free, picked):
+def test_status_counts_only_gpus_that_a_job_can_get_as_free(lab, gpus, free, picked):
     autogpu = lab(*gpus)
     head, _, *page = autogpu("status").stdout.splitlines()
     assert head.endswith(f", {free}")
-    # The number above is that of the rows below, and there is a GPU where it is not 0.
+    # The number in the heading equals the count of free rows, and `pick` succeeds if it is not 0.
     rows = [re.split("  +", line)[-1] for line in page if re.match(r"(GPU|   ) [\d:]+ ", line)]
     assert rows.count("free") == int(free.split()[0].replace("no", "0")), page
     assert (autogpu("pick").returncode == 0) is picked
 
 
-def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(train):
+def test_job_never_gets_a_prohibited_gpu_and_falls_back_to_the_cpu(train):
     ran = train(PROHIBITED, Gpu(), PROHIBITED)(USE, AUTOGPU_COUNT="2")
     assert (ran.stdout, ran.contexts) == ("done\n", [1]), ran.stderr
     assert "the only one here" in ran.said[0]
@@ -128,7 +129,7 @@ def test_a_job_beside_prohibited_gpus_gets_the_one_for_computing_or_the_cpu(trai
     assert "GPU 0: its compute mode is PROHIBITED" in ran.said[1]
 
 
-def test_beside_a_lost_gpu_the_only_one_left_is_not_called_the_only_one_without_a_word(lab):
+def test_pick_reports_the_lost_gpu_that_it_left_out(lab):
     autogpu = lab(Gpu(), Gpu(nvml="GPU_IS_LOST"))
     picked = "autogpu: GPU 0 picked, not reserved: the only one"
     assert autogpu("pick").stderr == f"{picked} here\nautogpu: left out: GPU 1 (GPU is lost)\n"
@@ -139,7 +140,7 @@ WHICH = {"unset": "", "by-index": "0", "by-a-list": "0,1", "by-uuid": "GPU-70fa"
 
 
 @pytest.mark.parametrize("visible", WHICH.values(), ids=list(WHICH))
-def test_where_every_gpu_is_lost_each_command_says_so_whatever_is_listed(lab, visible):
+def test_every_command_reports_that_all_gpus_are_lost(lab, visible):
     autogpu = lab(*[Gpu(nvml="GPU_IS_LOST")] * 2)
     listed = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     why = "no GPU can be read (GPU 0: GPU is lost; GPU 1: GPU is lost)"
@@ -153,7 +154,7 @@ def test_where_every_gpu_is_lost_each_command_says_so_whatever_is_listed(lab, vi
     assert "would get the CPU: no GPU" in autogpu("status", CUDA_VISIBLE_DEVICES="-1").stdout
 
 
-def test_a_job_says_that_every_gpu_is_lost_before_it_fails_as_without_autogpu(train):
+def test_job_reports_all_gpus_lost_and_fails_as_without_autogpu(train):
     run = train(*[Gpu(nvml="GPU_IS_LOST")] * 2)
     for environ in ({}, {"CUDA_VISIBLE_DEVICES": "1"}):
         ran = run(USE, exit_status=1, **environ)
@@ -163,7 +164,7 @@ def test_a_job_says_that_every_gpu_is_lost_before_it_fails_as_without_autogpu(tr
 
 
 @pytest.mark.slow
-def test_where_no_gpu_answers_in_time_the_driver_may_only_be_busy(lab):
+def test_driver_without_an_answer_is_reported_as_possibly_busy(lab):
     autogpu = lab(*[Gpu(nvml="hang")] * 2)
     why = "no GPU can be read (GPU 0: it does not answer; GPU 1: it does not answer)"
     for command in (["pick"], ["run", "--hold", "--", "true"]):

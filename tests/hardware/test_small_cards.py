@@ -1,4 +1,4 @@
-"""A small card for the display beside those for computing: TensorFlow leaves it out, and so does every choice."""
+"""A small display card beside larger GPUs: autogpu, like TensorFlow, chooses it only if no larger GPU may be used."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tests.support.framework_jobs import AT_ONCE, FRAMEWORKS
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.tensorflow]
 
-# What nvidia-smi shows of it is 384 CUDA cores.
+# This card has 384 CUDA cores in 3 multiprocessors.
 GT_1030 = Gpu(name="NVIDIA GeForce GT 1030", memory="2GiB", compute_capability="6.1", multiprocessors=3)
 TITAN = Gpu(name="NVIDIA TITAN RTX", memory="24GiB")
 USE = """
@@ -27,34 +27,35 @@ SMALL_FIRST = [GT_1030, TITAN, TITAN]
 RANKS = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", **PCI_ORDER}
 IDLEST, ONLY = "the idlest of 2", "the only one"
 RANK_0 = ": local rank 0 of 2 (Open MPI); "
-# By the rule: the cards, what the shell says, how many GPUs the script has, which it uses, and what autogpu says.
+# Keyed by rule: the cards, the environment, the number of GPUs that the script has, the GPUs that it uses, and a part
+# of autogpu's message.
 CHOICES = {
-    "first": (SMALL_FIRST, PCI_ORDER, 2, [2], IDLEST),
-    "middle": ([TITAN, GT_1030, TITAN], PCI_ORDER, 2, [2], IDLEST),
-    "last": ([TITAN, TITAN, GT_1030], PCI_ORDER, 2, [1], IDLEST),
-    "all": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "all 2"),
-    "ranks-divide-the-others-0": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], RANK_0),
-    "ranks-divide-the-others-1": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, [2], None),
-    "large-by-tensorflows-variable": (
+    "small-card-first": (SMALL_FIRST, PCI_ORDER, 2, [2], IDLEST),
+    "small-card-in-the-middle": ([TITAN, GT_1030, TITAN], PCI_ORDER, 2, [2], IDLEST),
+    "small-card-last": ([TITAN, TITAN, GT_1030], PCI_ORDER, 2, [1], IDLEST),
+    "count-all-leaves-out-small-card": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "all 2"),
+    "rank-0-gets-first-large-card": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], RANK_0),
+    "rank-1-gets-second-large-card": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, [2], None),
+    "large-enough-for-tf-variable": (
         [replace(GT_1030, memory="24GiB"), BUSY_TITAN],
         {"TF_MIN_GPU_MULTIPROCESSOR_COUNT": "2"},
         *(2, [0], IDLEST),
     ),
-    "small-ones-alone": ([GT_1030, GT_1030], {}, 2, [1], IDLEST),
-    "the-largest-of-small-ones": ([replace(GT_1030, multiprocessors=5), GT_1030], PCI_ORDER, 1, [0], ONLY),
-    "named": ([GT_1030, TITAN], {"AUTOGPU_DEVICES": "0"}, 1, [0], ONLY),
-    "listed": ([replace(GT_1030, uuid=NAMED), TITAN], {"CUDA_VISIBLE_DEVICES": NAMED}, 1, [0], ONLY),
+    "small-cards-only": ([GT_1030, GT_1030], {}, 2, [1], IDLEST),
+    "largest-of-small-cards": ([replace(GT_1030, multiprocessors=5), GT_1030], PCI_ORDER, 1, [0], ONLY),
+    "small-card-in-devices": ([GT_1030, TITAN], {"AUTOGPU_DEVICES": "0"}, 1, [0], ONLY),
+    "small-card-in-cuda-list": ([replace(GT_1030, uuid=NAMED), TITAN], {"CUDA_VISIBLE_DEVICES": NAMED}, 1, [0], ONLY),
 }
 
 
 @pytest.mark.parametrize(("cards", "environ", "gpus", "contexts", "said"), CHOICES.values(), ids=CHOICES)
-def test_tensorflow_gets_a_small_card_only_where_it_is_named_or_alone(train, cards, environ, gpus, contexts, said):
+def test_tensorflow_gets_a_small_card_only_if_named_or_alone(train, cards, environ, gpus, contexts, said):
     ran = train(*cards)(USE, **environ)
     assert (ran.stdout, ran.contexts) == (f"{gpus} GPU:0\n{gpus}\n", contexts), ran.stderr
     assert [said in line for line in ran.said] == [True] * (said is not None), ran.said
 
 
-def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
+def test_two_jobs_get_the_two_large_cards_and_a_third_shares_one(host):
     start = host(GT_1030, TITAN, TITAN)
     first = start()
     assert first.ready() == "ready GPU:0"
@@ -67,7 +68,7 @@ def test_two_jobs_beside_a_small_card_have_a_gpu_each(host):
     assert "shared: " in third.end()[1][1]
 
 
-def test_every_command_leaves_a_free_small_card_to_the_display(lab):
+def test_commands_never_choose_a_small_card_unless_it_is_listed(lab):
     autogpu = lab(GT_1030, BUSY_TITAN, BUSY_TITAN)
     assert autogpu.pick() in ([1], [2])
     assert autogpu.pick("--busy", "error") == []
@@ -85,7 +86,7 @@ def test_every_command_leaves_a_free_small_card_to_the_display(lab):
 @pytest.mark.framework
 @pytest.mark.xdist_group("together")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_another_framework_shares_a_large_card_rather_than_take_a_free_small_one(framework, machine_of):
+def test_pytorch_or_jax_job_shares_a_busy_large_card_before_a_small_one(framework, machine_of):
     machine = machine_of(framework, GT_1030, BUSY_TITAN, BUSY_TITAN)
     job = machine.start(AT_ONCE[framework])
     assert job.line() == "imported"
