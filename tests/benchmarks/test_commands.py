@@ -1,4 +1,4 @@
-"""The smallest run of each benchmark that needs no framework ends well: they use what is inside of autogpu."""
+"""Smallest runs of the benchmarks without a framework, because these import private modules of autogpu."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
     ],
     ids=" ".join,
 )
-def test_a_command_measures(command):
+def test_benchmark_exits_with_0(command):
     name, *options = command
     ran = subprocess.run(
         [sys.executable, str(BENCHMARKS / name), *options], capture_output=True, text=True, timeout=280, check=False
