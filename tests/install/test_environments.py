@@ -1,4 +1,4 @@
-"""``autogpu install`` from the built wheel, in real environments of every Python and of Debian's."""
+"""``autogpu install`` from the built wheel, in real environments of every supported Python and of Debian's Python."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Env:
-    """An environment with autogpu from the wheel and no start-up files."""
+    """A virtual environment with autogpu installed from the wheel."""
 
     python: Path
     site_packages: Path
     debian: bool
 
     def run(self, *arguments, status=0, **environ):
-        # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
+        # -B: Python writes no .pyc files, which would appear as differences between the trees.
         return ended([str(self.python), "-B", *arguments], status, **environ)
 
     def autogpu(self, *arguments, status=0):
         return self.run("-m", "autogpu", *arguments, status=status)
 
     def hooks(self):
-        """The hook that a fresh start has, and which modules that start should not have loaded."""
+        """Return the output of LOOK: the loaded hook, and the modules that a start of Python should not load."""
         started = self.run("-c", LOOK)
         assert started.stderr == ""
         return started.stdout.strip()
@@ -64,7 +64,7 @@ def env(request):
     is_debian = request.param == "debian"
     if is_debian and not (DEBIAN.exists() and list(Path("/usr/lib").glob("python3.*/sitecustomize.py"))):
         pytest.skip("needs Debian's or Ubuntu's own Python, which has a sitecustomize")
-    # The dependencies stay in the cache; the wheel, which changes with each edit, is put into them here.
+    # The cached environment has only the dependencies, because the wheel changes with each edit.
     requirements = ("click", "nvidia-ml-py", "pip", "rich")
     base = DEBIAN if is_debian else environments.interpreter(request.param)
     python = environments.environment(base, requirements, with_autogpu=False, name="start-up files")
@@ -77,19 +77,19 @@ def env(request):
         yield made
 
 
-def test_wheel_holds_the_start_up_files_and_switches_nothing_on_by_itself():
+def test_wheel_has_the_start_up_files_but_does_not_activate_them():
     with zipfile.ZipFile(str(environments.wheel())) as wheel:
         names = wheel.namelist()
         modules = ("_autogpu_hook.py", "_autogpu_steps.py", "run/sitecustomize.py")
         for name in (*modules, "autogpu.pth.txt", "autogpu.start.txt"):
             assert wheel.read(f"autogpu/sitecustomize_template/{name}") == (TEMPLATES / name).read_bytes()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"autogpu"}
-    # A parser for Python 3.10 and earlier, with its license.
+    # Python 3.10 and earlier lack tomllib, so the wheel has tomli and its license.
     assert {f"autogpu/_vendor/tomli/{name}" for name in ("__init__.py", "_parser.py", "LICENSE")} <= {*names}
     assert [name for name in names if name.endswith((".pth", ".start"))] == []
 
 
-def test_install_proves_itself_changes_nothing_twice_and_is_undone(env):
+def test_install_is_idempotent_and_uninstall_undoes_it(env):
     before = tree(env.site_packages)
     hook = env.site_packages / "_autogpu_hook.py"
     said = env.autogpu("install").stdout
@@ -101,7 +101,7 @@ def test_install_proves_itself_changes_nothing_twice_and_is_undone(env):
     installed = tree(env.site_packages)
     assert "Everything was in place" in env.autogpu("install").stdout
     assert tree(env.site_packages) == installed
-    # Nothing was left for Python to compile: the same tree after a start that may write.
+    # A start that may write .pyc files adds none for the hook, because install has compiled it.
     ended([str(env.python), "-c", "pass"])
     assert {name for name in tree(env.site_packages) if "hook" in name} == {n for n in installed if "hook" in n}
     assert f"removed {hook}\n" in env.autogpu("uninstall").stdout
@@ -110,7 +110,7 @@ def test_install_proves_itself_changes_nothing_twice_and_is_undone(env):
     assert env.hooks() == "[] []"
 
 
-def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env):
+def test_hook_loads_beside_a_sitecustomize_of_the_environment(env):
     cache = env.site_packages / "__pycache__"
     had_cache = cache.exists()
     own = env.site_packages / "sitecustomize.py"
@@ -127,7 +127,7 @@ def test_the_environments_own_sitecustomize_stays_and_hinders_no_pth(env):
             cache.rmdir()
 
 
-def test_every_method_works_and_is_undone_also_by_pip(env):
+def test_every_method_works_and_pip_can_undo_it(env):
     before = tree(env.site_packages)
     for method in ("pth",) if env.debian else ("sitecustomize", "pth"):
         env.autogpu("install", "--method", method)
@@ -143,7 +143,7 @@ def test_every_method_works_and_is_undone_also_by_pip(env):
     env.run(*pip, "check")
     env.run(*pip, "uninstall", "--yes", "--quiet", "autogpu-autoload")
     left = {name for name, content in tree(env.site_packages).items() if before.get(name) != content}
-    # Whether pip removes a folder that it emptied is its own affair.
+    # pip may or may not remove a folder that it emptied.
     assert left <= {"__pycache__"}
     env.autogpu("install")
     assert "removed " in env.autogpu("uninstall").stdout
@@ -162,7 +162,7 @@ def test_uv_run_with_a_package_on_top_loads_the_hook(env):
 
 
 @pytest.mark.parametrize("env", [DEBIANS], indirect=True)
-def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env):
+def test_sitecustomize_behind_another_is_refused_and_removed(env):
     before = tree(env.site_packages)
     said = env.autogpu("install", "--method", "sitecustomize", status=1)
     assert re.search(r"did not load .*/sitecustomize.py: /usr/lib/python3.*/sitecustomize.py comes first", said.stderr)
@@ -170,7 +170,7 @@ def test_shadowed_sitecustomize_is_refused_by_name_and_taken_back(env):
     assert (said.stdout, tree(env.site_packages)) == ("", before)
 
 
-def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env, tmp_path):
+def test_target_folder_gets_a_sitecustomize_that_runs_the_next_one(env, tmp_path):
     target = tmp_path / "my lib"
     target.mkdir()
     said = env.autogpu("install", "--target", str(target)).stdout
@@ -179,7 +179,7 @@ def test_folder_on_pythonpath_gets_a_sitecustomize_that_chains(env, tmp_path):
     look = f"{LOOK}; print(getattr(sys.modules.get('sitecustomize'), '__file__', None))"
     loaded, sitecustomize = env.run("-c", look, PYTHONPATH=str(target)).stdout.splitlines()
     assert loaded == f"['{target / 'sitecustomize.py'}'] []"
-    # Debian's own has run in our place; elsewhere ours stays alone.
+    # Our sitecustomize runs Debian's and is replaced by it in sys.modules. Other Pythons have only ours.
     assert sitecustomize.startswith("/usr/lib" if env.debian else str(target))
     env.autogpu("uninstall", "--target", str(target))
     assert tree(target) == {}

@@ -1,4 +1,4 @@
-"""Start-up files in a folder: planned, written in order, recognised, taken back."""
+"""Install and uninstall of the start-up files in a folder."""
 
 import base64
 import csv
@@ -20,7 +20,7 @@ TEMPLATES = ROOT / "sitecustomize_template"
 
 
 def tree(folder):
-    """Every name below ``folder`` with its bytes and mode."""
+    """Return the mode and content of each file below ``folder``, keyed by relative path."""
     return {
         str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else None)
         for path in sorted(folder.rglob("*"))
@@ -28,13 +28,12 @@ def tree(folder):
 
 
 def installed(folder):
-    """The same, but for the bytes of what Python has compiled: the time of the source stands there."""
+    """Return :func:`tree` without the content of ``.pyc`` files, which contains the modification time of the source."""
     return {name: None if name.endswith(".pyc") else found for name, found in tree(folder).items()}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """One on PYTHONPATH."""
     made = tmp_path / "folder"
     made.mkdir()
     return made
@@ -42,7 +41,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def hidden(tmp_path):
-    """The folder of a sitecustomize that ours comes before."""
+    """Return the path of a sitecustomize in a folder after ours on ``PYTHONPATH``."""
     made = tmp_path / "hidden"
     made.mkdir()
     return made / "sitecustomize.py"
@@ -54,7 +53,7 @@ def start(code, *pythonpath):
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_plan_ends_with_what_switches_on():
+def test_plan_writes_the_file_that_loads_the_hook_last():
     folder = Path("/env")
     info = folder / f"autogpu_autoload-{autogpu.__version__}.dist-info"
     steps, hook, switch = (folder / name for name in ("_autogpu_steps.py", "_autogpu_hook.py", "autogpu.pth"))
@@ -77,7 +76,7 @@ def test_start_file_of_an_earlier_install_is_removed(folder):
     assert not start_file.exists()
 
 
-def test_record_holds_the_hash_of_every_file(folder):
+def test_record_has_the_hash_of_every_file(folder):
     installing.install(folder)
     (info,) = installing.distributions(folder)
     assert info.name == f"autogpu_autoload-{autogpu.__version__}.dist-info"
@@ -90,14 +89,14 @@ def test_record_holds_the_hash_of_every_file(folder):
             assert (digest, size) == (f"sha256={expected}", str(len(content)))
 
 
-def test_a_second_install_touches_no_file(folder):
+def test_second_install_touches_no_file(folder):
     installing.install(folder)
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))]
     assert installing.install(folder) == ()
     assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))] == times
 
 
-def test_the_hook_is_compiled_for_the_starts_that_follow_however_this_shell_has_python_compile(folder):
+def test_install_compiles_the_hook_whatever_the_shell_sets(folder):
     here = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(folder / "elsewhere"), "PYTHONOPTIMIZE": "2"}
     installing.install(folder, environ={**os.environ, **here})
     tag = sys.implementation.cache_tag
@@ -111,7 +110,7 @@ def test_uninstall_leaves_the_folder_as_it_was(folder):
     (folder / "__pycache__" / "other.cpython-311.pyc").write_bytes(b"other")
     before = tree(folder)
     installing.install(folder)
-    # What other Pythons compile, what -O does, and an install that was killed.
+    # Another Python with -O writes the first file, and a killed install leaves the second.
     for name in ("__pycache__/_autogpu_hook.cpython-38.opt-1.pyc", ".autogpu.pth.12.tmp"):
         (folder / name).write_bytes(b"")
     assert installing.uninstall(folder)
@@ -120,7 +119,7 @@ def test_uninstall_leaves_the_folder_as_it_was(folder):
         assert installing.uninstall(target) == ()
 
 
-def test_a_removal_that_is_cut_short_leaves_no_empty_distribution(folder):
+def test_failed_uninstall_leaves_no_empty_distribution(folder):
     installing.install(folder)
     (folder / "__pycache__" / "_autogpu_hook.cpython-38.pyc").mkdir()
     with pytest.raises(InstallError, match="can't remove"):
@@ -128,7 +127,7 @@ def test_a_removal_that_is_cut_short_leaves_no_empty_distribution(folder):
     assert all(any(info.iterdir()) for info in installing.distributions(folder))
 
 
-def test_files_are_readable_for_others(folder):
+def test_installed_files_are_readable_for_other_users(folder):
     previous = os.umask(0o022)
     try:
         written = installing.install(folder)
@@ -137,7 +136,7 @@ def test_files_are_readable_for_others(folder):
     assert {path.stat().st_mode & 0o777 for path in written} == {0o644}
 
 
-def test_upgrade_replaces_what_an_earlier_version_wrote(folder):
+def test_upgrade_replaces_the_files_of_an_earlier_version(folder):
     installing.install(folder)
     expected = installed(folder)
     (info,) = installing.distributions(folder)
@@ -157,9 +156,9 @@ def test_upgrade_replaces_what_an_earlier_version_wrote(folder):
 @pytest.mark.parametrize(
     "text",
     ["print('mine')\n", "import os\n# Runs before the autogpu start-up file.\n"],
-    ids=["foreign", "speaks-of-ours"],
+    ids=["other-code", "mentions-autogpu"],
 )
-def test_foreign_file_is_named_and_stays(folder, name, text):
+def test_file_of_another_author_is_reported_and_kept(folder, name, text):
     (folder / name).write_text(text)
     before = tree(folder)
     with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
@@ -169,7 +168,7 @@ def test_foreign_file_is_named_and_stays(folder, name, text):
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv", None])
-def test_files_that_an_installer_brought_are_left_to_it(folder, installer):
+def test_files_of_another_installer_are_left_unchanged(folder, installer):
     installing.install(folder)
     (info,) = installing.distributions(folder)
     if installer:
@@ -189,7 +188,7 @@ def test_files_that_an_installer_brought_are_left_to_it(folder, installer):
 
 
 @pytest.mark.parametrize("earlier", ["none", "another", "the-same"])
-def test_what_does_not_prove_itself_is_taken_away_but_for_what_was_there_already(folder, earlier):
+def test_files_whose_hook_does_not_load_are_removed_if_new(folder, earlier):
     if earlier != "none":
         installing.install(folder)
     before = tree(folder)
@@ -200,7 +199,7 @@ def test_what_does_not_prove_itself_is_taken_away_but_for_what_was_there_already
     assert tree(folder) == (before if earlier == "the-same" else {})
 
 
-def test_what_was_not_proved_since_ctrl_c_came_is_taken_away(folder):
+def test_ctrl_c_before_the_hook_is_checked_removes_the_files(folder):
     class Interrupted(dict):
         def items(self):
             raise KeyboardInterrupt
@@ -210,14 +209,14 @@ def test_what_was_not_proved_since_ctrl_c_came_is_taken_away(folder):
     assert tree(folder) == {}
 
 
-def test_pth_where_python_reads_none_is_taken_back(folder):
+def test_pth_in_a_folder_that_python_does_not_scan_is_removed(folder):
     with pytest.raises(InstallError, match="did not load") as refused:
         installing.install(folder, "pth")
     assert "leave out --method" in refused.value.remedy
     assert tree(folder) == {}
 
 
-def test_hidden_sitecustomize_is_run_in_our_place(folder, hidden):
+def test_sitecustomize_later_on_the_path_is_run_too(folder, hidden):
     hidden.write_text("import sys\nsys.path.insert(0, '/added')\nprint('hidden')\n")
     installing.install(folder, environ={**os.environ, "PYTHONPATH": str(hidden.parent)})
     code = (
@@ -234,7 +233,7 @@ def test_hidden_sitecustomize_is_run_in_our_place(folder, hidden):
     [("1 / 0", "ZeroDivisionError: division by zero"), ("import gone", "ModuleNotFoundError: No module named 'gone'")],
     ids=["crash", "missing-import"],
 )
-def test_error_of_the_hidden_one_is_reported_as_python_does(folder, hidden, text, said):
+def test_error_of_the_later_sitecustomize_is_reported_as_by_python(folder, hidden, text, said):
     installing.install(folder)
     hidden.write_text(text)
     ran = start("import sys; print('_autogpu_hook' in sys.modules, sys.path[1])", folder, hidden.parent)
@@ -250,12 +249,12 @@ def test_sitecustomize_without_its_second_file_starts_silently(folder):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_missing_folder_is_named(tmp_path):
+def test_missing_folder_is_an_error_with_its_name(tmp_path):
     with pytest.raises(InstallError, match="gone is not a folder"):
         installing.install(tmp_path / "gone")
 
 
-def test_folder_in_which_nobody_can_write_is_an_error_with_a_remedy():
+def test_unwritable_folder_is_an_error_with_a_remedy():
     with pytest.raises(InstallError, match="can't write /sys/kernel/") as refused:
         installing.install(Path("/sys/kernel"))
     assert "python3 -m venv" in refused.value.remedy

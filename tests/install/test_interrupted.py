@@ -1,4 +1,4 @@
-"""Installs and uninstalls that are killed at each step, run at once, or find no room: the next one succeeds."""
+"""Installs and uninstalls that are killed, run at the same time or can't write: the next one succeeds."""
 
 import json
 import signal
@@ -11,8 +11,8 @@ from tests.support import environments
 
 pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.xdist_group("interrupted")]
 
-# For each line: runs verbs at once, each in a process of its own that has imported what a verb needs. Such a process
-# dies just before the change of a number that it is given, or can write no files larger than so many bytes.
+# Each input line starts verbs at the same time, each in a forked process that has already imported autogpu. A process
+# kills itself just before its change with the given number, or can write no file larger than `most_bytes`.
 VERBS = """
 import json, os, resource, signal, sys
 from autogpu.cli import install, main
@@ -60,21 +60,21 @@ EARLIER = "# autogpu start-up file, of an earlier version\n"
 
 
 class Verbs:
-    """What runs verbs of autogpu in an environment.
+    """Runs verbs of autogpu in an environment.
 
     Attributes:
-        packages: The folder that they work on.
+        packages: The environment's site-packages.
     """
 
     def __init__(self, python):
         self.packages = environments.site_packages(python)
-        # -B: what is compiled on the way is no start-up file, and would differ in the comparison of the trees.
+        # -B: Python writes no .pyc files, which would appear as differences between the trees.
         self._python = str(python)
         command = [self._python, "-B", "-c", VERBS]
         self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def at_once(self, *verbs, number=0, most_bytes=None):
-        """The status and the words of each."""
+        """Return the exit status (negative: a signal) and the output of each verb."""
         asked = {"verbs": verbs, "folder": str(self.packages), "number": number, "most_bytes": most_bytes}
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
@@ -89,13 +89,16 @@ class Verbs:
             assert status == 0, said
 
     def start(self):
-        """A fresh Python of the environment starts, and says nothing."""
+        """Check that a new Python of the environment starts without output."""
         command = [self._python, "-B", "-c", "pass"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     def killed_at_each_step(self, verb, before):
-        """Let the verb die before its first change, its second, and so on, each time after another or ``before``."""
+        """Kill the verb before its first change, then before its second, and so on. Yield after each kill.
+
+        ``before`` prepares each try: it is a verb, or a function that is called with ``self``.
+        """
         number = 0
         while True:
             number += 1
@@ -118,7 +121,7 @@ def running():
 
 @pytest.fixture
 def verbs(running):
-    """Its site-packages must be the same byte for byte after the test."""
+    """Return :class:`Verbs` without start-up files. Site-packages must be the same, byte for byte, after the test."""
     running.succeed("uninstall")
     before = tree(running.packages)
     yield running
@@ -127,7 +130,7 @@ def verbs(running):
 
 
 def downgrade(verbs):
-    """Let what is installed be of an earlier version."""
+    """Install, and change the files so that they appear to be of an earlier version."""
     verbs.succeed("install")
     (verbs.packages / "_autogpu_hook.py").write_text(EARLIER)
     (info,) = verbs.packages.glob("autogpu_autoload-*.dist-info")
@@ -137,13 +140,13 @@ def downgrade(verbs):
 @pytest.mark.parametrize(
     ("verb", "before", "following"),
     [
-        pytest.param("install", "uninstall", "install", id="install-is-completed"),
-        pytest.param("install", "uninstall", "uninstall", id="install-is-undone"),
-        pytest.param("uninstall", "install", "uninstall", id="uninstall-is-completed"),
-        pytest.param("install", downgrade, "install", id="upgrade-is-completed"),
+        pytest.param("install", "uninstall", "install", id="install-completes-killed-install"),
+        pytest.param("install", "uninstall", "uninstall", id="uninstall-undoes-killed-install"),
+        pytest.param("uninstall", "install", "uninstall", id="uninstall-completes-killed-uninstall"),
+        pytest.param("install", downgrade, "install", id="install-completes-killed-upgrade"),
     ],
 )
-def test_after_a_kill_at_any_step_python_starts_silently_and_the_next_verb_succeeds(verbs, verb, before, following):
+def test_next_verb_succeeds_after_a_kill_at_any_step(verbs, verb, before, following):
     look = installed if following == "install" else tree
     verbs.succeed(following)
     whole, step = look(verbs.packages), 0
@@ -155,7 +158,7 @@ def test_after_a_kill_at_any_step_python_starts_silently_and_the_next_verb_succe
     assert step > 10
 
 
-def test_six_at_once_in_a_fresh_environment_all_succeed(verbs):
+def test_six_verbs_at_the_same_time_all_succeed(verbs):
     before = tree(verbs.packages)
     for each in (["install"] * 6, ["uninstall", "install"] * 3):
         verbs.succeed(*each)
@@ -164,8 +167,8 @@ def test_six_at_once_in_a_fresh_environment_all_succeed(verbs):
 
 
 @pytest.mark.parametrize("most_bytes", [0, 100, 1500, 4200], ids=str)
-@pytest.mark.parametrize("earlier", [False, True], ids=["fresh", "damaged"])
-def test_where_no_more_can_be_written_nothing_of_ours_is_left_and_the_next_install_succeeds(verbs, most_bytes, earlier):
+@pytest.mark.parametrize("earlier", [False, True], ids=["fresh-environment", "damaged-files"])
+def test_install_that_can_not_write_removes_its_files(verbs, most_bytes, earlier):
     before = tree(verbs.packages)
     if earlier:
         verbs.succeed("install")

@@ -1,4 +1,4 @@
-"""The wheel of the start-up files under the real uv: kept if a lock names it, and removed whole."""
+"""The wheel of the start-up files with the real uv, which keeps it only if the lock file lists it."""
 
 import re
 import subprocess
@@ -19,12 +19,12 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @pytest.fixture(scope="session")
 def index(tmp_path_factory):
-    """A folder with both wheels and all that they require, in place of a package index."""
+    """Return a folder with both wheels and their dependencies. It replaces a package index."""
     folder = tmp_path_factory.mktemp("index")
     pip = environments.environment(environments.interpreter(VERSION), ("pip",), with_autogpu=False)
     wheels = [str(environments.wheel(name)) for name in ("autogpu", "autogpu_autoload")]
     command = [str(pip), "-m", "pip", "download", "--quiet", "--dest", str(folder), *wheels]
-    # With the settings of the machine, such as its mirror of a package index.
+    # ENVIRON has the machine's settings, such as its mirror of the package index.
     subprocess.run(command, env=environments.ENVIRON, timeout=300, check=True)
     return folder
 
@@ -36,7 +36,7 @@ def files_of_ours(python):
 
 
 def loads_the_hook(python):
-    """Whether a start, which may compile, loads the hook that is in this environment, and is silent."""
+    """True if a start of Python loads this environment's hook. The start may write ``.pyc`` files."""
     started = ended([str(python), "-c", LOOK])
     assert started.stderr == ""
     hook = environments.site_packages(python) / "_autogpu_hook.py"
@@ -44,7 +44,7 @@ def loads_the_hook(python):
     return started.stdout != "[] []\n"
 
 
-def test_uv_keeps_what_the_lock_names(index, tmp_path):
+def test_uv_sync_keeps_the_files_only_if_the_lock_lists_them(index, tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\n'
         f'[tool.uv]\nno-index = true\nfind-links = ["{index}"]\n'
@@ -73,21 +73,21 @@ def test_uv_keeps_what_the_lock_names(index, tmp_path):
     assert loads_the_hook(python)
     run("remove", "autogpu-autoload")
     assert not loads_the_hook(python)
-    # uv leaves what a start has compiled of a module that is no package's; without its source no Python reads it.
+    # uv leaves the .pyc files of top-level modules. Python ignores them if the source is gone.
     compiled = {f"{name}.{sys.implementation.cache_tag}.pyc" for name in ("_autogpu_hook", "_autogpu_steps")}
     assert files_of_ours(python) == compiled
     ended([str(python), "-m", "autogpu", "uninstall"])
     assert files_of_ours(python) == set()
 
 
-def test_project_keeps_what_it_was_told_to_add_from_a_clone(tmp_path):
+def test_command_printed_for_a_clone_makes_uv_keep_the_files(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "lab"\nversion = "0"\nrequires-python = ">={VERSION}"\n'
     )
     python = tmp_path / ".venv" / "bin" / "python"
 
     def run(*command):
-        # With the settings of the machine, such as its mirror of a package index.
+        # ENVIRON has the machine's settings, such as its mirror of the package index.
         return ended([*map(str, command)], cwd=tmp_path, **environments.ENVIRON)
 
     run(UV, "sync", "--python", VERSION)

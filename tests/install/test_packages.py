@@ -1,4 +1,4 @@
-"""Lock files: what they remove, and what keeps the start-up files."""
+"""Warnings for lock files whose tools would remove the start-up files."""
 
 import os
 from pathlib import Path
@@ -19,14 +19,14 @@ FROM_SOURCE = f"add autogpu and autogpu-autoload to what it is compiled from (fr
 @pytest.mark.parametrize(
     ("name", "text", "command", "remedy", "place", "here"),
     [
-        pytest.param("uv.lock", UV_LOCK, "uv sync", UV_ADD, "lab/.venv", "/", id="uv"),
-        pytest.param("uv.lock", UV_LOCK, "uv sync", UV_ADD, "lab/.venv", "lab/.venv", id="in"),
+        pytest.param("uv.lock", UV_LOCK, "uv sync", UV_ADD, "lab/.venv", "/", id="uv-lock"),
+        pytest.param("uv.lock", UV_LOCK, "uv sync", UV_ADD, "lab/.venv", "lab/.venv", id="uv-shell-inside-environment"),
         pytest.param("requirements.txt", PIP_COMPILE, "pip-sync", FROM_SOURCE, "lab/.venv", "/", id="pip-tools"),
-        pytest.param("requirements.txt", PIP_COMPILE, "pip-sync", FROM_SOURCE, "envs/lab", "lab", id="typed-beside"),
+        pytest.param("requirements.txt", PIP_COMPILE, "pip-sync", FROM_SOURCE, "envs/lab", "lab", id="lock-in-cwd"),
         pytest.param("requirements.txt", UV_COMPILE, "pip-sync", FROM_SOURCE, "lab/.venv", "/", id="uv-pip-compile"),
     ],
 )
-def test_a_lock_without_the_start_up_files_is_named(tmp_path, name, text, command, remedy, place, here):
+def test_lock_without_the_start_up_files_gives_a_warning(tmp_path, name, text, command, remedy, place, here):
     lock = tmp_path / "lab" / name
     lock.parent.mkdir()
     lock.write_text(text)
@@ -39,9 +39,9 @@ def test_a_lock_without_the_start_up_files_is_named(tmp_path, name, text, comman
 @pytest.mark.parametrize(
     ("name", "text"),
     [("requirements.txt", "autogpu\n"), ("poetry.lock", UV_LOCK), ("constraints.txt", PIP_COMPILE)],
-    ids=["by-hand", "removes-nothing", "of-no-environment"],
+    ids=["requirements-by-hand", "poetry-removes-nothing", "constraints-are-no-lock"],
 )
-def test_what_is_no_lock_is_passed_over(tmp_path, name, text):
+def test_files_that_are_no_lock_are_ignored(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     (tmp_path / "uv.lock").mkdir()
     elsewhere = tmp_path / "elsewhere"
@@ -50,13 +50,13 @@ def test_what_is_no_lock_is_passed_over(tmp_path, name, text):
     assert what_to_add(tmp_path / ".venv", elsewhere) == ""
 
 
-def test_a_folder_that_can_not_be_looked_into_is_passed_over(tmp_path):
+def test_folder_that_can_not_be_read_is_skipped(tmp_path):
     (tmp_path / "requirements.txt").write_text(PIP_COMPILE)
     of_no_file_system = tmp_path / ("x" * 300)
     assert what_to_add(of_no_file_system / ".venv", tmp_path).startswith(str(tmp_path / "requirements.txt"))
 
 
-def test_uv_sync_leaves_an_environment_elsewhere_alone(tmp_path):
+def test_environment_outside_of_a_uv_project_gives_no_warning(tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "uv.lock").write_text(UV_LOCK)
