@@ -1,4 +1,4 @@
-"""A server of three GPUs, of which one is a colleague's, and the commands of autogpu on it."""
+"""Fixtures: a simulated server with three GPUs, one of them in use by a colleague, and autogpu commands on it."""
 
 import os
 import pty
@@ -13,14 +13,14 @@ import pytest
 from autogpu.lease import find_folder, snapshot
 from tests.gpusim import Gpu, Server
 
-# GPU 0 is a colleague's; of the idle ones the last wins.
+# A colleague uses GPU 0. Of the two idle GPUs, autogpu prefers the last.
 LAB = (Gpu(processes={5004242: "20GiB"}, utilization=90), Gpu(), Gpu())
 AUTOGPU = [sys.executable, "-m", "autogpu"]
 
 
 @pytest.fixture
 def server(request, tmp_path, lease_folder):
-    """One with the ``GPUS`` of the test's module, or with those of the lab."""
+    """Start a server with the ``GPUS`` of the test module, or with ``LAB`` if the module has none."""
     (tmp_path / "server").mkdir()
     with Server(getattr(request.module, "GPUS", LAB), folder=tmp_path / "server") as running:
         yield running
@@ -45,7 +45,7 @@ def running(server, *arguments, **options):
 
 
 class OnTerminal:
-    """A command of autogpu whose stdin and stderr are a terminal, and its stdout if so wanted."""
+    """An autogpu command whose stdin and stderr are a terminal. With ``is_whole`` its stdout is one, too."""
 
     def __init__(self, popen, *arguments, is_whole=False, **options):
         self._controller, terminal = pty.openpty()
@@ -64,11 +64,11 @@ class OnTerminal:
         os.write(self._controller, text.encode())
 
     def echoes(self):
-        """Tell whether it shows what is typed."""
+        """True if the terminal echoes its input."""
         return bool(termios.tcgetattr(self._controller)[3] & termios.ECHO)
 
     def end(self):
-        """Its stdout and exit status."""
+        """Wait for the command and return its stdout and exit status."""
         printed = self.process.communicate(timeout=60)[0]
         while select.select([self._controller], [], [], 0)[0] and self._read():
             pass
@@ -78,7 +78,7 @@ class OnTerminal:
     def _read(self):
         try:
             part = os.read(self._controller, 65536)
-        except OSError:  # Linux says so that the other side is closed
+        except OSError:  # Linux raises EIO once the other side is closed
             part = b""
         self.shown += part.decode("utf-8", "replace")
         return part

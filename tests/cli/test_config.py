@@ -1,4 +1,4 @@
-"""What holds, who said it, and a file to start from."""
+"""``autogpu config`` shows and checks policies; ``autogpu init`` writes a new policy file."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def run(project, capsys):
     return run
 
 
-def test_every_key_is_shown_with_its_value_and_where_it_was_said(run, project, monkeypatch):
+def test_config_shows_every_key_with_its_value_and_origin(run, project, monkeypatch):
     (project / "autogpu.toml").write_text('[select]\ncount = 2\n\n[memory]\nlimit = "4GiB"\n')
     monkeypatch.setenv("AUTOGPU_LIMIT", "8GiB")
     status, out, err = run("config")
@@ -44,20 +44,20 @@ def test_every_key_is_shown_with_its_value_and_where_it_was_said(run, project, m
     assert 'select.busy "share" default' in lines
 
 
-def test_changed_leaves_the_defaults_out(run, monkeypatch):
+def test_config_changed_leaves_the_defaults_out(run, monkeypatch):
     assert run("config", "--changed")[1] == "Nothing is set: the defaults are used.\n"
     monkeypatch.setenv("AUTOGPU_COUNT", "all")
     assert run("config", "--changed")[1] == 'select.count  "all"  AUTOGPU_COUNT, overrides 1 (default)\n'
 
 
-def test_a_problem_is_told_and_is_the_exit_status(run, monkeypatch):
+def test_policy_problem_is_printed_and_exits_with_1(run, monkeypatch):
     monkeypatch.setenv("AUTOGPU_CUONT", "2")
     status, out, _ = run("config")
     assert status == 1
     assert "nearest is AUTOGPU_COUNT" in out.splitlines()[-1]
 
 
-def test_json_holds_the_whole_history(run, project, monkeypatch):
+def test_config_json_has_the_value_of_each_layer(run, project, monkeypatch):
     (project / "autogpu.toml").write_text("[select]\ncount = 2\n")
     monkeypatch.setenv("AUTOGPU_COUNT", "3")
     told = json.loads(run("config", "--json")[1])
@@ -71,15 +71,15 @@ def test_json_holds_the_whole_history(run, project, monkeypatch):
 CHECKED = {
     "valid": ("[select]\ncount = 2\n", 0, "autogpu.toml: valid"),
     "unknown-key": ("[select]\ncuont = 2\n", 1, "select.count"),
-    "of-the-hosts-file-alone": ("[limits]\nper_user = 2\n", 1, "limits.per_user"),
-    "no-toml": ("[select\n", 1, "is not valid TOML"),
-    "all-at-once": ('[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
+    "key-for-the-system-file-only": ("[limits]\nper_user = 2\n", 1, "limits.per_user"),
+    "not-toml": ("[select\n", 1, "is not valid TOML"),
+    "several-problems": ('[select]\ncount = "two"\n[memory]\nlimit = "8GB of"\n', 1, "memory.limit"),
     "pyproject": ("[project]\nname = 'x'\n", 1, "pyproject.toml has no table [tool.autogpu]"),
 }
 
 
 @pytest.mark.parametrize(("text", "status", "said"), CHECKED.values(), ids=list(CHECKED))
-def test_checking_a_file_tells_what_is_wrong_in_it_and_does_not_ask_whose_it_is(run, project, text, status, said):
+def test_config_check_prints_mistakes_and_ignores_file_permissions(run, project, text, status, said):
     name = "pyproject.toml" if "[project]" in text else "autogpu.toml"
     (project / name).write_text(text)
     (project / name).chmod(0o666)
@@ -96,13 +96,13 @@ AS_SYSTEM = {
 
 
 @pytest.mark.parametrize(("text", "status", "said"), AS_SYSTEM.values(), ids=list(AS_SYSTEM))
-def test_draft_of_the_system_file_is_checked_by_its_rules(run, project, text, status, said):
+def test_config_check_system_applies_the_rules_of_the_system_file(run, project, text, status, said):
     (project / "draft.toml").write_text(text)
     found, out, err = run("config", "check", "draft.toml", "--system")
     assert (found, err, said in out) == (status, "", True), out
 
 
-def test_init_writes_a_file_in_which_nothing_is_set_and_each_line_can_be_switched_on(run, project):
+def test_init_writes_a_valid_file_in_which_each_setting_is_a_comment(run, project):
     end = "; here and below it counts in place of any other project file"
     assert run("init") == (0, f"{WROTE}{end}\n", "")
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
@@ -115,17 +115,17 @@ def test_init_writes_a_file_in_which_nothing_is_set_and_each_line_can_be_switche
     assert tomllib.loads(file.read_text()).keys() == {"enabled", "select", "memory", "report"}
 
 
-def test_init_promises_nothing_of_a_file_that_a_variable_keeps_from_counting(run, monkeypatch):
+def test_init_promises_no_effect_if_a_variable_overrides_the_file(run, monkeypatch):
     monkeypatch.setenv("AUTOGPU_POLICY", "/dev/null")
     assert run("init") == (0, f"{WROTE}\n", "")
 
 
-def test_init_never_overwrites(run, project):
+def test_init_never_overwrites_a_file(run, project):
     (project / "autogpu.toml").write_text("# mine\n")
     assert run("init") == (1, "", "autogpu: autogpu.toml: File exists\n")
     assert (project / "autogpu.toml").read_text() == "# mine\n"
 
 
-def test_init_for_the_user(run, tmp_path):
+def test_init_user_writes_into_the_home_folder(run, tmp_path):
     assert run("init", "--user")[0] == 0
     assert (tmp_path / "home" / ".config" / "autogpu" / "autogpu.toml").exists()

@@ -1,4 +1,4 @@
-"""The doctor on a real environment: what is healthy, and what was really broken."""
+"""``autogpu doctor`` in real environments: a healthy one, and some that lack a library, CUDA or the hook."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def findings(environ, python=sys.executable):
 
 
 def machine_without(server, folder, *names):
-    """The variables that put a process on a machine on which these libraries were not installed."""
+    """Return variables with which a process finds all libraries of the server except ``names``."""
     folder.mkdir()
     for library in Path(server.environ["LD_LIBRARY_PATH"].split(os.pathsep)[0]).iterdir():
         if library.name not in names:
@@ -40,7 +40,7 @@ def machine_without(server, folder, *names):
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_an_environment_as_it_should_be_passes(server):
+def test_healthy_environment_passes(server):
     python = environments.tensorflow_with_autogpu()
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == set(), said
@@ -49,7 +49,7 @@ def test_an_environment_as_it_should_be_passes(server):
     assert not server.calls(call="context"), "asking takes no GPU"
 
 
-def test_what_a_shell_says_wrongly_is_found_all_at_once(server):
+def test_all_mistakes_in_the_variables_of_a_shell_are_found_at_once(server):
     other = environments.environment(environments.interpreter("3.11"), with_autogpu=False)
     environ = {
         "PATH": str(other.parent),
@@ -70,21 +70,21 @@ def test_what_a_shell_says_wrongly_is_found_all_at_once(server):
     assert [check for check, what in whats.items() if what not in said[check]] == []
 
 
-def test_nvml_that_is_missing_beside_cuda_is_found(server, tmp_path):
+def test_missing_nvml_is_found_on_a_machine_with_cuda(server, tmp_path):
     environ = machine_without(server, tmp_path / "libraries", "libnvidia-ml.so.1")
     failed, said = findings({**environ, "AUTOGPU_LEASE_DIR": str(tmp_path / "nowhere")})
     assert ("driver" in failed, "libnvidia-ml.so.1" in said["driver"]) == (True, True)
     assert not (tmp_path / "nowhere").exists(), "asking makes no lease folder"
 
 
-def test_cuda_that_does_not_start_is_found_in_the_drivers_words(tmp_path):
+def test_failed_start_of_cuda_is_shown_with_the_message_of_the_driver(tmp_path):
     with Server([Gpu()], folder=tmp_path, cuda_init="NO_DEVICE") as server:
         failed, said = findings(server.environ)
     assert ("cuda" in failed, "driver" in failed) == (True, False)
     assert said["cuda"] == "CUDA does not start: cuInit fails with 100: no CUDA-capable device is detected"
 
 
-def test_another_environment_is_asked_with_nothing_of_autogpu_in_it(server, tmp_path):
+def test_option_python_checks_an_environment_without_autogpu(server, tmp_path):
     other = environments.environment(environments.interpreter("3.9"), with_autogpu=False)
     project = tmp_path / "project"
     project.mkdir()
@@ -95,12 +95,12 @@ def test_another_environment_is_asked_with_nothing_of_autogpu_in_it(server, tmp_
     said = {found["check"]: found for found in json.loads(done.stdout)["findings"]}
     assert (said["hook"]["state"], said["environment"]["state"]) == ("failed", "not applicable")
     assert said["hook"]["what"].startswith(f"a fresh {other} does not load autogpu")
-    # It has looked at that Python's own framework, by the package of this one.
+    # This autogpu ran its probe in that Python, which found the torch.py above.
     assert "PyTorch can't be used" in said["torch"]["what"]
     assert done.returncode == 1
 
 
-def test_another_environment_with_an_autogpu_of_its_own_answers_by_itself(server):
+def test_option_python_uses_the_autogpu_of_that_python_if_it_has_one(server):
     other = environments.environment(environments.interpreter("3.9"), with_hook=True)
     command = [sys.executable, "-m", "autogpu", "doctor", "--json", "--python", str(other)]
     done = subprocess.run(command, env=server.environ, capture_output=True, text=True, timeout=300, check=False)
@@ -108,14 +108,14 @@ def test_another_environment_with_an_autogpu_of_its_own_answers_by_itself(server
     assert said["hook"].startswith(f"a fresh {other} loads {environments.site_packages(other)}")
 
 
-def test_another_python_that_does_not_start_is_an_error(tmp_path):
+def test_option_python_refuses_a_python_that_does_not_start(tmp_path):
     command = [sys.executable, "-m", "autogpu", "doctor", "--python", str(tmp_path / "gone")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "gone does not start" in done.stderr) == (2, True)
 
 
 @pytest.mark.xdist_group("without-pynvml")
-def test_a_missing_pynvml_is_one_finding(server):
+def test_missing_pynvml_is_reported_by_doctor_and_pick(server):
     python = environments.environment(environments.interpreter("3.11"), with_hook=True, name="without-pynvml")
     environments.remove(python, "nvidia-ml-py")
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
@@ -130,7 +130,7 @@ def test_a_missing_pynvml_is_one_finding(server):
 @pytest.mark.thorough
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_a_cuda_library_that_tensorflow_misses_is_found(server, tmp_path):
+def test_missing_cuda_library_of_tensorflow_is_found(server, tmp_path):
     environ = machine_without(server, tmp_path / "libraries", "libcudnn.so.9")
     failed, said = findings(environ, environments.tensorflow_with_autogpu())
     assert ("tensorflow" in failed, "driver" in failed) == (True, False)
@@ -140,7 +140,7 @@ def test_a_cuda_library_that_tensorflow_misses_is_found(server, tmp_path):
 @pytest.mark.matrix
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_a_tensorflow_without_cuda_is_found(server):
+def test_tensorflow_built_without_cuda_is_found(server):
     python = environments.environment(environments.interpreter("3.11"), ["tensorflow-cpu==2.21.*"], with_hook=True)
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == {"tensorflow"}
@@ -150,7 +150,7 @@ def test_a_tensorflow_without_cuda_is_found(server):
 @pytest.mark.framework
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_names_and_sentences_stand_in_columns(server):
+def test_doctor_aligns_its_lines_in_columns(server):
     python = environments.tensorflow_with_autogpu()
     done = server.run([str(python), "-m", "autogpu", "doctor"], timeout=300)
     columns = {re.match(r"(ok|warn|FAILED|-) +\S+ +", line) for line in done.stdout.splitlines() if line[0] in "owF-"}
@@ -158,7 +158,7 @@ def test_names_and_sentences_stand_in_columns(server):
     assert "tensorflow-hooks  autogpu finds" in done.stdout
 
 
-def test_a_terminal_reads_lines(server):
+def test_doctor_prints_a_line_per_check_and_a_summary(server):
     done = server.run([sys.executable, "-m", "autogpu", "doctor"], timeout=300)
     assert done.returncode == 1
     assert "FAILED hook " in done.stdout

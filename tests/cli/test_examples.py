@@ -1,4 +1,4 @@
-"""What ``--help`` prints as an example, and what a page says of ``wait``, is typed into a shell as it stands there."""
+"""The examples of ``--help``, run in a shell as printed, and shell completion."""
 
 import os
 import subprocess
@@ -13,14 +13,14 @@ from tests.support import environments
 
 pytestmark = pytest.mark.slow
 
-# What fails by what a test machine lacks: a job, a framework, a host that is set up.
+# These exit with 1: a test machine has no job, no framework and no host setup.
 FAILS = ("autogpu wait --job ", "autogpu doctor", "autogpu host-setup --check")
 NEEDS_MORE = ("sudo ", "docker ", "~/", "--on ")
 
 
 @pytest.fixture(scope="module")
 def folder_of_autogpu():
-    """An environment of its own, since some examples install into it; its wheel's command comes first on PATH."""
+    """Return the folder of ``autogpu`` in a separate environment, because some examples install into it."""
     base = Path(getattr(sys, "_base_executable", None) or sys.executable)
     return environments.environment(base, name="examples").parent
 
@@ -36,7 +36,7 @@ def place(tmp_path):
     (tmp_path / "train.py").write_text("print('trained')\n")
     (tmp_path / "draft.toml").write_text("[limits]\nper_user = 2\n")
     write_program(tmp_path / "my-cuda-program", 'test -n "$CUDA_VISIBLE_DEVICES"')
-    # A desktop's, which a test machine lacks.
+    # Desktops have notify-send, test machines do not.
     write_program(tmp_path / "bin" / "notify-send", 'test "$*" = \'GPUs are free\' -o "$*" = done')
     return tmp_path
 
@@ -49,11 +49,11 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def typed(place, server, folder_of_autogpu):
-    """Type a line on the server; what it prints."""
+    """Return a function that runs a line in bash on the server and returns its stdout."""
 
     def type_in(line, status=0, **environ):
         path = os.pathsep.join([str(folder_of_autogpu), str(place / "bin"), os.environ["PATH"]])
-        # pipefail: what fails in front of a pipe has failed.
+        # pipefail: the line fails if a command in front of a pipe fails.
         command = ["bash", "-o", "pipefail", "-c", line]
         options = {"cwd": place, "stdin": subprocess.DEVNULL, "timeout": 300}
         done = server.run(command, environ={"PATH": path, **environ}, **options)
@@ -64,7 +64,7 @@ def typed(place, server, folder_of_autogpu):
 
 
 @pytest.mark.parametrize(("verb", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
-def test_an_example_works_as_printed(place, typed, verb, example):
+def test_help_example_works_as_printed(place, typed, verb, example):
     if example.startswith(NEEDS_MORE) or any(f" {part}" in example for part in NEEDS_MORE):
         pytest.skip("needs root, docker or other hosts, or writes into the home folder")
     if verb != "init":
@@ -86,7 +86,7 @@ def completed(folder_of_autogpu):
     return complete
 
 
-def test_a_shell_completes_verbs_options_a_policys_words_and_the_command_to_run(completed):
+def test_shells_complete_verbs_options_policy_values_and_file_names(completed):
     for shell in ("bash", "zsh", "fish"):
         offered = completed("autogpu sta", shell)
         assert ("status" in offered, "uninstall" in offered) == (True, False), shell
@@ -95,5 +95,5 @@ def test_a_shell_completes_verbs_options_a_policys_words_and_the_command_to_run(
     assert completed("autogpu run -- tra").split() == ["file,tra"]
 
 
-def test_the_printed_script_is_one_that_bash_accepts(typed):
+def test_bash_accepts_the_printed_completion_script(typed):
     assert "autogpu" in typed('eval "$(_AUTOGPU_COMPLETE=bash_source autogpu)" && complete -p autogpu')

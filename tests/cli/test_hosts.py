@@ -58,7 +58,7 @@ def stand_in(tmp_path):
 
 @pytest.fixture
 def answering(stand_in, tmp_path):
-    """Write an ``ssh`` by which each host gives its answer; the answers are keyed by host name."""
+    """Write an ``ssh`` program that prints the answer of a host; ``answers`` is keyed by host name."""
 
     def is_there(answers, beside=":"):
         for name, answer in answers.items():
@@ -78,7 +78,7 @@ def environment_file(server, leases):
 
 
 @pytest.mark.slow
-def test_each_server_has_its_own_part_of_the_page(stand_in, tmp_path):
+def test_each_host_has_its_own_section_of_the_output(stand_in, tmp_path):
     here = f"{shlex.quote(sys.executable)} -m autogpu"
     (tmp_path / "gone.env").write_text("echo Connection refused >&2; exit 255\n")
     # ssh -T -o BatchMode=yes -- HOST COMMAND
@@ -105,7 +105,7 @@ def test_each_server_has_its_own_part_of_the_page(stand_in, tmp_path):
 
 
 @pytest.mark.slow
-def test_silent_and_endless_hosts_cost_all_together_one_wait(stand_in):
+def test_silent_and_endless_hosts_together_cost_one_timeout(stand_in):
     names = [f"silent{number}" for number in range(12)]
     ssh = stand_in('test "$5" = endless && exec yes; exec sleep 300')
     begun_s = time.monotonic()
@@ -128,7 +128,7 @@ def changed(path, key, value):
     return whole
 
 
-# Answers of hosts, keyed by host name; those that `status` must show, and those that it must reject.
+# Answers of hosts, keyed by host name. `status` must show those in SHOWN and reject those in NOT_SHOWN.
 SHOWN = {
     "evil-names": HONEST,
     "state": changed(("gpus", 0), "state", EVIL),
@@ -150,7 +150,7 @@ NOT_SHOWN = {
 
 
 @pytest.mark.slow
-def test_nothing_that_a_host_says_reaches_the_terminal_as_it_is(answering):
+def test_control_characters_from_hosts_never_reach_the_terminal(answering):
     # A host that writes a megabyte to stderr still gets its answer through.
     warns = f"printf '{EVIL}\\n' >&2; test $host != verdict || head -c 1000000 /dev/zero >&2"
     ssh = answering({**SHOWN, **NOT_SHOWN}, warns)
@@ -191,7 +191,7 @@ FAILURES = {
 
 
 @pytest.mark.slow
-def test_what_fails_there_is_told_in_a_row(stand_in):
+def test_failed_host_gets_a_row_with_the_reason(stand_in):
     cases = "".join(f"*' {name} '*) {script} ;;\n" for name, (script, _) in FAILURES.items())
     done = asked(stand_in(f'case " $* " in\n{cases}esac'), FAILURES)
     assert (done.returncode, done.stderr) == (1, "")

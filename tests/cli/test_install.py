@@ -1,4 +1,4 @@
-"""Which environment ``autogpu install`` serves: doubts about this one, and another one by ``--python``."""
+"""``autogpu install --python`` and ``--target``, and the refusal to install if another environment is active."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def base():
 
 
 @pytest.mark.slow
-def test_another_environment_is_served_by_its_own_autogpu(base):
+def test_install_python_runs_the_autogpu_of_that_environment(base):
     other = environments.environment(base, name="install --python")
     hook = environments.site_packages(other) / "_autogpu_hook.py"
     made = run(sys.executable, "-m", "autogpu", "install", "--python", os.path.relpath(other, ROOT))
@@ -46,7 +46,7 @@ def test_another_environment_is_served_by_its_own_autogpu(base):
 
 
 @pytest.mark.slow
-def test_environment_that_has_no_autogpu_is_told_how_to_get_it(base, capsys):
+def test_install_python_explains_how_to_add_a_missing_autogpu(base, capsys):
     other = environments.environment(base, with_autogpu=False)
     assert frame.run(["install", "--python", str(other)]) == 1
     assert capsys.readouterr().err.splitlines() == [
@@ -55,20 +55,20 @@ def test_environment_that_has_no_autogpu_is_told_how_to_get_it(base, capsys):
     ]
 
 
-# The empty one by uninstall: install would write into this environment where that is wrong.
+# The empty path is tested with uninstall, because a faulty install would write into the tests' environment.
 @pytest.mark.parametrize(("verb", "python"), [("install", "/no/such/python"), ("uninstall", "")])
-def test_python_that_is_none_is_named_and_is_not_this_one(capsys, verb, python):
+def test_invalid_python_path_is_an_error_and_never_means_this_python(capsys, verb, python):
     assert frame.run([verb, "--python", python]) == 1
     assert f"{python} can't import autogpu: it does not start: " in capsys.readouterr().err
 
 
-# These tests write into one environment.
+# The tests with this mark write into the same environment.
 IN_TURN = pytest.mark.xdist_group("found-on-path")
 
 
 @pytest.fixture
 def elsewhere(base):
-    """An environment with autogpu, whose programs a shell finds while another environment is active."""
+    """Return the Python of an environment with autogpu, which a shell finds on PATH while another one is active."""
     python = environments.environment(base, name="found on PATH")
     yield python
     run(python, "-m", "autogpu", "uninstall")
@@ -76,10 +76,10 @@ def elsewhere(base):
 
 @pytest.fixture
 def active(base, tmp_path):
-    """An active environment as `uv venv` makes it: it has neither pip nor autogpu. Returns its variables."""
+    """Return the variables of an active environment without pip and autogpu, as `uv venv` creates it."""
     folder = tmp_path / "active"
     subprocess.run([str(base), "-m", "venv", "--without-pip", str(folder)], timeout=120, check=True)
-    # What Python compiles is not what is compared.
+    # Compiled files would change the folders that the tests compare.
     return {"VIRTUAL_ENV": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -98,7 +98,7 @@ def test_environment_that_is_not_active_stays_unchanged(elsewhere, active):
         f"then {there}/bin/autogpu install",
         f"autogpu: to install it for {here}: {elsewhere} -m autogpu install --this-python",
     ]
-    # On purpose; and what it prints as the way back is one.
+    # The suggested command installs in spite of that, and the command that it prints uninstalls again.
     made = run(*command_in(refused.stderr), **active)
     assert (made.returncode, run(elsewhere, "-c", LOOK).stdout == "[]\n") == (0, False), made.stderr
     before = tree(site_packages)
@@ -110,14 +110,14 @@ def test_environment_that_is_not_active_stays_unchanged(elsewhere, active):
 
 
 def command_in(message):
-    """The command at the end of the last line."""
+    """Return the command at the end of the last line."""
     return message.splitlines()[-1].rpartition(": ")[2].split()
 
 
 @IN_TURN
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["--python", "--target"])
-def test_environment_or_folder_that_is_named_is_served_whatever_is_active(elsewhere, active, tmp_path, options):
+def test_explicit_python_or_target_overrides_the_active_environment(elsewhere, active, tmp_path, options):
     given = {"--python": (sys.executable, elsewhere), "--target": (elsewhere, tmp_path)}[options]
     made = run(given[0], "-m", "autogpu", "install", options, given[1], **active)
     assert made.returncode == 0, made.stderr
@@ -136,7 +136,7 @@ def test_environment_or_folder_that_is_named_is_served_whatever_is_active(elsewh
         pytest.param("env", ["python", "autogpu"], "/env/bin/autogpu install\n", id="has-autogpu"),
     ],
 )
-def test_error_says_what_to_do_for_the_active_environment(elsewhere, tmp_path, folder, programs, said):
+def test_error_has_a_remedy_for_the_active_environment(elsewhere, tmp_path, folder, programs, said):
     if programs is not None:
         (tmp_path / folder / "bin").mkdir(parents=True)
     for name in programs or ():
@@ -150,19 +150,19 @@ def test_error_says_what_to_do_for_the_active_environment(elsewhere, tmp_path, f
     ("environ", "base_prefix", "expected"),
     [
         pytest.param({}, "base", "", id="none-active"),
-        pytest.param({"VIRTUAL_ENV": "env"}, "base", "", id="this-one"),
-        pytest.param({"VIRTUAL_ENV": "link"}, "base", "", id="this-one-by-a-link"),
+        pytest.param({"VIRTUAL_ENV": "env"}, "base", "", id="own-environment"),
+        pytest.param({"VIRTUAL_ENV": "link"}, "base", "", id="own-environment-by-a-link"),
         pytest.param({"VIRTUAL_ENV": ""}, "base", "", id="empty-is-unset"),
-        pytest.param({"VIRTUAL_ENV": "inner"}, "base", "VIRTUAL_ENV", id="made-from-this-one"),
+        pytest.param({"VIRTUAL_ENV": "inner"}, "base", "VIRTUAL_ENV", id="environment-inside-own"),
         pytest.param({"VIRTUAL_ENV": "gone"}, "base", "VIRTUAL_ENV", id="gone"),
-        pytest.param({"VIRTUAL_ENV": "inner", "CONDA_PREFIX": "env"}, "env", "VIRTUAL_ENV", id="inside-of-conda"),
-        pytest.param({"VIRTUAL_ENV": "env", "CONDA_PREFIX": "base"}, "base", "", id="this-one-inside-of-conda"),
-        pytest.param({"CONDA_PREFIX": "other"}, "env", "CONDA_PREFIX", id="another-of-conda"),
-        pytest.param({"CONDA_PREFIX": "env"}, "env", "", id="this-one-of-conda"),
-        pytest.param({"CONDA_PREFIX": "other"}, "base", "", id="by-its-path-beside-conda"),
+        pytest.param({"VIRTUAL_ENV": "inner", "CONDA_PREFIX": "env"}, "env", "VIRTUAL_ENV", id="venv-over-own-conda"),
+        pytest.param({"VIRTUAL_ENV": "env", "CONDA_PREFIX": "base"}, "base", "", id="own-environment-over-conda"),
+        pytest.param({"CONDA_PREFIX": "other"}, "env", "CONDA_PREFIX", id="other-conda"),
+        pytest.param({"CONDA_PREFIX": "env"}, "env", "", id="own-conda"),
+        pytest.param({"CONDA_PREFIX": "other"}, "base", "", id="own-environment-while-conda-is-active"),
     ],
 )
-def test_active_environment_is_compared_with_that_of_this_python(tmp_path, environ, base_prefix, expected):
+def test_active_environment_other_than_this_pythons_is_detected(tmp_path, environ, base_prefix, expected):
     for name in ("env", "base", "env/inner", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("env")
@@ -172,8 +172,8 @@ def test_active_environment_is_compared_with_that_of_this_python(tmp_path, envir
     assert found == (ActiveEnvironment(expected, Path(environ[expected])) if expected else None)
 
 
-@pytest.mark.parametrize("before", ["", "/some/folder"], ids=["unset", "set-before"])
-def test_target_is_named_with_the_variable_that_makes_python_read_it(tmp_path, before):
+@pytest.mark.parametrize("before", ["", "/some/folder"], ids=["pythonpath-unset", "pythonpath-set"])
+def test_install_target_prints_the_pythonpath_that_loads_the_hook(tmp_path, before):
     target = tmp_path / "my lib"
     target.mkdir()
     made = run(sys.executable, "-m", "autogpu", "install", "--target", target)

@@ -1,4 +1,4 @@
-"""The frame of the command line: help that teaches, nearest names, one place for exit statuses."""
+"""The command line as a whole: help, suggestions for mistyped words, and exit statuses."""
 
 import os
 import re
@@ -36,22 +36,22 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     assert shown(capsys, "-V") == shown(capsys, "--version") == f"autogpu {__version__}\n"
 
 
 @pytest.mark.parametrize("verb", frame.VERBS)
-def test_every_verb_has_a_help_and_no_arguments_show_the_first(capsys, verb):
+def test_every_verb_has_help_and_no_arguments_print_the_main_help(capsys, verb):
     assert f"Usage: autogpu {verb} " in shown(capsys, verb, "--help")
     assert shown(capsys) == shown(capsys, "--help")
 
 
 def printed_helps():
-    """What ``--help`` of each verb prints on a terminal of 80 columns."""
+    """Yield each verb and its help on a terminal of 80 columns."""
     root = click.Context(frame.cli, info_name="autogpu", terminal_width=80)
     for name, command in [("", frame.cli), *((verb, frame.cli.get_command(root, verb)) for verb in frame.VERBS)]:
         yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
-        for below in filter(None, getattr(command, "commands", {}).values()):  # the root imports its own by name
+        for below in filter(None, getattr(command, "commands", {}).values()):  # empty for the root, which imports late
             yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
 
 
@@ -60,10 +60,10 @@ EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partit
 
 
 @pytest.mark.parametrize(("verb", "said"), HELPS, ids=[verb for verb, _ in HELPS])
-def test_help_teaches_with_two_examples_that_work_as_they_are_copied_and_the_exit_statuses(verb, said):
+def test_help_has_two_examples_that_can_be_copied_and_exit_statuses(verb, said):
     examples = said.partition("Examples:\n")[2].splitlines()
     assert len(examples) >= 2
-    # In zsh a # that is typed begins no comment.
+    # In an interactive zsh, # does not begin a comment.
     assert [line for line in examples if "autogpu" not in line.lower() or "#" in line] == []
     statuses = said.partition("\n  Exit status: ")[2].partition("\n\n")[0]
     assert statuses.endswith(".") if statuses else verb not in ("pick", "wait", "doctor")
@@ -71,7 +71,7 @@ def test_help_teaches_with_two_examples_that_work_as_they_are_copied_and_the_exi
     assert max(map(len, said.splitlines())) <= 80
 
 
-def test_what_a_variable_does_in_an_example_is_told_above_it():
+def test_help_explains_each_variable_of_its_examples():
     keys = {key.variable: key.dotted for key in KEYS}
     parts = [text.partition("Examples:\n") for _, text in HELPS]
     used = [(name, told) for told, _, examples in parts for name in re.findall(r"\b(AUTOGPU\w*)=", examples)]
@@ -120,16 +120,16 @@ def test_what_a_variable_does_in_an_example_is_told_above_it():
         ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
     ],
 )
-def test_a_wrong_word_is_told_with_the_help_of_its_verb(capsys, arguments, said, verb):
+def test_usage_error_shows_the_mistake_and_points_to_the_help(capsys, arguments, said, verb):
     assert frame.run(arguments.split()) == 2
-    printed = "(exit 2)\n" if verb == " pick" else ""  # which `eval` takes for its own status
+    printed = "(exit 2)\n" if verb == " pick" else ""  # `eval` runs this and so fails, too
     out, err = capsys.readouterr()
     what, where = err.splitlines()
     assert (out, what[: len("autogpu: ")], where) == (printed, "autogpu: ", f"autogpu: see `autogpu{verb} --help`")
     assert said in what
 
 
-def test_each_suggestion_exists():
+def test_each_suggested_option_and_command_exists():
     root = click.Context(frame.cli, info_name="autogpu")
     commands = {verb: frame.cli.get_command(root, verb) for verb in frame.VERBS}
     options = {option for command in commands.values() for each in command.params for option in each.opts}
@@ -153,9 +153,9 @@ def test_each_suggestion_exists():
         (OSError(28, "No space left on device"), 1, "autogpu: can't write: No space left on device\n"),
         (PermissionError(13, "Permission denied", "/x"), 1, "autogpu: /x: Permission denied\n"),
     ],
-    ids=["ours", "ctrl-c", "click", "full", "file"],
+    ids=["autogpu-error", "ctrl-c", "click-error", "disk-full", "file-error"],
 )
-def test_error_becomes_lines_and_a_status(capsys, monkeypatch, error, status, said):
+def test_exception_becomes_a_message_and_an_exit_status(capsys, monkeypatch, error, status, said):
     def fail():
         raise error
 
@@ -164,7 +164,7 @@ def test_error_becomes_lines_and_a_status(capsys, monkeypatch, error, status, sa
     assert capsys.readouterr().err.lstrip() == said
 
 
-def test_status_of_a_verb_is_the_exit_status(monkeypatch):
+def test_return_value_of_a_verb_is_the_exit_status(monkeypatch):
     command = click.Command("install", callback=lambda: 75)
     monkeypatch.setattr(frame.LazyGroup, "get_command", lambda *_: command)
     with pytest.raises(SystemExit) as left:
@@ -172,7 +172,7 @@ def test_status_of_a_verb_is_the_exit_status(monkeypatch):
     assert left.value.code == 75
 
 
-def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys):
+def test_control_characters_in_arguments_never_reach_the_terminal(tmp_path, capsys):
     assert frame.run(["install", "--target", f"{tmp_path}/\x1b]0;title\x07$(id)"]) == 1
     said = capsys.readouterr().err
     assert "\x1b" not in said
@@ -181,7 +181,7 @@ def test_no_argument_reaches_the_terminal_as_it_is(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["config"], ["config", "--help"], ["--help"], ["pick", "--help"]], ids=" ".join)
-def test_a_reader_that_leaves_ends_the_command_without_a_word(arguments):
+def test_closed_pipe_ends_the_command_without_a_message(arguments):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "autogpu", *arguments]

@@ -45,7 +45,7 @@ signal.pause()
 
 @pytest.fixture
 def shell(server, tmp_path):
-    """The environment of a shell that finds autogpu and the servers on PATH."""
+    """Return the variables of a shell that finds autogpu and the stand-ins for the servers on PATH."""
     (tmp_path / "bin").mkdir()
     for name in ("llama-server", "ollama", "vllm", "my-program"):
         (tmp_path / "bin" / name).write_text(STAND_IN)
@@ -60,7 +60,7 @@ def typed(on, shell, text, **environ):
 
 
 def jobs(server):
-    """The claims on each GPU in GiB, keyed by the name of the job."""
+    """Return a dictionary for each GPU: the claims in GiB, keyed by script."""
     shown = json.loads(autogpu(server, "status", "--json").stdout)
     return [{job["script"]: job["claim_bytes"] // GIB for job in gpu["jobs"]} for gpu in shown["gpus"]]
 
@@ -77,7 +77,7 @@ def jobs(server):
     ],
     ids=["llama-server", "ollama", "vllm", "service", "two-gpus"],
 )
-def test_a_server_holds_its_need_until_it_ends(server, shell, lease_folder, line, claims):
+def test_model_server_holds_its_need_until_it_ends(server, shell, lease_folder, line, claims):
     pipes = dict.fromkeys(("stdout", "stderr"), -1)
     held = server.popen(["bash", "-c", f"exec {line}"], environ=shell, **pipes)
     seen, arguments = json.loads(held.stdout.readline())
@@ -110,7 +110,7 @@ def test_exit_status_of_pick_shows_if_the_need_fits(server, shell, environ, tmp_
 
 
 @pytest.mark.slow
-def test_an_idle_server_keeps_its_used_memory_but_not_its_need(server, lease_folder):
+def test_idle_model_server_keeps_its_used_memory_but_not_its_need(server, lease_folder):
     held = running(server, "--hold", "--need", "12GiB", "--devices", "1", "--", "sh", "-c", "echo started; read end")
     assert held.stdout.readline() == "started\n"
     ask = ("pick", "--devices", "1", "--need", "20GiB", "--busy", "error", "--format", "index")
@@ -123,7 +123,7 @@ def test_an_idle_server_keeps_its_used_memory_but_not_its_need(server, lease_fol
 
 
 @pytest.mark.slow
-def test_the_paragraph_for_agents_has_commands_and_messages_of_autogpu(server, shell, environ):
+def test_commands_and_messages_in_the_text_for_agents_are_correct(server, shell, environ):
     for command in re.findall("`autogpu (run|pick|status)([^`]*)`", AGENTS):
         assert autogpu(server, command[0], "--help").returncode == 0, command
     with ExitStack() as others:

@@ -1,4 +1,4 @@
-"""The GPUs that ``autogpu pick`` names, and why; and what every command that chooses says alike."""
+"""``autogpu pick``: its output and its reasons, and messages that ``wait`` and ``run --hold`` print as well."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ asked_in_each_way = pytest.mark.parametrize("command", ["pick", "wait --timeout 
 NO_GPU = "export CUDA_VISIBLE_DEVICES=-1"
 NOT_RESERVED = "GPU 2 picked, not reserved: the idlest of 3"
 
-# By rule: the options, what is printed ({0}: the GPUs), and a part of what is said.
+# Options, stdout ({0} is the list of GPUs) and a part of stderr, keyed by rule.
 PICKS = {
     "for-eval": ("--count 2", "export CUDA_VISIBLE_DEVICES={0[2].uuid},{0[1].uuid}", "GPU 2 and GPU 1 picked"),
     "uuid": ("--format uuid", "{0[2].uuid}", NOT_RESERVED),
@@ -38,7 +38,7 @@ PICKS = {
 
 
 @pytest.mark.parametrize(("options", "printed", "said"), PICKS.values(), ids=list(PICKS))
-def test_picked_gpus_are_one_line(server, options, printed, said):
+def test_pick_prints_one_line_and_explains_it_on_stderr(server, options, printed, said):
     done = autogpu(server, "pick", *options.split())
     assert (done.returncode, done.stdout) == (0, printed.format(server.gpus) + "\n")
     assert (done.stderr[:9], said in done.stderr) == ("autogpu: ", True), done.stderr
@@ -54,13 +54,13 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("options", "environ", "status", "said"), REFUSALS.values(), ids=list(REFUSALS))
-def test_a_pick_of_nothing_tells_eval_so(server, options, environ, status, said):
+def test_failed_pick_prints_an_exit_command_for_eval(server, options, environ, status, said):
     done = autogpu(server, "pick", *options.split(), **environ)
     assert (done.returncode, done.stdout) == (status, f"(exit {status})\n")
     assert said in done.stderr
 
 
-def test_variables_a_limit_and_the_inherited_list_count(server):
+def test_pick_respects_variables_limits_and_the_inherited_list(server):
     def picked(*options, **environ):
         return autogpu(server, "pick", "--format", "index", *options, **environ).stdout
 
@@ -74,7 +74,7 @@ def test_variables_a_limit_and_the_inherited_list_count(server):
     assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in wrong
 
 
-def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path, lease_folder):
+def test_pick_avoids_claimed_gpus_and_explains_the_ranking(server, tmp_path, lease_folder):
     (tmp_path / "train.py").write_text("input()")
     held = running(server, "--hold", "--", sys.executable, str(tmp_path / "train.py"))
     try:
@@ -89,7 +89,7 @@ def test_a_pick_regards_claims_and_says_why_not_the_others(server, tmp_path, lea
 
 
 @asked_in_each_way
-def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
+def test_select_devices_entry_that_matches_no_gpu_causes_a_warning(server, command):
     said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
     for devices in ("7", "1,7"):
         assert said in autogpu(server, *command.split(), AUTOGPU_DEVICES=devices).stderr
@@ -97,7 +97,7 @@ def test_a_list_that_names_no_gpu_here_is_spoken_of(server, command):
 
 
 @asked_in_each_way
-def test_where_every_gpu_is_lost_that_is_said(tmp_path, lease_folder, command):
+def test_loss_of_every_gpu_is_an_error_with_a_reason_for_each_gpu(tmp_path, lease_folder, command):
     with Server([Gpu(nvml="GPU_IS_LOST")] * 2, folder=tmp_path) as lost:
         done = autogpu(lost, *command.split())
     assert done.returncode == 1
@@ -131,7 +131,7 @@ NO_DRIVER, IS_ZERO = "no NVIDIA driver on this machine\n", "no GPU: select.count
         ("--count 0 --format docker", 1, "", f"{IS_ZERO}autogpu: start the container without --gpus\n"),
     ],
 )
-def test_without_a_driver_a_pick_of_no_gpu_is_one_but_for_docker(capsys, options, status, printed, said):
+def test_pick_without_a_driver_can_return_no_gpu_except_for_docker(capsys, options, status, printed, said):
     assert frame.run(["pick", *options.split()]) == status
     out, err = capsys.readouterr()
     assert (out, err.startswith(f"autogpu: {said}")) == (printed, True), err

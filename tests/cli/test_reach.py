@@ -18,7 +18,7 @@ IGNORES = "-{} makes Python ignore PYTHONPATH"
 
 @pytest.fixture
 def programs(tmp_path):
-    """A folder with files that look like interpreters, and with entry scripts as installers write them."""
+    """Return a folder with files that look like interpreters, and with entry scripts as installers write them."""
     for name in ("python3.12", "python3.6", "pythonic"):
         (tmp_path / name).write_bytes(b"\x7fELF")
     (tmp_path / "python").symlink_to("python3.12")

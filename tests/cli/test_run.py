@@ -1,4 +1,4 @@
-"""One command under autogpu, and GPUs for programs that autogpu can't reach."""
+"""``autogpu run``: a command under autogpu. ``--hold`` claims GPUs for programs that can't load autogpu."""
 
 import json
 import os
@@ -21,7 +21,7 @@ in_both_ways = pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run",
 SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
 
 
-def test_a_hold_explains_its_choice_to_those_who_ask(server):
+def test_run_hold_explains_its_choice_at_level_explain(server):
     first, *others = autogpu(server, "run", "--hold", "--", "true", AUTOGPU_LEVEL="explain").stderr.splitlines()
     assert first == "autogpu: GPU 2 for true: the idlest of 3"
     assert [line.partition(", ")[0] for line in others] == [
@@ -32,7 +32,7 @@ def test_a_hold_explains_its_choice_to_those_who_ask(server):
 
 
 @pytest.mark.slow
-def test_without_a_driver_a_command_that_would_hold_a_gpu_starts_without_one():
+def test_run_hold_starts_the_command_without_a_gpu_if_no_driver_exists():
     def held(*options):
         command = [*AUTOGPU, "run", "--hold", *options, "--", "sh", "-c", "echo started; exit 7"]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -61,7 +61,7 @@ def test_without_a_driver_a_command_that_would_hold_a_gpu_starts_without_one():
         ("pythonic x", "pythonic"),
     ],
 )
-def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
+def test_job_of_a_python_command_has_the_name_of_its_script(command, name):
     assert command_name(command.split()) == name
 
 
@@ -73,7 +73,7 @@ def test_a_script_that_python_runs_gives_the_command_its_name(command, name):
         ("--need 80GiB", "`autogpu status --explain` shows the obstacle on each GPU"),
     ],
 )
-def test_a_remedy_is_named_once_as_an_option_and_where_it_helps(server, options, remedy):
+def test_run_hold_prints_one_remedy_with_only_options_that_help(server, options, remedy):
     done = autogpu(server, "run", "--hold", "--busy", "error", *options.split(), "--", "true")
     assert (done.returncode, done.stderr.splitlines()[1:]) == (1, [f"autogpu: {remedy}"])
     assert "select.busy" not in done.stderr
@@ -90,14 +90,14 @@ ENDS = {
 @pytest.mark.slow
 @in_both_ways
 @pytest.mark.parametrize(("command", "status"), ENDS.values(), ids=list(ENDS))
-def test_the_commands_end_is_the_end(server, options, command, status):
+def test_run_ends_with_the_status_or_signal_of_the_command(server, options, command, status):
     done = autogpu(server, "run", *options, "--", *command)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False)
 
 
 @pytest.mark.slow
 @in_both_ways
-def test_a_signal_reaches_the_command(server, options):
+def test_sigterm_reaches_the_command(server, options):
     program = (
         "import os, signal\n"
         "def end(*_): os.write(1, b'told\\n'); os._exit(9)\n"
@@ -112,7 +112,7 @@ def test_a_signal_reaches_the_command(server, options):
 
 @pytest.mark.slow
 @in_both_ways
-def test_ctrl_c_comes_once(server, options):
+def test_command_gets_ctrl_c_only_once(server, options):
     program = (
         "import sys, time\n"
         "try: print('ready', flush=True); time.sleep(60)\n"
@@ -126,7 +126,7 @@ def test_ctrl_c_comes_once(server, options):
         assert ("once" in shown, "Traceback" in shown, terminal.process.wait(60)) == (True, False, 0)
 
 
-def test_ctrl_c_in_a_wait_is_a_line_and_the_end_by_that_signal(server):
+def test_ctrl_c_ends_a_waiting_run_with_a_message_and_sigint(server):
     waiting = running(server, "--hold", "--busy", "wait", "--devices", "0", "--", "true")
     assert "waiting for a GPU" in waiting.stderr.readline()
     assert "GPU 0: pid 5004242 (no claim)" in waiting.stderr.readline()
@@ -136,7 +136,7 @@ def test_ctrl_c_in_a_wait_is_a_line_and_the_end_by_that_signal(server):
     assert errors.split("\n") == ["", "autogpu: interrupted", ""]
 
 
-def test_the_command_sees_the_held_gpus_alone_idlest_first_and_they_are_free_again_when_it_ends(server):
+def test_held_gpus_are_listed_idlest_first_and_freed_when_command_ends(server):
     done = autogpu(server, "run", "--hold", "--count", "2", "--", sys.executable, "-c", SHOW)
     assert done.stdout == "2,1 v1\n"
     assert "GPU 2 for true: the idlest of 3" in autogpu(server, "run", "--hold", "--", "true").stderr
@@ -156,14 +156,14 @@ ASK = f"{sys.executable} -m autogpu"
         pytest.param("--need 80GiB --busy cpu", 0, "started\n", id="cpu"),
     ],
 )
-def test_a_command_starts_only_if_a_gpu_of_the_machine_can_be_held_for_it(server, options, exit_status, stdout):
+def test_command_starts_without_a_suitable_gpu_only_if_busy_is_cpu(server, options, exit_status, stdout):
     done = autogpu(server, "run", "--hold", *options.split(), "--", "echo", "started")
     assert (done.returncode, done.stdout) == (exit_status, stdout), done.stderr
     assert re.search("no GPU is suitable(; |\nautogpu: )GPU 0: ", done.stderr), done.stderr
 
 
 @pytest.mark.slow
-def test_what_is_shared_is_not_called_held(server):
+def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     hold = ("run", "--hold", "--devices", "0", "--wait", "0")
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
     first, second, third = done.stderr.splitlines()
@@ -174,7 +174,7 @@ def test_what_is_shared_is_not_called_held(server):
 
 
 @pytest.mark.slow
-def test_who_shares_an_idle_lease_is_not_told_to_wait_which_takes_it_as_well(server, lease_folder):
+def test_run_hold_on_an_idle_lease_does_not_suggest_to_wait(server, lease_folder):
     holder = running(server, "--hold", "--devices", "1", "--", "sh", "-c", "echo started; read end")
     assert holder.stdout.readline() == "started\n"
     let_age(lease_folder, 3600)
@@ -186,7 +186,7 @@ def test_who_shares_an_idle_lease_is_not_told_to_wait_which_takes_it_as_well(ser
 
 
 @pytest.mark.slow
-def test_inside_of_what_is_held_status_and_pick_name_it(server):
+def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ASK} pick --format index; {ASK} status")
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
@@ -203,7 +203,7 @@ def test_inside_of_what_is_held_status_and_pick_name_it(server):
         pytest.param("os.dup2(1, 200); os.fork() and (print('runs', flush=True), os._exit(0))", id="as-exec-200"),
     ],
 )
-def test_a_claim_outlives_the_process_that_made_it_and_ends_with_what_the_program_left(server, lease_folder, program):
+def test_claim_lasts_until_the_last_process_of_the_program_ends(server, lease_folder, program):
     program = f"import os, sys; {program}; sys.stdin.read()"
     job = running(server, "--hold", "--", sys.executable, "-c", program)
     assert job.stdout.readline() == "runs\n"
@@ -214,7 +214,7 @@ def test_a_claim_outlives_the_process_that_made_it_and_ends_with_what_the_progra
     until(lambda: holders(lease_folder) == [])
 
 
-# Computes on the first GPU that it sees, until its input ends; autogpu knows nothing of it.
+# A program without autogpu that uses the first visible GPU until its stdin is closed.
 CUDA_PROGRAM = f"""{CUDA}
 assert (call("cuInit", 0), context(0), allocate(4 << 30)[0]) == (0, 0, 0)
 say(os.getpid())
@@ -222,7 +222,7 @@ sys.stdin.read()
 """
 
 
-def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_killed(server, lease_folder):
+def test_program_of_a_killed_hold_is_still_shown_as_its_job(server, lease_folder):
     shell = ("sh", "-c", '"$@"; :', "sh")
     job = running(server, "--hold", "--need", "5GiB", "--", *shell, sys.executable, "-c", CUDA_PROGRAM)
     (program,) = json.loads(job.stdout.readline())
@@ -234,7 +234,7 @@ def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_ki
         return one["pid"], one["claim_bytes"], gpu["unmanaged_processes"]
 
     assert shown() == (job.pid, 5 << 30, [])
-    # Of 24 GiB, and not of what the program uses beside.
+    # 19 of 24 GiB are left beside the claim of 5 GiB, which includes the 4 GiB that the program uses.
     beside = autogpu(server, "run", "--hold", "--devices", "2", "--need", "18GiB", "--busy", "error", "--", "true")
     assert beside.returncode == 0, beside.stderr
     assert 'autogpu_unmanaged_processes{gpu="2"' not in autogpu(server, "status", "--format", "prometheus").stdout
@@ -248,7 +248,7 @@ def test_a_program_below_a_hold_is_of_its_job_and_is_shown_where_the_hold_was_ki
 
 
 @in_both_ways
-def test_the_command_has_the_streams_signals_and_files_of_its_caller_who_is_told_its_status(server, options):
+def test_command_inherits_streams_signals_and_files_and_returns_its_status(server, options):
     program = (
         "import os, sys, signal\n"
         "ignored = [signal.getsignal(each) is signal.SIG_IGN for each in (signal.SIGINT, signal.SIGCHLD)]\n"
@@ -273,7 +273,7 @@ def test_the_command_has_the_streams_signals_and_files_of_its_caller_who_is_told
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["status", "pick", "wait", "config", "run -- true", "run --hold -- true"])
-def test_a_working_directory_that_is_gone_stops_no_command_and_asking_makes_no_lease_folder(server, tmp_path, verb):
+def test_deleted_directory_stops_no_verb_and_only_hold_makes_lease_folder(server, tmp_path, verb):
     gone, nowhere = tmp_path / "gone", tmp_path / "nowhere"
     gone.mkdir()
     command = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m autogpu {verb}"
@@ -283,28 +283,28 @@ def test_a_working_directory_that_is_gone_stops_no_command_and_asking_makes_no_l
     assert nowhere.exists() == ("--hold" in verb)
 
 
-def test_switched_off_the_command_runs_and_nothing_is_held(server):
+def test_run_hold_holds_nothing_if_autogpu_is_switched_off(server):
     done = autogpu(server, "run", "--hold", "--", sys.executable, "-c", SHOW, AUTOGPU="0")
     assert (done.stdout, done.returncode) == ("None -\n", 0)
     assert "nothing is held: autogpu is switched off by AUTOGPU\n" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_flag_is_the_policy_of_the_command_and_its_path_keeps_what_it_had(server):
+def test_run_options_reach_the_command_and_pythonpath_keeps_its_entries(server):
     program = "import json, os; print(json.dumps([os.environ[n] for n in ('AUTOGPU_NEED', 'PYTHONPATH')]))"
     command = ("run", "--need", "6GiB", "--", sys.executable, "-c", program)
     need, alone = json.loads(autogpu(server, *command).stdout)
     assert (need, alone[0], os.pathsep in alone) == ("6GiB", "/", False)
     _, both = json.loads(autogpu(server, *command, PYTHONPATH="/mine").stdout)
     assert both == os.pathsep.join([alone, "/mine"])
-    # Told by the option, which overrides the variable.
+    # `autogpu config` shows the option as the origin: it overrides the variable.
     told = autogpu(server, "run", "--need", "6GiB", "--", *AUTOGPU, "config", "--changed").stdout
     assert told.startswith('select.need  "6GiB"  --need, overrides')
 
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)
-def test_an_environment_without_the_hook_gets_a_gpu_by_run(server):
+def test_run_gives_a_gpu_to_an_environment_without_the_hook(server):
     base = environments.tensorflow()
     python = environments.environment(base.resolve(), on_top_of=base)
     program = "import tensorflow as tf; print(tf.random.uniform((2, 2)).device[-5:])"

@@ -19,13 +19,13 @@ LINE = "  GPU 2: place 3: busy, claimed by bert.py (pid 20518)"
         (32, 9, ["  GPU 2: place 3: busy, claimed", "         by bert.py (pid 20518)"]),
         (10, 30, ["  GPU 2:", "     place", "     3:", "     busy,", "     claim", "     ed by"]),
     ],
-    ids=["fits", "two-deeper", "column", "narrow"],
+    ids=["fits", "default-indent", "given-indent", "narrow-terminal"],
 )
-def test_a_long_line_is_folded_between_words_and_indented(width, indent, pieces):
+def test_long_line_is_folded_between_words_and_indented(width, indent, pieces):
     assert [piece.plain.rstrip() for piece in folded(Text(LINE), width, indent)][:6] == pieces
 
 
-def test_a_pipe_gets_the_line_whole_and_without_colours(capsys):
+def test_pipe_gets_the_line_whole_and_without_colours(capsys):
     line = Text("x" * 300, style="red")
     show_line(Console(file=io.StringIO()), line)
     assert capsys.readouterr().out == line.plain + "\n"

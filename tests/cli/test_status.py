@@ -1,4 +1,4 @@
-"""What a person sees of the machine, and what a script gets."""
+"""``autogpu status``: its screen, ``--watch``, and its JSON."""
 
 import json
 import re
@@ -28,10 +28,10 @@ from tests.support.values import cut, gpu, inventory
 
 SCHEMA = (Path(__file__).resolve().parents[2] / "docs" / "status.schema.json").read_text()
 
-# Above what Linux gives to any process: its owner can't be told.
+# Larger than any pid of Linux, so that the owner is unknown.
 UNKNOWN_PID = (1 << 22) + 1
 
-# Makes a context on the first GPU, claims it, and keeps both until its input ends.
+# A script that creates a context on the first GPU, claims that GPU, and keeps both until its stdin is closed.
 HOLD = """
 import ctypes, os, sys
 from autogpu import lease
@@ -49,7 +49,7 @@ sys.stdin.read()
 
 
 def screen(view, width=100, **wanted):
-    """Without the line about the host, which has tests of its own."""
+    """Return the lines of the screen without the first line, which describes the host and has its own tests."""
     return [line.plain for line in screens.lines(view, View(width, **wanted))][1:]
 
 
@@ -59,7 +59,7 @@ def fitted(view, height, width=80):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A server with a job that holds GPU 0, and a way to ask. Nothing here changes it."""
+    """Return a server, its variables, and a job that holds GPU 0. No test changes them."""
     folder, leases = tmp_path_factory.mktemp("server"), tmp_path_factory.mktemp("leases")
     leases.chmod(0o1777)
     environ = {"AUTOGPU_LEASE_DIR": str(leases), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -78,7 +78,7 @@ def ask(lab, *options):
     return server.run([sys.executable, "-m", "autogpu", "status", *options], environ=environ)
 
 
-def test_a_real_job_is_shown_with_its_claim_and_its_use(lab):
+def test_screen_shows_the_claim_and_the_memory_of_a_real_job(lab):
     done = ask(lab)
     assert (done.returncode, done.stderr) == (0, "")
     head, heading, *lines = done.stdout.splitlines()
@@ -102,7 +102,7 @@ def test_web_page_of_this_host_shows_a_real_job(lab):
 
 
 def closed(part):
-    """Of a schema, a part that takes no field that it does not name."""
+    """Return the part of a schema; if it is an object, it also rejects unknown fields."""
     return {"additionalProperties": False, **part} if part.get("type") == "object" else part
 
 
@@ -188,7 +188,7 @@ FOUR = inventory(*map(gpu, range(4)))
         ),
     ],
 )
-def test_the_screen_has_the_line(view, line):
+def test_screen_shows_the_expected_line(view, line):
     assert [each for each in screen(view) if re.fullmatch(line, each)], "\n".join(screen(view))
 
 
@@ -198,22 +198,22 @@ def test_the_screen_has_the_line(view, line):
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}, "1 of 2 GPUs granted by Slurm free"),
         ({}, "3 of 4 GPUs free"),
     ],
-    ids=["in-a-slurm-job", "with-a-list-of-ones-own"],
+    ids=["slurm-job", "own-cuda-visible-devices"],
 )
-def test_the_gpus_are_counted_that_an_engine_granted(slurm, expected):
+def test_only_gpus_granted_by_slurm_are_counted(slurm, expected):
     machine = inventory(gpu(0, used_gib=9, pids=[7], busy=90), gpu(1), gpu(2), gpu(3))
     view = host(machine, SLURM_STEP_GPUS="0,1", CUDA_VISIBLE_DEVICES="0,1", **slurm)
     assert expected in fitted(view, height=40)[0].split(", ")
 
 
-def test_a_python_without_the_hook_is_promised_nothing():
+def test_preview_for_a_python_without_the_hook_requires_autogpu_run():
     lines = screen(host(inventory(gpu(0)), hook=None))
     at = lines.index(screens.no_hook(View(100)))
     assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
 
 
-def test_a_python_with_the_hook_of_the_host_is_told_so(tmp_path):
+def test_preview_mentions_the_hook_of_the_host(tmp_path):
     (tmp_path / "autogpu-private").mkdir()
     status = host(inventory(gpu(0)), hook=str(tmp_path / "sitecustomize.py"))
     assert any(
@@ -231,7 +231,7 @@ def test_missing_hook_is_not_reported_if_autogpu_is_switched_off(variable):
 
 
 @pytest.mark.slow
-def test_a_python_that_loads_the_hook_is_told_apart(lab):
+def test_preview_depends_on_whether_python_loads_the_hook(lab):
     server, environ, _ = lab
     commands = (["status"], ["run", "--", sys.executable, "-m", "autogpu", "status"])
     shown = [server.run([sys.executable, "-m", "autogpu", *command], environ=environ).stdout for command in commands]
@@ -258,14 +258,14 @@ LONG = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
         pytest.param(LONG, 60, "RTX PRO 6000 Bl…", id="narrow"),
     ],
 )
-def test_a_name_is_as_long_as_there_is_room_and_a_gpu_has_one_line(name, width, shown):
+def test_gpu_name_is_cut_so_that_each_gpu_fits_into_one_line(name, width, shown):
     machine = inventory(gpu(0, name=name, used_gib=1, pids=[7]))
     row = screen(host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)]), width)[1]
     assert re.match(f"GPU 0 +{re.escape(shown)} ", row), row
     assert (row.endswith("idle lease"), len(row) <= width) == (True, True)
 
 
-def test_no_colour_is_lost_on_a_light_or_a_dark_background():
+def test_colours_are_readable_on_light_and_dark_backgrounds():
     lost = UnreadableDevice(2, "lost")
     machine = inventory(gpu(0, used_gib=1, pids=[7]), gpu(1, used_gib=9, pids=[8]), unreadable=(lost,))
     view = host(machine, [holder("a", (0, 24), age_s=26 * HOUR_S)], [waiter(1, "w.py")])
@@ -275,7 +275,7 @@ def test_no_colour_is_lost_on_a_light_or_a_dark_background():
     assert styles.count("bold reverse") == 2, "the GPU's state and its holder stand out, also without colours"
 
 
-def test_a_watched_screen_says_less_before_it_is_cut():
+def test_watch_drops_details_before_it_cuts_lines():
     high, middle, low, least = (fitted(crowded(16, 0, 13), height) for height in (200, 40, 24, 10))
     assert sum("and 12 more processes" in line for line in high) == 16
     for lines in (middle, low):
@@ -285,7 +285,7 @@ def test_a_watched_screen_says_less_before_it_is_cut():
     assert least[-1].endswith("more lines: autogpu status")
 
 
-def test_a_watched_line_is_folded_and_not_cut():
+def test_watch_folds_long_lines():
     jobs = [holder(name, (0, 8), script="long" * 9, age_s=26 * HOUR_S) for name in "ab"]
     lines = fitted(host(inventory(gpu(0, used_gib=1, pids=[7])), jobs), 24)
     assert max(map(len, lines)) <= 80
@@ -293,7 +293,7 @@ def test_a_watched_line_is_folded_and_not_cut():
 
 
 def crowded(gpus, jobs, processes):
-    """Each GPU with so many jobs, and processes without a claim."""
+    """Return a host on which each GPU has ``jobs`` jobs, and ``processes`` processes without a claim."""
     others = tuple(Process(5000 + number, GIB) for number in range(processes))
     machine = inventory(*[gpu(index, used_gib=2, compute_processes=others) for index in range(gpus)])
     holders = [holder(f"{index}-{job}", (index, 2), uid=1000 + job) for index in range(gpus) for job in range(jobs)]
@@ -309,7 +309,7 @@ def crowded(gpus, jobs, processes):
         pytest.param(crowded(16, 0, 2), 80, "busy bob", id="process"),
     ],
 )
-def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
+def test_watch_shows_owners_beside_each_gpu_if_job_lines_do_not_fit(view, width, owners):
     rows = [line for line in fitted(view, 20, width) if line.startswith("GPU ")]
     assert len(rows) == 16
     assert all(row.endswith(owners) for row in rows)
@@ -320,14 +320,14 @@ def test_a_gpu_without_room_for_lines_names_its_owners(view, width, owners):
     ("order", "labels"),
     [("number", "0 1 1:0 1:1 2 3"), ("memory", "1 1:0 1:1 3 0 2"), ("utilization", "3 0 2 1 1:0 1:1")],
 )
-def test_gpus_with_most_come_first_and_instances_stay_below_their_card(order, labels):
+def test_busiest_gpus_are_first_and_instances_stay_below_their_card(order, labels):
     card, first, second = cut(1, 20, 20)
     parts = (card, first, replace(second, memory_used_bytes=19 * GIB))
     view = host(inventory(gpu(0, used_gib=3, busy=40), *parts, gpu(2, busy=40), gpu(3, used_gib=4, busy=90)))
     assert [each.label for each in ordered(view.gpus, order)] == labels.split()
 
 
-def test_the_ranking_is_told_to_those_who_ask():
+def test_ranking_is_shown_only_with_explain():
     view = host(inventory(gpu(0), gpu(1)))
     assert not any("first choice" in line or "place 2" in line for line in screen(view))
     assert sum("first choice" in line or "place 2" in line for line in screen(view, is_explained=True)) == 2
@@ -336,9 +336,9 @@ def test_the_ranking_is_told_to_those_who_ask():
 @pytest.mark.parametrize(
     ("owner_uid", "holder_uid", "is_explained", "is_told"),
     [(1000, None, False, False), (1000, 1000, False, False), (1000, 1001, False, True), (1000, None, True, True)],
-    ids=["alone", "own-job", "colleague", "asked"],
+    ids=["no-job", "own-job", "job-of-another-user", "explain"],
 )
-def test_where_claims_are_matters_to_those_who_share_the_host(owner_uid, holder_uid, is_explained, is_told):
+def test_fallback_folder_is_shown_with_explain_or_jobs_of_other_users(owner_uid, holder_uid, is_explained, is_told):
     jobs = [] if holder_uid is None else [holder("a", (0, 24), uid=holder_uid)]
     folder = LeaseFolder("/var/tmp/autogpu.v1", "fallback", "ann", owner_uid)
     view = replace(host(inventory(gpu(0)), jobs), lease_folder=folder)
@@ -346,7 +346,7 @@ def test_where_claims_are_matters_to_those_who_share_the_host(owner_uid, holder_
     assert len(told) == is_told
 
 
-def test_one_user_alone_is_shown_beside_the_claims_of_all():
+def test_option_user_hides_other_jobs_but_counts_their_claims():
     machine = inventory(gpu(0), gpu(1), gpu(2))
     jobs = [holder("a", (0, 6)), holder("b", (0, 6), uid=1001, pid=8), holder("c", (1, 24))]
     queue = [replace(waiter(1, "first.py"), uid=1000), waiter(2, "second.py")]
@@ -362,7 +362,7 @@ def test_one_user_alone_is_shown_beside_the_claims_of_all():
     assert screen(host(machine, jobs, queue), user="eve") == ["eve has no GPU and no place in the queue."]
 
 
-def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_queue_waits_for_is_awaited():
+def test_first_line_has_host_time_and_counts_of_free_and_awaited_gpus():
     machine = inventory(gpu(0), gpu(1), gpu(2, used_gib=9, pids=[7]), gpu(3))
     view = host(machine, [holder("a", (2, 24))], [waiter(1, "w.py", gpus=(1, 2)), waiter(2, "v.py", gib=30)])
     head = next(screens.lines(view, View(100))).plain
@@ -379,19 +379,19 @@ def test_the_first_line_says_which_host_it_was_and_when_and_a_free_gpu_that_the_
 
 LISTS = {
     "exclude": ({"AUTOGPU_EXCLUDE": "0"}, "2 of 3 GPUs free, 1 excluded", ["excluded", "free", "busy", "free"]),
-    "exclude-a-busy-one": (
+    "exclude-a-busy-gpu": (
         {"AUTOGPU_EXCLUDE": "2"},
         "3 of 3 GPUs free, 1 excluded",
         ["free", "free", "excluded", "free"],
     ),
     "devices": ({"AUTOGPU_DEVICES": "2-3"}, "1 of 2 GPUs free, 2 excluded", ["excluded", "excluded", "busy", "free"]),
     "devices-nothing": ({"AUTOGPU_DEVICES": "9"}, "no usable GPU, 4 excluded", ["excluded"] * 4),
-    "own-list-wins": (
+    "cuda-visible-devices-wins": (
         {"AUTOGPU_EXCLUDE": "0", "CUDA_VISIBLE_DEVICES": "0,1"},
         "3 of 4 GPUs free",
         ["free", "free", "busy", "free"],
     ),
-    "no-gpu-asked-for": (
+    "count-zero": (
         {"AUTOGPU_EXCLUDE": "0", "AUTOGPU_COUNT": "0"},
         "2 of 3 GPUs free, 1 excluded",
         ["excluded", "free", "busy", "free"],
@@ -414,7 +414,7 @@ def test_excluded_gpu_is_not_counted_as_free(environ, head, states):
     assert free == [str(index) for index, state in enumerate(states) if state == "free"]
 
 
-def test_hostile_names_do_nothing_to_a_terminal():
+def test_control_characters_in_names_never_reach_the_terminal():
     evil = "\x1b[2J[red]x[/red]\u202e" + "A" * 10_000
     machine = inventory(gpu(0, name=evil, used_gib=1, pids=[7]), unreadable=(UnreadableDevice(1, evil),))
     text = "\n".join(screen(host(machine, [holder("a", (0, 1), script=evil)], [waiter(1, evil)])))
@@ -432,14 +432,14 @@ def test_hostile_names_do_nothing_to_a_terminal():
     ],
     ids=["prohibited", "mig-alone", "mig-beside-others"],
 )
-def test_a_gpu_that_no_job_can_have_is_not_called_free(machine, free, state):
+def test_gpu_that_no_job_can_use_is_not_free(machine, free, state):
     head, *lines = [line.plain for line in screens.lines(host(machine), View(120))]
     assert head.endswith(f", {free}")
     assert [line for line in lines if line.startswith("GPU ")][-1].endswith(f"  {state}")
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (60, 23), (60, 11)])
-def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys(width, height):
+def test_watch_help_fits_the_terminal_and_keeps_its_columns(width, height):
     lines = [line.plain for line in screens.help_lines(width, height)]
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
@@ -449,7 +449,7 @@ def test_the_help_of_watch_keeps_its_column_and_leaves_the_last_line_to_the_keys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["ctrl-c", "q"])
-def test_watching_redraws_and_ends(lab, end):
+def test_watch_redraws_obeys_keys_and_restores_the_terminal(lab, end):
     server, environ, _ = lab
     environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "24"}
     screen = OnTerminal(server.popen, "status", "-w", "--interval", "0.5", is_whole=True, environ=environ)

@@ -1,4 +1,4 @@
-"""``autogpu wait``: it ends when a job could be served, and nobody notices that it waits."""
+"""``autogpu wait`` ends when a job could start. It takes no place in the queue and writes no file."""
 
 import signal
 import time
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 WHOLE = 24 << 30
 
 
-def test_what_is_free_is_told_at_once_and_not_held(server, lease_folder):
+def test_free_gpus_end_the_wait_at_once_and_are_not_held(server, lease_folder):
     done = autogpu(server, "wait", "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
@@ -43,24 +43,24 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize(("options", "status", "why"), OUTCOMES.values(), ids=list(OUTCOMES))
-def test_what_is_asked_for_decides(server, options, status, why):
+def test_requested_count_need_and_time_decide_the_exit_status(server, options, status, why):
     done = autogpu(server, "wait", "--timeout", "0", *options.split())
     assert (done.returncode, done.stdout) == (status, "")
     assert why in done.stderr
 
 
-def test_no_busy_gpu_is_shared_whatever_the_policy_says(server, environ):
+def test_wait_does_not_accept_a_busy_gpu_that_pick_would_share(server, environ):
     with other_job(environ, {gpu.uuid: 2 << 30 for gpu in server.gpus}, age_s=60.0):
         assert autogpu(server, "pick").returncode == 0
         assert autogpu(server, "wait", "--timeout", "0").returncode == 75
 
 
-def test_without_a_driver_waiting_can_not_help(capsys):
+def test_wait_fails_at_once_without_a_driver(capsys):
     assert frame.run(["wait"]) == 1
     assert capsys.readouterr().err.startswith("autogpu: no NVIDIA driver on this machine\n")
 
 
-def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
+def test_end_of_a_claim_ends_the_wait(server, environ, lease_folder):
     with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}) as job:
         before = sorted(lease_folder.iterdir())
         waiting = OnTerminal(server.popen, "wait")
@@ -73,36 +73,36 @@ def test_a_claim_that_ends_ends_the_wait(server, environ, lease_folder):
 
 
 @pytest.mark.parametrize("comes_back", [True, False], ids=["for-a-moment", "for-good"])
-def test_a_gpu_that_is_lost_ends_the_wait_for_it_unless_it_comes_back(server, comes_back):
+def test_loss_of_the_awaited_gpu_ends_the_wait_unless_it_recovers(server, comes_back):
     waiting = OnTerminal(server.popen, "wait", "--devices", "0")
     waiting.until_shown("waiting, without a place")
     server.change(0, nvml="GPU_IS_LOST")
     if comes_back:
-        time.sleep(3)  # a look or two
+        time.sleep(3)  # enough for one or two readings
         server.change(0, nvml="", processes={}, utilization=0)
     assert waiting.end() == ("", 0 if comes_back else 1)
     assert ("waiting can't help: no GPU is suitable" in waiting.shown) != comes_back
 
 
-def test_who_stands_in_the_queue_is_served_first(server, environ, lease_folder):
+def test_wait_does_not_end_before_the_queue_is_served(server, environ, lease_folder):
     with other_job(environ, {server.gpus[1].uuid: WHOLE}) as job:
         queued = running(server, "--hold", "--busy", "wait", "--count", "2", "--", "cat")
         folder = find_folder(environ)
         until(lambda: len(snapshot(folder).queue) == 1, 60)
-        # GPU 2 is free, and the two that the other job needs begin with it.
+        # GPU 2 is free, but the job in the queue waits for two GPUs, and this is its first.
         done = autogpu(server, "wait", "--timeout", "0")
         assert (done.returncode, "a job in the queue waits for it" in done.stderr) == (75, True)
         waiting = OnTerminal(server.popen, "wait")
         waiting.until_shown("a job in the queue waits for it")
         job.end()
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
-        time.sleep(5)  # two more looks: the first may have begun before that
+        time.sleep(5)  # enough for two readings: the first may have begun before the claim
         assert waiting.process.poll() is None
         queued.communicate("", timeout=60)
         assert waiting.end() == ("", 0)
 
 
-def test_ctrl_c_ends_it(server):
+def test_ctrl_c_ends_the_wait_with_a_message(server):
     waiting = OnTerminal(server.popen, "wait", "--devices", "0")
     waiting.until_shown("Ctrl-C stops")
     waiting.process.send_signal(signal.SIGINT)
@@ -110,12 +110,12 @@ def test_ctrl_c_ends_it(server):
     assert waiting.shown.endswith("\r\nautogpu: interrupted\r\n")
 
 
-@pytest.mark.parametrize("is_odd", [False, True], ids=["none", "odd"])
-def test_without_a_lease_folder_it_waits_as_well_and_says_once_that_one_can_not_be_trusted(server, tmp_path, is_odd):
+@pytest.mark.parametrize("is_odd", [False, True], ids=["no-folder", "file-instead-of-folder"])
+def test_wait_works_without_a_lease_folder_and_warns_once_of_a_bad_one(server, tmp_path, is_odd):
     folder = tmp_path / "other"
     if is_odd:
         folder.touch()
-    # Long enough for a second look.
+    # 3 s are enough for a second reading, which must not repeat the warning.
     command = ("wait", "--devices", "0", "--timeout", "3s" if is_odd else "1s")
     done = autogpu(server, *command, AUTOGPU_LEASE_DIR=str(folder))
     assert (done.returncode, folder.exists()) == (75, is_odd)

@@ -1,4 +1,4 @@
-"""``autogpu wait --job`` and ``--mine``: they end when jobs have ended, in whichever way."""
+"""``autogpu wait --job`` and ``--mine`` end when jobs have ended, also if a job was killed."""
 
 import os
 import signal
@@ -29,14 +29,14 @@ def waited(*options, **settings):
 
 
 def on_terminal(*options):
-    """It, when it has said that it waits."""
+    """Start ``autogpu wait`` on a terminal and return it as soon as it waits."""
     waiting = OnTerminal(subprocess.Popen, "wait", *options)
     waiting.until_shown("Ctrl-C stops")
     return waiting
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["SIGKILL", "exit"])
-def test_the_end_of_a_job_ends_the_wait(environ, is_killed):
+def test_end_of_a_job_ends_the_wait(environ, is_killed):
     with other_job(environ, HELD, script="train.py") as job:
         waiting = on_terminal("--job", str(job.pid))
         time.sleep(0.3)
@@ -49,7 +49,7 @@ def test_the_end_of_a_job_ends_the_wait(environ, is_killed):
     assert f"autogpu: train.py (pid {job.pid}) has ended" in waiting.shown
 
 
-def test_mine_waits_for_all_jobs_of_mine_also_those_that_start_meanwhile(environ):
+def test_wait_mine_includes_jobs_that_start_during_the_wait(environ):
     with other_job(environ, HELD, script="a.py") as first, other_job(environ, HELD, script="b.py") as second:
         waiting = on_terminal("--mine")
         first.end()
@@ -63,7 +63,7 @@ def test_mine_waits_for_all_jobs_of_mine_also_those_that_start_meanwhile(environ
 
 
 @needs_root
-def test_mine_are_not_other_users_jobs_but_one_of_these_can_be_waited_for_by_pid(path, monkeypatch):
+def test_job_of_another_user_is_awaited_by_pid_but_not_by_mine(path, monkeypatch):
     environ = {"AUTOGPU_LEASE_DIR": str(path)}
     monkeypatch.setenv("AUTOGPU_LEASE_DIR", str(path))
     with other_job(environ, HELD, script="theirs.py", uid=ALICE) as theirs:
@@ -73,13 +73,13 @@ def test_mine_are_not_other_users_jobs_but_one_of_these_can_be_waited_for_by_pid
         assert waiting.end() == ("", 0)
 
 
-def test_without_a_job_or_a_folder_mine_ends_at_once(tmp_path):
+def test_wait_mine_ends_at_once_without_a_lease_folder(tmp_path):
     done = waited("--mine", env={**os.environ, "AUTOGPU_LEASE_DIR": str(tmp_path / "none")})
     assert (done.returncode, done.stdout) == (0, "")
     assert not (tmp_path / "none").exists()
 
 
-def test_name_of_no_job_or_of_two_is_refused_with_the_jobs_there_are(environ):
+def test_unknown_or_ambiguous_job_name_is_refused_with_a_list_of_jobs(environ):
     assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
         me = user_name(os.getuid())
@@ -95,13 +95,13 @@ def test_name_of_no_job_or_of_two_is_refused_with_the_jobs_there_are(environ):
             assert (done.returncode, done.stderr) == (1, f"autogpu: {why}\nautogpu: {remedy}\n")
 
 
-def test_several_jobs_can_be_named(environ):
+def test_option_job_can_be_repeated(environ):
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="eval.py"):
         assert waited("--job", str(one.pid), "--job", "some/where/eval.py", "--timeout", "0").returncode == 75
 
 
 @pytest.mark.parametrize("timeout", ["0", "1s"])
-def test_when_the_time_is_over_the_status_says_later(environ, timeout):
+def test_timeout_exits_with_75_and_lists_the_running_jobs(environ, timeout):
     with other_job(environ, HELD, script="train.py") as job:
         done = waited("--mine", "--timeout", timeout)
         assert (done.returncode, done.stdout) == (75, "")
@@ -113,13 +113,13 @@ def test_when_the_time_is_over_the_status_says_later(environ, timeout):
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
 
 
-def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, environ):
+def test_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, environ):
     held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
     held.kill()
     held.wait(timeout=60)
     assert len(snapshot(folder).holders) == 1
-    # As `status` shows it: the child is the one that keeps it alive.
+    # `status` shows the pid of the child, because the child keeps the job alive.
     waiting = on_terminal("--job", child)
     time.sleep(0.3)
     assert waiting.process.poll() is None
@@ -127,7 +127,7 @@ def test_a_job_whose_holder_was_killed_lasts_as_long_as_its_children(server, env
     assert waiting.end() == ("", 0)
 
 
-def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(server, environ):
+def test_option_job_accepts_the_pid_of_a_child_or_of_a_queued_job(server, environ):
     held, folder = running(server, "--hold", "--", *WITH_CHILD), find_folder(environ)
     child = held.stdout.readline().strip()
     queued = running(server, "--hold", "--busy", "wait", "--", "cat")
@@ -135,7 +135,7 @@ def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(serve
     by_child, by_ticket = on_terminal("--job", child), on_terminal("--job", str(queued.pid))
     held.stdin.close()
     assert by_child.end()[1] == 0
-    # It has left the queue and holds the GPU: it is the same job.
+    # The queued job now holds the GPU. It is still the same job, so the wait goes on.
     until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
     time.sleep(0.3)
     assert by_ticket.process.poll() is None
@@ -143,7 +143,7 @@ def test_a_child_of_the_holder_names_its_job_and_a_job_in_the_queue_is_one(serve
     assert by_ticket.end()[1] == 0
 
 
-def test_inside_of_a_job_it_does_not_wait_for_itself(server, environ):
+def test_wait_inside_a_job_does_not_wait_for_that_job(server, environ):
     held = ("run", "--hold", "--", *AUTOGPU, "wait")
     done = autogpu(server, *held, "--mine")
     assert (done.returncode, "you have no other job here" in done.stderr) == (0, True)
