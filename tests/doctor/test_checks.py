@@ -1,4 +1,4 @@
-"""Each check ends as the facts say, and a failure names what to do."""
+"""The doctor's checks: the finding for given facts, and a remedy for each failure."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support import environments
 from tests.support.processes import in_a_fork
 from tests.support.values import cut, gpu, inventory
 
-# What an environment's frameworks say of themselves; the functions are for ``replace``.
+# Answers of the frameworks of an environment. The functions below return changed fields for ``replace``.
 HOOKED = {"missing": {}, "obstacle": ""}
 TENSORFLOW = {"version": "2.21.0", "build": "built with CUDA", "gpus": 2, **HOOKED}
 TORCH = {"version": "2.15.0", "build": "built for CUDA 13.2", "gpus": 2, **HOOKED}
@@ -59,13 +59,13 @@ def healthy(tmp_path):
     )
 
 
-def test_a_healthy_machine_passes_everything(healthy):
+def test_healthy_machine_passes_every_check(healthy):
     states = {name: finding.state for name, finding in examine(healthy).items()}
     others = {name: state for name, state in states.items() if state is not State.PASSED}
     assert others == {"visible": State.NOT_APPLICABLE}
 
 
-def test_cards_are_counted_and_not_their_mig_instances(healthy):
+def test_cards_are_counted_instead_of_their_mig_instances(healthy):
     findings = examine(replace(healthy, inventory=inventory(*cut(0, 5, 5), gpu(1))))
     assert findings["health"].state is State.PASSED
     assert "reads 2 GPUs" in findings["driver"].what
@@ -105,7 +105,7 @@ FALLBACK = Folder(Path("/var/tmp/autogpu.v1"), FolderOrigin.FALLBACK, 0)
 LOST, SILENT = UnreadableDevice(1, "GPU is lost"), UnreadableDevice(2, NO_ANSWER)
 NO_PYNVML = driver("pynvml (nvidia-ml-py) is not installed", FailureCause.PYNVML)
 
-# By check: what differs from health, a part of what is said, and one of the remedy.
+# Cases keyed by check: the changed facts, a part of the finding, and a part of the remedy.
 WRONG = {
     "python": [({"version": (3, 6)}, "/env/bin/python is older than Python 3.7", "with Python 3.7 or newer")],
     "hook": [
@@ -134,7 +134,7 @@ WRONG = {
             'PATH="/env/bin:$PATH", or install autogpu there',
         ),
     ],
-    # "timed out" in the text of an error is not what makes a warning: these come from drivers and libraries.
+    # An error text with "timed out" is a failure and not a warning, because drivers and libraries write such texts.
     "driver": [
         (driver("NVML reports: x timed out"), "x timed out", "sudo reboot"),
         (driver("NVML reports: Driver/library version mismatch"), "version mismatch", "sudo reboot"),
@@ -197,7 +197,7 @@ def found(healthy, check, **changes):
     ("check", "changes", "what", "remedy"),
     [pytest.param(check, *case, id=f"{check}: {case[1]}") for check, cases in WRONG.items() for case in cases],
 )
-def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, remedy):
+def test_fault_is_found_and_has_a_remedy(healthy, check, changes, what, remedy):
     finding = found(healthy, check, **changes)
     assert finding.state is State.FAILED
     assert what in finding.what
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_found_and_has_a_remedy(healthy, check, changes, what, 
     ],
     ids=["unreadable-file", "fuse"],
 )
-def test_what_hides_claims_is_a_warning(healthy, changes, what, remedy):
+def test_lease_folder_that_may_hide_claims_is_a_warning(healthy, changes, what, remedy):
     finding = found(healthy, "leases", **changes)
     assert finding.state is State.WARNING
     assert what in finding.what
@@ -234,7 +234,7 @@ def test_suggested_framework_has_wheels_for_the_python(healthy, version, package
     assert finding.remedy == f"/env/bin/python -m pip install {package}"
 
 
-def test_a_python_newer_than_the_tests_is_a_warning(healthy):
+def test_python_newer_than_the_tested_versions_is_a_warning(healthy):
     newest = tuple(map(int, environments.SUPPORTED[-1].split(".")))
     assert found(healthy, "python", version=newest).state is State.PASSED
     finding = found(healthy, "python", version=(3, 99))
@@ -243,20 +243,20 @@ def test_a_python_newer_than_the_tests_is_a_warning(healthy):
     assert finding.remedy.startswith("/env/bin/python -m pip install --upgrade autogpu; ")
 
 
-def test_a_command_of_the_host_points_to_the_python_of_the_shell(healthy):
+def test_host_wide_doctor_suggests_a_check_of_the_shells_python(healthy):
     changes = {**CONDA, **answer(None), "hosts_folder": WHOLE}
     other, frameworks = found(healthy, "environment", **changes), found(healthy, "frameworks", **changes)
     assert (other.state, other.remedy) == (State.WARNING, "to look at it: autogpu doctor --python /conda/bin/python")
     assert frameworks.state is State.NOT_APPLICABLE
 
 
-def test_root_is_told_that_the_host_serves_people(healthy):
+def test_root_gets_a_warning_that_the_host_hook_serves_only_people(healthy):
     finding = found(healthy, "hook", **start(), hosts_folder=WHOLE, is_person=False)
     assert finding.state is State.WARNING
     assert "does not give autogpu to root and system users" in finding.what
 
 
-def test_the_hook_of_the_host_is_named_with_its_version_and_needs_compiled_files(healthy):
+def test_hook_of_the_host_has_a_version_and_needs_compiled_files(healthy):
     finding = found(healthy, "hook", **HOSTS, hosts_folder=WHOLE)
     file = WHOLE.folder / "sitecustomize.py"
     assert finding.state is State.PASSED
@@ -266,7 +266,7 @@ def test_the_hook_of_the_host_is_named_with_its_version_and_needs_compiled_files
     assert newer.remedy.endswith("host-setup --all-pythons --python /env/bin/python")
 
 
-def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):
+def test_lease_folder_owned_by_its_first_user_gets_a_note(healthy):
     notes = [found(healthy, "leases", **each).what.partition(", ")[2] for each in ({}, {"folder": FALLBACK})]
     assert notes == ["", f"which belongs to its first user; `{SETUP}` makes one for all users"]
 
@@ -274,14 +274,14 @@ def test_a_folder_that_belongs_to_its_first_user_is_named_as_such(healthy):
 @pytest.mark.parametrize(
     ("environ", "system", "project", "what"),
     [
-        # Of a later version: a problem for the doctor alone.
+        # A later version may know this key, so only the doctor reports it in the system file.
         pytest.param({}, "[select]\nmood = 'calm'\n", "", "select.mood", id="unknown-key"),
         pytest.param({}, "", "[select]\ncount = 2\n", "does not count as a project file", id="of-others"),
         pytest.param({"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", id="no-such-gpu"),
         pytest.param({"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", id="switched-off"),
     ],
 )
-def test_what_is_wrong_in_a_policy_is_found(healthy, tmp_path, environ, system, project, what):
+def test_mistake_in_a_policy_is_found(healthy, tmp_path, environ, system, project, what):
     (tmp_path / "system.toml").write_text(system)
     (tmp_path / "autogpu.toml").write_text(project)
     (tmp_path / "autogpu.toml").chmod(0o666 if project else 0o644)
@@ -299,7 +299,7 @@ NOT_BUILT, LISTS_NONE = {"build": "", "gpus": 0}, {"gpus": 0}
     [
         pytest.param(tensorflow, "2.14.0", NOT_BUILT, "'tensorflow[and-cuda]==2.14.0'", False, id="first-with-extra"),
         pytest.param(tensorflow, "2.13.1", NOT_BUILT, "'tensorflow==2.13.1'", True, id="last-without-extra"),
-        pytest.param(tensorflow, "2.1.0", NOT_BUILT, "'tensorflow==2.1.0'", True, id="first-of-one-package"),
+        pytest.param(tensorflow, "2.1.0", NOT_BUILT, "'tensorflow==2.1.0'", True, id="first-with-one-package"),
         pytest.param(tensorflow, "1.15.5", NOT_BUILT, "'tensorflow-gpu==1.15.5'", True, id="package-for-gpus"),
         pytest.param(tensorflow, "2.16.0-rc0", LISTS_NONE, "'tensorflow[and-cuda]==2.16.0-rc0'", False, id="libraries"),
         pytest.param(tensorflow, "2.4.4", LISTS_NONE, None, True, id="libraries-without-extra"),
@@ -308,7 +308,7 @@ NOT_BUILT, LISTS_NONE = {"build": "", "gpus": 0}, {"gpus": 0}
         pytest.param(jax, "0.4.22", {"build": ""}, None, True, id="jax-without-extra"),
     ],
 )
-def test_remedy_names_what_exists_of_the_installed_version(healthy, framework, version, changes, installs, names_page):
+def test_remedy_fits_the_installed_version_of_the_framework(healthy, framework, version, changes, installs, names_page):
     facts = framework(version=version, **changes)
     (module,) = facts["frameworks"]
     remedy = found(healthy, module, **facts).remedy
@@ -333,7 +333,7 @@ CORRECT, ASK = "correct or unset it; ", "ask root, who owns /etc/autogpu/autogpu
         pytest.param("", {"AUTOGPU_COUNT": "x"}, "root", State.FAILED, [CORRECT], id="own-mistake"),
     ],
 )
-def test_mistake_in_a_file_of_root_is_a_failure_only_for_who_can_write_it(
+def test_mistake_in_the_system_file_fails_only_if_the_user_can_write_it(
     healthy, tmp_path, system, environ, owner, state, remedies
 ):
     (tmp_path / "system.toml").write_text(system)
@@ -344,7 +344,7 @@ def test_mistake_in_a_file_of_root_is_a_failure_only_for_who_can_write_it(
 
 
 @needs_root
-def test_owner_of_a_file_is_asked_by_a_user_who_can_not_write_it():
+def test_owner_to_ask_is_empty_if_the_user_can_write_the_file():
     file = Path("/etc/passwd")
 
     def as_user():
@@ -360,7 +360,7 @@ FOR_CPU |= {"torch": torch(build="", gpus=0), "jax": jax(build="")}
 
 
 @pytest.mark.parametrize("found", FOR_CPU.values(), ids=list(FOR_CPU))
-def test_a_machine_without_a_driver_is_not_ill(healthy, found):
+def test_machine_without_a_driver_has_no_failures(healthy, found):
     facts = replace(healthy, inventory=NO_DRIVER, **no_cuda("no library"), **found)
     assert not [finding for finding in examine(facts).values() if finding.state is State.FAILED]
 
@@ -375,7 +375,7 @@ def test_a_machine_without_a_driver_is_not_ill(healthy, found):
     ],
     ids=lambda value: "-".join(value) or "none",
 )
-def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
+def test_only_installed_frameworks_have_findings(healthy, installed, rows):
     answers = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX}
     there = {name: Answer(answer if name in installed else None) for name, answer in answers.items()}
     found = examine(replace(healthy, frameworks=there))
@@ -384,11 +384,11 @@ def test_only_frameworks_that_are_installed_have_rows(healthy, installed, rows):
     assert failed == (set() if installed else {"frameworks"})
 
 
-def test_a_container_without_a_driver_is_told_how_it_gets_one(healthy):
+def test_finding_of_no_driver_ends_with_the_option_of_docker(healthy):
     assert found(healthy, "driver", inventory=NO_DRIVER, **no_cuda()).what.endswith(" by docker run --gpus all")
 
 
-def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
+def test_cuda_visible_devices_is_not_a_failure_without_a_driver(healthy):
     hidden = {"environ": {CUDA_VISIBLE_DEVICES: "0"}}
     finding = found(healthy, "visible", inventory=NO_DRIVER, **no_cuda(), **hidden)
     assert (finding.state, finding.what) == (State.NOT_APPLICABLE, "CUDA_VISIBLE_DEVICES hides no GPU")
@@ -401,20 +401,20 @@ def test_what_hides_gpus_is_not_told_where_there_are_none(healthy):
         ("frameworks", answer(None), "install 'tensorflow[and-cuda]'"),
     ],
 )
-def test_an_environment_that_has_no_pip_is_served_by_uv(healthy, check, changes, remedy):
+def test_remedy_uses_uv_if_the_environment_has_no_pip(healthy, check, changes, remedy):
     changes = {**changes, "executable": "/env of mine/bin/python"}
     assert found(healthy, check, **changes).remedy == f"'/env of mine/bin/python' -m pip {remedy}"
     by_uv = found(healthy, check, **changes, has_pip=False).remedy
     assert by_uv == f"uv pip {remedy} --python '/env of mine/bin/python'"
 
 
-def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
+def test_remedies_for_root_have_no_sudo_and_no_remedy_has_dots(healthy):
     cases = [(check, changes) for check, cases in WRONG.items() for changes, _, _ in cases]
     whole = [found(healthy, check, **changes) for check, changes in cases]
     findings_of_root = [(check, found(healthy, check, **changes, sudo="")) for check, changes in cases]
     as_root = {check for check, finding in findings_of_root if "sudo " in finding.what + finding.remedy}
     assert sum("sudo " in each.remedy for each in whole) > 3
-    # But for what is typed on the host, outside of the container in which one is root.
+    # The exception is a command for the host: root of a container needs sudo there.
     assert as_root == {"leases"}
     assert not [each.remedy for each in whole if "..." in each.remedy]
     first_user = found(healthy, "leases", folder=FALLBACK, sudo="").what
@@ -432,7 +432,7 @@ def test_nobody_is_told_to_use_sudo_as_root_nor_to_fill_in_dots(healthy):
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_what_is_slow_is_no_fault(healthy, check, changes, what):
+def test_timeout_is_a_warning_and_not_a_failure(healthy, check, changes, what):
     finding = found(healthy, check, **changes)
     assert (finding.state, what in finding.what) == (State.WARNING, True), finding
     assert "less busy" in finding.remedy
