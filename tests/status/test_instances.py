@@ -1,4 +1,4 @@
-"""MIG instances, as the page, its JSON and its metrics show them below their card."""
+"""MIG instances in the screen, the JSON and the metrics of ``autogpu status``."""
 
 import json
 
@@ -21,12 +21,12 @@ LAB = host(inventory(CARD, *USED, gpu(1, name="NVIDIA A100", total_gib=40.0)), [
 
 
 def screen(view, user=None):
-    """Each row without its bars."""
+    """Return the rows of the screen without their bars."""
     shown = [line.plain for line in lines(view, View(120, user))]
     return [" ".join(word for word in line.split() if set(word) - set("█▒░?")) for line in shown]
 
 
-def test_instances_stand_below_their_card():
+def test_mig_instances_are_listed_below_their_card():
     rows = screen(LAB)
     start = rows.index("GPU 0 A100 0.0 of 24.0 - % MIG")
     assert rows[start + 1 : start + 9] == [
@@ -39,21 +39,21 @@ def test_instances_stand_below_their_card():
     ]
 
 
-def test_a_card_that_is_split_is_counted_as_its_instances():
+def test_mig_instances_are_counted_instead_of_their_card():
     assert screen(LAB)[0].endswith("4 of 5 GPUs free")
     assert screen(host(inventory(*cut(0), gpu(1))))[0].endswith("1 of 1 GPU free")
 
 
-def test_the_json_names_the_card_and_the_number_of_an_instance():
+def test_json_has_the_card_and_the_number_of_each_mig_instance():
     told = json.loads(json.dumps(LAB.to_json()))
     assert [(each["parent"], each["instance"]) for each in told["gpus"]][:2] == [(None, None), (CARD.uuid, 0)]
     assert from_json(told) == LAB
     for each in told["gpus"]:
-        del each["parent"], each["instance"]  # as an older autogpu says it
+        del each["parent"], each["instance"]  # older versions of autogpu lack these fields
     assert [each.label for each in from_json(told).gpus] == ["0", "0", "0", "0", "0", "1"]
 
 
-def test_metrics_tell_the_state_of_what_a_job_can_take():
+def test_metrics_have_the_state_of_mig_instances_and_not_of_their_card():
     states = [
         line for line in exposition(LAB).splitlines() if line.startswith("autogpu_gpu_state{") and line[-1] == "1"
     ]

@@ -1,4 +1,4 @@
-"""A status as metrics: what Prometheus' own parser reads, and what the page about them says."""
+"""The status as Prometheus metrics, read by Prometheus' own parser and compared with docs/monitoring.md."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from tests.support.values import gpu, inventory
 
 PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"^```promql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-# What node_exporter adds, and what Prometheus adds to everything that it asks for.
+# A metric of node_exporter, and the labels that Prometheus adds to every sample.
 OF_OTHERS = {"node_textfile_mtime_seconds": ("file",)}
 OF_EACH_TARGET = {"instance", "job"}
 
@@ -27,7 +27,7 @@ TITAN = "NVIDIA TITAN RTX"
 
 
 def parsed(text):
-    """By name, each sample's labels and value."""
+    """Return the labels and value of each sample, keyed by metric."""
     families = {}
     for family in text_string_to_metric_families(text):
         assert family.name not in families, "each family comes once"
@@ -38,7 +38,7 @@ def parsed(text):
 
 
 def values(host_status, name, *labels):
-    """The values of a metric by the values of some of its labels."""
+    """Return the values of a metric, keyed by the values of ``labels`` with spaces between them."""
     samples = parsed(exposition(host_status))[f"autogpu_{name}"]
     found = {" ".join(each[label] for label in labels): value for each, value in samples}
     assert len(found) == len(samples)
@@ -80,7 +80,7 @@ LAB = host(MACHINE, HOLDERS, WAITERS)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_metric_tells_what_the_status_shows(name, labels, expected):
+def test_metric_has_the_value_of_the_status(name, labels, expected):
     assert values(LAB, name, *labels.split()) == expected
 
 
@@ -103,14 +103,14 @@ MISMATCH = "NVML reports: mismatch"
 
 
 @pytest.mark.parametrize("cause", [FailureCause.DRIVER, FailureCause.NO_DRIVER])
-def test_what_can_not_be_read_is_a_metric(cause):
+def test_unreadable_driver_and_leases_are_metrics_with_value_0(cause):
     blind = host(Inventory(failure=MISMATCH, failure_cause=cause))
     blind = replace(blind, lease_folder_problem="belongs to uid 7 alone")
     for name in ("driver_read_success", "leases_read_success", "longest_wait_seconds"):
         assert values(blind, name) == {"": 0}
 
 
-def test_every_metric_is_declared_also_where_there_is_nothing():
+def test_every_metric_is_declared_even_without_samples():
     for machine in (inventory(), inventory(gpu(0)), Inventory(failure=MISMATCH, failure_cause=FailureCause.DRIVER)):
         assert list(parsed(exposition(host(machine)))) == [f"autogpu_{name}" for name in METRICS]
 
@@ -123,29 +123,29 @@ def test_every_metric_is_declared_also_where_there_is_nothing():
         pytest.param("a\nb} 1\nautogpu_waiters 99", "a\\nb} 1\\nautogpu_waiters 99", id="newline"),
         pytest.param("\x1b[2J\u202e", "\\x1b[2J\\u202e", id="terminal"),
         pytest.param("训练.py", "训练.py", id="unicode"),
-        pytest.param("x" * 5000, f"{'x' * 40}...{'x' * 21}", id="a-long-name-does-not-fill-a-database"),
+        pytest.param("x" * 5000, f"{'x' * 40}...{'x' * 21}", id="long-name-is-shortened"),
     ],
 )
-def test_a_label_is_what_was_said_and_no_more(script, label):
+def test_label_has_the_escaped_and_shortened_name_of_the_script(script, label):
     lab = host(inventory(gpu(0)), [holder("a", (0, 24), script=script)])
     assert values(lab, "claims", "script") == {label: 1}
     exposition(lab).encode("utf-8")
 
 
 def labels_of(name):
-    """The names of a metric's labels, which all of its samples have."""
+    """Return the label names of a metric; all of its samples must have the same ones."""
     (names,) = {tuple(labels) for labels, _ in parsed(exposition(LAB))[f"autogpu_{name}"]}
     return names
 
 
-def test_the_page_lists_each_metric_with_its_labels():
+def test_monitoring_page_lists_each_metric_with_its_labels():
     rows = re.findall(r"^\| `(autogpu_\w+)` \| (.*?) ?\| (.*) \|$", PAGE, re.MULTILINE)
     listed = [(name, tuple(re.findall(r"`(\w+)`", labels)), about) for name, labels, about in rows]
     assert listed == [(f"autogpu_{name}", labels_of(name), about) for name, about in METRICS.items()]
 
 
 @pytest.mark.parametrize("query", [line for block in QUERIES for line in block.splitlines()])
-def test_a_query_names_only_what_the_page_lists(query):
+def test_query_of_the_monitoring_page_uses_only_listed_metrics(query):
     known = {**{f"autogpu_{name}": labels_of(name) for name in METRICS}, **OF_OTHERS}
     named = re.findall(r"\b(?:autogpu|node)_\w+", query)
     assert named
@@ -157,7 +157,7 @@ def test_a_query_names_only_what_the_page_lists(query):
         assert set(by + filters) <= {*known[name], *OF_EACH_TARGET}
 
 
-def test_the_line_of_the_page_writes_the_file(tmp_path, lease_folder):
+def test_cron_line_of_the_monitoring_page_writes_the_metrics_file(tmp_path, lease_folder):
     (line,) = re.findall(r"^\* \* \* \* \* root (.*)$", PAGE, re.MULTILINE)
     folder = tmp_path / "collected"
     folder.mkdir()
@@ -165,7 +165,7 @@ def test_the_line_of_the_page_writes_the_file(tmp_path, lease_folder):
     for there, here in own.items():
         assert there in line
         line = line.replace(there, here)
-    # As cron starts it: a plain shell, in no language.
+    # cron starts a plain shell in the POSIX locale.
     environ = {"PYTHONPATH": str(ROOT), "LC_ALL": "POSIX"}
     with Server([Gpu(), Gpu(nvml="GPU_IS_LOST")], folder=tmp_path) as server:
         done = server.run(["/bin/sh", "-c", line], environ=environ, cwd="/")
@@ -175,14 +175,14 @@ def test_the_line_of_the_page_writes_the_file(tmp_path, lease_folder):
     assert [(labels["gpu"], value) for labels, value in found["autogpu_gpu_read_success"]] == [("0", 1), ("1", 0)]
 
 
-def test_without_a_driver_the_metrics_are_printed_and_the_status_is_0(capfd):
+def test_metrics_without_a_driver_are_printed_with_exit_status_0(capfd):
     assert run(["status", "--format", "prometheus"]) == 0
     said = capfd.readouterr()
     assert (parsed(said.out)["autogpu_driver_read_success"], said.err) == ([({}, 0)], "")
 
 
 @pytest.mark.parametrize("option", ["--watch", "--json", "--mine", "--explain"])
-def test_metrics_are_for_a_file(option, capfd):
+def test_prometheus_format_can_not_be_combined_with_other_options(option, capfd):
     assert run(["status", "--format", "prometheus", option]) == 2
     said = capfd.readouterr()
     assert (said.out, said.err.count("--format prometheus can't be combined with --")) == ("", 1)

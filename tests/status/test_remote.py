@@ -1,4 +1,4 @@
-"""A status as JSON, and back."""
+"""Conversion of a host's status to JSON and back."""
 
 import json
 
@@ -29,7 +29,7 @@ def printed(status):
     return json.loads(json.dumps(status.to_json()))
 
 
-def test_json_goes_both_ways(status):
+def test_status_is_the_same_after_conversion_to_json_and_back(status):
     assert status.policy_problems, "all parts are there"
     assert status.gpus[0].unmanaged_processes
     for each in (status, replace(host(inventory()), lease_folder_problem="none")):
@@ -49,7 +49,7 @@ def test_fields_of_a_later_version_are_ignored(status):
     [
         pytest.param((), {"version": 2}, id="later-version"),
         pytest.param((), {"version": None}, id="no-version"),
-        pytest.param((), {"gpus": {}}, id="no-list"),
+        pytest.param((), {"gpus": {}}, id="object-instead-of-list"),
         pytest.param((), {"queue": [{"user": "a"}]}, id="incomplete"),
         pytest.param(("gpus", 0), {"index": True}, id="bool-for-a-number"),
         pytest.param(("gpus", 0), {"index": 1.0}, id="float-for-a-whole-number"),
@@ -59,7 +59,7 @@ def test_fields_of_a_later_version_are_ignored(status):
         pytest.param((), {"time_s": float("nan")}, id="not-a-number"),
     ],
 )
-def test_what_is_no_status_is_refused(status, part, change):
+def test_invalid_status_is_refused(status, part, change):
     values = changed = printed(status)
     for name in part:
         changed = changed[name]
