@@ -1,4 +1,4 @@
-"""How a process acquires GPUs, and what it tells the others then."""
+"""Acquiring GPUs: the choice, the wait, the lease, the children of a job, and claims that fail."""
 
 import contextlib
 import errno
@@ -47,11 +47,11 @@ HALF = Grant("Ray", fraction=0.5)
 
 
 class Asked(Exception):
-    """Ends a wait."""
+    """Raised in ``on_wait`` to end a wait."""
 
 
 @pytest.mark.parametrize(("executable", "name"), [("/opt/bin/py3", "py3"), ("", "python"), (None, "python")])
-def test_only_the_scripts_name_is_told_or_the_interpreters(monkeypatch, executable, name):
+def test_script_name_is_without_folder_and_arguments(monkeypatch, executable, name):
     monkeypatch.setattr(sys, "executable", executable)
     assert script_name(["/home/me/train.py", "--key", "secret"]) == "train.py"
     assert [script_name(argv) for argv in (["-c"], ["-m"], [""], [])] == [name] * 4
@@ -61,7 +61,7 @@ def test_only_the_scripts_name_is_told_or_the_interpreters(monkeypatch, executab
 
 
 @pytest.mark.slow  # the driver is read every two seconds
-def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_path):
+def test_wait_ends_if_the_driver_keeps_failing(acquired, tmp_path):
     lost = []
     result = acquired(
         asking(BUSY, busy="wait", wait_s=60.0),
@@ -69,12 +69,12 @@ def test_a_wait_ends_when_there_is_nothing_to_wait_for_any_more(acquired, tmp_pa
         on_wait=lambda queue, decision: lost.append(decision.verdict),
     )
     assert set(lost) == {Verdict.WAIT}
-    # What the framework then takes by itself.
+    # The framework chooses by itself then, and the lease claims its choice.
     assert (result.decision.verdict, list(result.lease.claims)) == (Verdict.CANNOT_CHOOSE, [BUSY.uuid])
     assert leases(tmp_path).waiters == ()
 
 
-def test_what_was_claimed_covers_a_framework_that_counts_it_first_and_names_no_more(acquired):
+def test_claim_is_sufficient_if_listed_first_and_no_more_gpus_are_named(acquired):
     asked = asking(gpu(0), gpu(1))
     taken = replace(acquired(asked), is_listed=True)
     assert is_sufficient(taken, asked, is_assigned=False)
@@ -82,7 +82,7 @@ def test_what_was_claimed_covers_a_framework_that_counts_it_first_and_names_no_m
     assert not is_sufficient(taken, replace(asked, wanted=replace(asked.wanted, named=2)), is_assigned=False)
 
 
-def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):
+def test_ticket_of_a_waiter_lists_the_gpus_that_it_could_use(acquired, tmp_path):
     told = []
     exclusive = gpu(1, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[8], used_gib=1)
     prohibited = gpu(2, compute_mode=ComputeMode.PROHIBITED)
@@ -96,7 +96,7 @@ def test_a_waiter_tells_the_others_what_it_could_use(acquired, tmp_path):
     assert set(demand.uuids) == {BUSY.uuid, exclusive.uuid, large.uuid}
 
 
-def test_who_joins_others_waits_until_these_have_run_for_a_minute(acquired, other, tmp_path):
+def test_job_waits_to_join_others_until_they_have_run_for_a_minute(acquired, other, tmp_path):
     other({0: 24})
     seen = []
 
@@ -110,7 +110,7 @@ def test_who_joins_others_waits_until_these_have_run_for_a_minute(acquired, othe
     assert leases(tmp_path).waiters == ()
 
 
-def test_a_wait_to_join_others_ends_with_joining_them(acquired, other, tmp_path):
+def test_sharing_job_joins_others_at_the_end_of_its_wait(acquired, other, tmp_path):
     other({0: 24})
     waits = []
 
@@ -124,13 +124,13 @@ def test_a_wait_to_join_others_ends_with_joining_them(acquired, other, tmp_path)
     assert leases(tmp_path).waiters == ()
 
 
-def test_a_process_below_a_job_waits_for_no_one_to_share(acquired, other, tmp_path):
+def test_child_process_of_a_job_does_not_wait_to_share_a_gpu(acquired, other, tmp_path):
     job = other({0: 24})
     below = acquired(beside(asking(gpu(0), gpu(1, pids=[9], used_gib=20)), job, 0), **child_of(tmp_path, "GPU-else"))
     assert below.decision.verdict is Verdict.TAKE
 
 
-def test_a_queue_that_breaks_makes_no_one_wait_for_longer(acquired, tmp_path):
+def test_waited_time_is_kept_if_the_lease_folder_breaks(acquired, tmp_path):
     waited_s, folder = [], tmp_path / "leases"
     folder.mkdir(mode=0o700)
 
@@ -148,7 +148,7 @@ def test_a_queue_that_breaks_makes_no_one_wait_for_longer(acquired, tmp_path):
 
 
 @pytest.mark.parametrize(("used", "free"), [((), 1), ((2,), 1), ((1,), 2), ((1, 2), 0)])
-def test_what_a_job_claimed_and_left_for_another_gpu_is_free(acquired, other, used, free):
+def test_claimed_gpu_is_free_if_its_job_computes_only_on_another(acquired, other, used, free):
     job = other({2: 24})
     taken = acquired(beside(asking(gpu(0), gpu(1), gpu(2)), job, *used))
     assert taken.decision.claims == bytes_on({free: 24})
@@ -160,13 +160,13 @@ def test_what_a_job_claimed_and_left_for_another_gpu_is_free(acquired, other, us
 @pytest.mark.parametrize(
     ("numbers", "held"),
     [
-        pytest.param((0,), {0: 8}, id="its-parents-gpu"),
-        pytest.param((1,), {1: 24}, id="another"),
-        pytest.param((0, 1), TWO, id="its-parents-and-another"),
-        pytest.param((0, 2), TWO, id="its-parents-and-the-last"),
+        pytest.param((0,), {0: 8}, id="parents-gpu"),
+        pytest.param((1,), {1: 24}, id="another-gpu"),
+        pytest.param((0, 1), TWO, id="parents-gpu-and-another"),
+        pytest.param((0, 2), TWO, id="parents-gpu-and-the-last"),
     ],
 )
-def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired, other, tmp_path, numbers, held):
+def test_child_shares_its_parents_claim_if_it_names_only_that_gpu(acquired, other, tmp_path, numbers, held):
     job = other({0: 8}, script="launch.py")
     asked = asking(gpu(0), gpu(1), gpu(2), numbers=numbers)
     child = acquired(beside(asked, job, 0), **child_of(tmp_path))
@@ -174,7 +174,7 @@ def test_a_child_whose_script_names_its_parents_gpu_alone_is_of_its_job(acquired
     assert (child.decision.parent == ParentProcess("launch.py", job.pid)) == child.is_parents
 
 
-def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(acquired, other, tmp_path):
+def test_child_is_capped_by_the_fraction_granted_to_its_parent(acquired, other, tmp_path):
     result = acquired(asking(gpu(0), grant=HALF))
     (holder,) = leases(tmp_path).holders
     assert holder.caps == {gpu(0).uuid: result.decision.caps[gpu(0).uuid]} != {}
@@ -187,7 +187,7 @@ def test_a_child_may_take_no_more_than_the_part_that_was_granted_to_its_parent(a
     assert [(cap.cause, cap.whose) for cap in caps(Policy(), member.decision).values()] == [(CapCause.GRANT, "Ray")]
 
 
-def test_child_may_take_what_its_parent_has_left_of_a_granted_part(acquired, other, tmp_path):
+def test_child_is_capped_by_what_its_parent_left_of_a_granted_fraction(acquired, other, tmp_path):
     parent = other({0: 12})
     device = gpu(0, pids=[parent.pid], used_gib=4)
     member = acquired(asking(device, grant=replace(HALF, job="Ray.7")), **child_of(tmp_path))
@@ -197,7 +197,7 @@ def test_child_may_take_what_its_parent_has_left_of_a_granted_part(acquired, oth
     assert brother.decision.caps == {device.uuid: Cap(within_context(4 * GIB), CapCause.GRANT, "Ray")}
 
 
-def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, other, tmp_path):
+def test_child_inherits_the_cause_of_its_parents_cap(acquired, other, tmp_path):
     full = gpu(0, pids=[7], used_gib=9, busy=90)
     result = acquired(asking(full, waited_s=1800))
     (holder,) = leases(tmp_path).holders
@@ -207,7 +207,7 @@ def test_a_child_is_capped_for_the_reason_for_which_its_parent_is(acquired, othe
     assert [cap.cause for cap in caps(Policy(), member.decision).values()] == [CapCause.SHARED]
 
 
-def test_lease_of_a_child_holds_the_caps_of_its_job(acquired, other, tmp_path):
+def test_lease_of_a_child_contains_the_caps_of_its_job(acquired, other, tmp_path):
     cap = Cap(5 * GIB, CapCause.SHARED)
     other({0: 0}, caps={gpu(0).uuid: cap})
     member = acquired(asking(gpu(0)), **child_of(tmp_path))
@@ -223,7 +223,7 @@ def test_lease_of_a_rank_has_the_cap_of_its_slice(acquired, tmp_path):
     assert told.bytes < within_context(12 * GIB)
 
 
-def test_lease_names_the_engines_job_by_which_others_know_the_part(acquired, tmp_path):
+def test_lease_contains_the_name_of_the_engines_job(acquired, tmp_path):
     acquired(asking(gpu(0), grant=replace(HALF, job="Ray.7")))
     (holder,) = leases(tmp_path).holders
     assert holder.engine_job == "Ray.7"
@@ -231,25 +231,25 @@ def test_lease_names_the_engines_job_by_which_others_know_the_part(acquired, tmp
 
 @pytest.mark.parametrize(
     ("rank", "gib"),
-    [pytest.param(None, 12, id="alone"), pytest.param(LocalRank(1, 2, "torchrun"), 6, id="as-one-of-two-ranks")],
+    [pytest.param(None, 12, id="alone"), pytest.param(LocalRank(1, 2, "torchrun"), 6, id="one-of-two-ranks")],
 )
-def test_a_part_that_is_granted_below_a_job_is_the_most_that_its_holder_may_take(acquired, other, tmp_path, rank, gib):
+def test_child_with_its_own_grant_is_capped_by_that_grant(acquired, other, tmp_path, rank, gib):
     other({0: 24}, caps={gpu(0).uuid: Cap(20 * GIB, CapCause.SHARED)})
     member = acquired(asking(gpu(0), grant=replace(HALF, rank=rank)), **child_of(tmp_path)).decision
     assert cap_bytes(member) == {gpu(0).uuid: within_context(gib * GIB)}
 
 
 @pytest.mark.parametrize("used", [(), (2,)], ids=["unused", "used"])
-def test_a_program_has_the_gpu_that_its_launcher_gave_it_by_a_list_of_its_own(acquired, other, tmp_path, used):
+def test_program_shares_the_claimed_gpu_that_its_launcher_lists_for_it(acquired, other, tmp_path, used):
     job = other({2: 24})
     listed = {VISIBLE: "2", **child_of(tmp_path, "=GPU-1,GPU-2")}
     taken = acquired(beside(asking(gpu(2), busy="error"), job, *used), **listed)
     assert (taken.decision.claims, taken.decision.caps, taken.is_parents) == (bytes_on({2: 24}), {}, True)
 
 
-@pytest.mark.parametrize("listed", [{}, {VISIBLE: "2,1"}], ids=["its-list", "another"])
-@pytest.mark.parametrize("is_used", [False, True], ids=["has-only-asked", "computes"])
-def test_no_one_waits_for_a_launcher_above_that_has_only_asked_for_a_gpu(acquired, other, tmp_path, listed, is_used):
+@pytest.mark.parametrize("listed", [{}, {VISIBLE: "2,1"}], ids=["launchers-list", "own-list"])
+@pytest.mark.parametrize("is_used", [False, True], ids=["launcher-computes-nothing", "launcher-computes"])
+def test_child_does_not_wait_for_the_claim_of_a_launcher_above_it(acquired, other, tmp_path, listed, is_used):
     launcher = other({2: 24})
     marker = child_of(tmp_path)
     between = other({2: 24}, group=leases(tmp_path).holders[0].group)
@@ -262,12 +262,12 @@ def test_no_one_waits_for_a_launcher_above_that_has_only_asked_for_a_gpu(acquire
     assert ranks.lease.claims == bytes_on(TWO)
 
 
-# Below a job that holds two GPUs, with the list that it left and with one that was made since.
+# The list that a job with two GPUs left to its children, and the same GPUs in the opposite order.
 ITS_LIST, REVERSED = "GPU-b,GPU-a", "GPU-a,GPU-b"
 LISTS = {
-    "its-list": {VISIBLE: ITS_LIST},
+    "jobs-list": {VISIBLE: ITS_LIST},
     "in-another-order": {VISIBLE: REVERSED, WRITTEN: REVERSED, ORIGINAL: ITS_LIST},
-    "by-the-script": {VISIBLE: "0,1"},
+    "scripts-list": {VISIBLE: "0,1"},
 }
 UNKNOWN_LAUNCHER = {"grant": Grant(rank=LocalRank(1, 2, "torchrun"))}
 BELOW: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -275,15 +275,13 @@ BELOW: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "a rank of an unknown launcher": (UNKNOWN_LAUNCHER, (1,)),
     "a rank that names its GPU": ({**UNKNOWN_LAUNCHER, "chosen": (1,)}, (1,)),
     "a script": ({}, (0, 1)),
-    "a script that names one": ({"numbers": (0,)}, (0,)),
+    "a script that names one GPU": ({"numbers": (0,)}, (0,)),
 }
 
 
 @pytest.mark.parametrize("listed", LISTS)
-@pytest.mark.parametrize("is_asker_between", [False, True], ids=["directly", "below-one-that-has-only-asked"])
-def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_cap(
-    acquired, other, tmp_path, listed, is_asker_between
-):
+@pytest.mark.parametrize("is_asker_between", [False, True], ids=["child", "grandchild"])
+def test_child_has_no_cap_if_its_job_holds_all_gpus_that_it_sees(acquired, other, tmp_path, listed, is_asker_between):
     other(TWO, script="hold")
     marker, (hold,) = child_of(tmp_path, f"={ITS_LIST}"), leases(tmp_path).holders
     if is_asker_between:
@@ -298,7 +296,7 @@ def test_what_runs_below_a_job_that_holds_all_that_it_sees_has_that_without_a_ca
         below.lease.release()
 
 
-# Where a claim can't be made as it should
+# Claims that fail
 
 
 @contextlib.contextmanager
@@ -311,7 +309,7 @@ def full_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_where_nothing_can_be_claimed_what_others_claim_counts(acquired, other):
+def test_claims_of_others_count_if_no_lease_can_be_written(acquired, other):
     other({0: 24})
     with full_disk():
         result = acquired(asking(gpu(0), gpu(1)))
@@ -322,7 +320,7 @@ def test_where_nothing_can_be_claimed_what_others_claim_counts(acquired, other):
     assert result.problem.number == errno.EFBIG
 
 
-def test_leases_that_fail_in_a_way_that_nobody_thought_of_cost_the_claim_alone(acquired, other, monkeypatch):
+def test_unexpected_error_in_the_leases_costs_only_the_claim(acquired, other, monkeypatch):
     def broken(count):
         raise RuntimeError("no entropy")
 
@@ -335,7 +333,7 @@ def test_leases_that_fail_in_a_way_that_nobody_thought_of_cost_the_claim_alone(a
     assert re.fullmatch(r"RuntimeError at \S+:\d+: no entropy", got.problem.error)
 
 
-def test_where_nothing_can_be_claimed_a_child_does_not_wait_for_its_parent(acquired, other, tmp_path):
+def test_child_does_not_wait_for_its_parent_if_no_lease_can_be_written(acquired, other, tmp_path):
     other({0: 8})
     with full_disk():
         result = acquired(asking(gpu(0), **WAITS), **child_of(tmp_path))
@@ -343,8 +341,8 @@ def test_where_nothing_can_be_claimed_a_child_does_not_wait_for_its_parent(acqui
     assert (result.lease, result.is_parents, result.is_unclaimed) == (None, True, True)
 
 
-@pytest.mark.slow  # it is told of a wait of a second and more
-def test_where_nothing_can_be_claimed_one_waits_nevertheless(acquired, other):
+@pytest.mark.slow  # the job waits for a second
+def test_job_waits_even_if_no_lease_can_be_written(acquired, other):
     holder = other({0: 24})
     positions = []
 
@@ -360,12 +358,12 @@ def test_where_nothing_can_be_claimed_one_waits_nevertheless(acquired, other):
     assert result.decision.request.waited_s >= 1
 
 
-def test_a_mutex_that_can_not_be_had_costs_a_problem_and_no_claim(acquired, other, no_mutex):
+def test_job_claims_and_reports_a_problem_if_flock_fails(acquired, other, no_mutex):
     other({0: 24})
     no_mutex()
     result = acquired(asking(gpu(0), gpu(1)))
     assert acquired(asking(gpu(0), busy="error")).decision.verdict is Verdict.REFUSE
-    # Where nothing is to be claimed nothing stands in the way.
+    # A job that claims nothing does not need the lock.
     assert acquired(asking(gpu(0), busy="cpu")).problem is None
     assert list(result.lease.claims) == [gpu(1).uuid]
     assert (result.problem.number, result.is_unclaimed) == (errno.ENOLCK, False)

@@ -1,4 +1,4 @@
-"""How the ranks of one job acquire their GPUs: together, or each by itself."""
+"""Acquiring GPUs for the ranks of one job: the first rank reserves for all, or each rank chooses alone."""
 
 import pytest
 
@@ -12,30 +12,28 @@ from tests.support.values import gpu
 
 
 @pytest.mark.parametrize("busy", ["wait", "share", "error", "cpu"])
-def test_ranks_are_promised_the_idlest_gpus_together(acquired, busy):
+def test_first_rank_reserves_the_idlest_gpus_for_all_ranks(acquired, busy):
     first = acquired(rank_of(0, BUSY, gpu(1), gpu(2), busy=busy))
-    # The second has not come yet, and its GPU is kept for it.
+    # The second rank has not started yet. Its GPU is reserved.
     assert set(first.lease.claims) == set(bytes_on(TWO))
     assert (first.decision.ordinals, first.decision.claims) == ((1,), bytes_on({1: 24}))
 
 
-def test_what_a_rank_holds_for_all_is_theirs_alone(acquired, other):
+def test_gpus_reserved_for_ranks_are_not_given_to_another_job(acquired, other):
     first = other(TWO, **JOB)
     with pytest.raises(GaveUp):
         acquired(rank_of(0, BUSY, gpu(1), gpu(2), job="launcher.8.1"))
     second = acquired(rank_of(1, BUSY, gpu(1), gpu(2)))
     assert (second.decision.ordinals, second.decision.claims) == ((2,), bytes_on({2: 24}))
-    # The one that came first may end first, and come again.
+    # The rank that started first may end first and start again.
     assert second.lease.claims == bytes_on(TWO)
     first.end()
     assert acquired(rank_of(0, BUSY, gpu(1), gpu(2))).decision.claims == bytes_on({1: 24})
 
 
 @pytest.mark.parametrize(("others_gib", "is_capped"), [(24, True), (8, True), (0, False)])
-def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_there(
-    acquired, other, others_gib, is_capped
-):
-    rank = LocalRank(1, 2, "Open MPI")  # of which no launcher is known, so that it goes by itself
+def test_rank_is_capped_on_a_gpu_that_another_job_reserved(acquired, other, others_gib, is_capped):
+    rank = LocalRank(1, 2, "Open MPI")  # its job is unknown, so it chooses alone
     other({1: others_gib})
     late, granted = (acquired(asking(gpu(0), gpu(1), grant=Grant(by, rank=rank))).decision for by in ("", "Slurm"))
     assert (late.ordinals, late.is_capped_by_others, gpu(1).uuid in late.caps) == ((1,), is_capped, is_capped)
@@ -43,7 +41,7 @@ def test_a_rank_that_comes_after_another_job_was_promised_its_gpu_is_capped_ther
     assert granted.caps == {}, "an engine granted it"
 
 
-def test_ranks_with_another_list_choose_for_themselves(acquired, other):
+def test_ranks_with_another_gpu_list_choose_for_themselves(acquired, other):
     other({0: 24}, **JOB)
     assert acquired(rank_of(0, gpu(2), gpu(3))).lease.claims.keys() == set(bytes_on({2: 24, 3: 24}))
 
@@ -51,41 +49,41 @@ def test_ranks_with_another_list_choose_for_themselves(acquired, other):
 POOL = (BUSY, gpu(1), gpu(2, pids=[8], used_gib=20, busy=90), gpu(3), gpu(4), gpu(5))
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "the-second-first"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "second-rank-first"])
 @pytest.mark.parametrize(
     ("named", "expected"),
     [
         pytest.param([(0, 1), (2, 3)], [{0: 1, 1: 3}, {2: 4, 3: 5}], id="two-each"),
-        pytest.param([(0, 2), (1, 3)], [{0: 1, 2: 4}, {1: 3, 3: 5}], id="every-second-one"),
-        pytest.param([(0,), (2,)], [{0: 4}, {2: 5}], id="the-first-of-two-each"),
+        pytest.param([(0, 2), (1, 3)], [{0: 1, 2: 4}, {1: 3, 3: 5}], id="every-second-gpu"),
+        pytest.param([(0,), (2,)], [{0: 4}, {2: 5}], id="first-of-two-each"),
     ],
 )
-def test_numbers_of_a_rank_are_places_among_the_gpus_of_its_job(acquired, order, named, expected):
+def test_gpu_number_of_a_rank_is_an_index_into_its_jobs_gpus(acquired, order, named, expected):
     found = {rank: acquired(rank_of(rank, *POOL, numbers=named[rank])).decision.moved for rank in order}
     assert [found[0], found[1]] == expected
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "the-second-first"])
-def test_ranks_that_name_different_numbers_of_gpus_share_none(acquired, order):
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "second-rank-first"])
+def test_ranks_that_name_one_and_three_gpus_share_none(acquired, order):
     named, idle = [(0,), (1, 2, 3)], [gpu(index) for index in range(4)]
     taken = {rank: acquired(rank_of(rank, *idle, numbers=named[rank])).decision for rank in order}
     assert taken[0].claims.keys().isdisjoint(taken[1].claims)
-    # Also those for which there is no GPU more.
+    # Each named number is mapped to a GPU, even if no free GPU is left.
     assert [tuple(taken[rank].moved) for rank in (0, 1)] == named
 
 
 @pytest.mark.parametrize(
     ("stated", "each_gib", "together_gib"),
     [
-        pytest.param({}, 12, 24, id="all-of-it"),
-        pytest.param({"need_bytes": 6 * GIB}, 6, 12, id="what-each-needs"),
-        pytest.param({"need_bytes": 20 * GIB}, 20, 24, id="never-more-than-there-is"),
+        pytest.param({}, 12, 24, id="no-need"),
+        pytest.param({"need_bytes": 6 * GIB}, 6, 12, id="stated-need"),
+        pytest.param({"need_bytes": 20 * GIB}, 20, 24, id="needs-larger-than-card"),
     ],
 )
-def test_ranks_that_share_a_gpu_leave_others_what_is_beside_all_of_them(acquired, stated, each_gib, together_gib):
+def test_lease_of_a_rank_on_a_shared_gpu_covers_all_ranks_there(acquired, stated, each_gib, together_gib):
     ranks = [acquired(rank_of(place, gpu(1), **stated)) for place in (0, 1)]
     assert [rank.decision.claims for rank in ranks] == [bytes_on({1: each_gib})] * 2
-    # Each for all of them: any of them may be the last.
+    # Each lease covers all ranks, because any rank may be the last to end.
     assert [rank.lease.claims for rank in ranks] == [bytes_on({1: together_gib})] * 2
 
 
@@ -103,15 +101,17 @@ CAPPED = {"claims": bytes_on({1: 0}), "cap_bytes": bytes_on({1: 19.5})}
 @pytest.mark.parametrize(
     ("held", "options", "rank", "reserved", "expected"),
     [
-        pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="a-ranks-child"),
-        pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="a-part-of-a-hold"),
-        pytest.param({2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="idle-ones"),
-        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="it-has-only-asked"),
-        pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-it-holds-gpus"),
-        pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="capped-as-it-is"),
+        pytest.param(TWO, JOB, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="child-of-a-rank"),
+        pytest.param(TWO, {}, rank_of(1, gpu(1), gpu(2)), set(), SECOND, id="below-a-hold"),
+        pytest.param({2: 24}, COMPUTES, rank_of(0, BUSY, gpu(1), gpu(2), gpu(3)), {1, 3}, SECOND, id="parent-computes"),
+        pytest.param({2: 24}, {}, rank_of(0, BUSY, gpu(1), gpu(2)), {1, 2}, SECOND, id="parent-computes-nothing"),
+        pytest.param({1: 24}, {}, rank_of(1, gpu(1)), set(), SHARED, id="more-ranks-than-held-gpus"),
+        pytest.param({1: 0, 2: 24}, {}, rank_of(0, gpu(1, used_gib=4), gpu(2)), set(), CAPPED, id="parents-cap"),
     ],
 )
-def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reserved, expected):
+def test_ranks_below_a_job_share_its_claim_or_reserve_their_own(
+    acquired, other, tmp_path, held, options, rank, reserved, expected
+):
     used = options.get("used", ())
     job = other(held, **{name: value for name, value in options.items() if name != "used"})
     below = acquired(beside(rank, job, *used), **child_of(tmp_path))
@@ -119,7 +119,7 @@ def test_ranks_below_a_job(acquired, other, tmp_path, held, options, rank, reser
     assert fields(below.decision, expected) == expected
 
 
-def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(acquired, tmp_path):
+def test_ranks_hold_no_gpu_while_they_wait_for_one_each(acquired, tmp_path):
     seen = []
     with pytest.raises(GaveUp):
         acquired(rank_of(0, BUSY, gpu(1)), on_wait=lambda queue, decision: seen.append(decision))
@@ -128,7 +128,7 @@ def test_ranks_that_can_not_all_have_a_gpu_hold_none_while_they_wait(acquired, t
 
 
 @pytest.mark.parametrize(("busy", "verdict"), [("cpu", Verdict.CPU), ("error", Verdict.REFUSE)])
-def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy, verdict):
+def test_ranks_follow_select_busy_if_too_few_gpus_are_free(acquired, tmp_path, busy, verdict):
     asked = rank_of(0, BUSY, gpu(1, pids=[8], used_gib=20, busy=90), busy=busy)
     assert acquired(asked).decision.verdict is verdict
     assert leases(tmp_path).holders == ()
@@ -138,10 +138,10 @@ def test_ranks_follow_what_the_policy_says_of_busy_gpus(acquired, tmp_path, busy
     "grant",
     [
         pytest.param(Grant("Slurm", rank=LocalRank(0, 2, "Slurm", job=JOB["group"])), id="granted-by-an-engine"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", dividers=1, job=JOB["group"])), id="gpus-of-its-own"),
-        pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="launcher-unknown"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "MPICH", dividers=1, job=JOB["group"])), id="own-gpus"),
+        pytest.param(Grant(rank=LocalRank(0, 2, "Open MPI")), id="unknown-job"),
     ],
 )
-def test_other_ranks_go_by_themselves(acquired, grant):
+def test_rank_with_a_grant_own_gpus_or_no_job_chooses_alone(acquired, grant):
     result = acquired(asking(BUSY, gpu(1), **WAITS, grant=grant))
     assert (result.decision.verdict, result.lease.claims) == (Verdict.TAKE, result.decision.claims)

@@ -1,4 +1,4 @@
-"""How a process that waits for a GPU reads the driver, and what it is told."""
+"""A process that waits for a GPU: its readings of the driver, its place in the queue, and its reports."""
 
 import itertools
 import threading
@@ -23,7 +23,7 @@ FAILED = Inventory(failure="NVML reports: timeout", failure_cause=FailureCause.D
 
 
 def ends_while(change):
-    """For ``on_wait``: ``change`` happens, once, after the first look."""
+    """Return a function for ``on_wait`` that calls ``change`` once, 0.1 s after the first look."""
     looks = itertools.count()
     return lambda queue, decision: next(looks) or threading.Timer(0.1, change).start()
 
@@ -31,7 +31,7 @@ def ends_while(change):
 @pytest.mark.parametrize(
     "failed",
     [FAILED, inventory(gpu(1), unreadable=(UnreadableDevice(0, "GPU is lost"),))],
-    ids=["the-driver", "the-card-alone"],
+    ids=["driver-fails", "card-fails"],
 )
 def test_readings_that_fail_for_a_moment_do_not_end_a_wait(acquired, other, failed):
     keeper, short = other({0: 24}), other({1: 24})
@@ -55,7 +55,7 @@ def test_readings_that_fail_for_a_moment_do_not_end_a_wait(acquired, other, fail
     assert (len(failures), taken.decision.verdict, taken.lease.claims) == (4, Verdict.TAKE, {gpu(0).uuid: 24 * GIB})
 
 
-def test_failures_that_are_no_row_do_not_add_up(acquired, other, monkeypatch):
+def test_wait_goes_on_if_failed_and_good_readings_alternate(acquired, other, monkeypatch):
     holder, clock = other({0: 24}), [time.monotonic()]
     monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
     readings = itertools.chain([FAILED, inventory(BUSY)] * 3, itertools.repeat(None))
@@ -72,7 +72,7 @@ def test_failures_that_are_no_row_do_not_add_up(acquired, other, monkeypatch):
 
 
 @pytest.mark.parametrize("failed", [pytest.param(FAILED, id="driver-fails"), pytest.param(None, id="driver-is-silent")])
-def test_driver_that_stays_away_ends_a_wait(acquired, other, monkeypatch, failed):
+def test_driver_that_fails_or_is_silent_for_a_minute_ends_a_wait(acquired, other, monkeypatch, failed):
     other({0: 24})
     clock = [time.monotonic()]
     monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
@@ -103,7 +103,7 @@ def test_driver_that_is_silent_for_seconds_does_not_end_a_wait(acquired, other, 
     assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {BUSY.uuid: 24 * GIB})
 
 
-def test_who_waits_has_its_place_before_it_reads_the_driver(acquired, other, tmp_path):
+def test_waiter_takes_its_ticket_before_it_reads_the_driver(acquired, other, tmp_path):
     holder, places = other({0: 24}), []
 
     def read():
@@ -115,8 +115,8 @@ def test_who_waits_has_its_place_before_it_reads_the_driver(acquired, other, tmp
     assert places[0] == [True]
 
 
-def test_who_can_use_what_comes_free_does_not_wait_behind_one_who_can_not(acquired, other, tmp_path, monkeypatch):
-    # The one ahead stays there.
+def test_waiter_passes_another_that_can_not_use_the_free_gpu(acquired, other, tmp_path, monkeypatch):
+    # The first waiter keeps its place in the queue.
     monkeypatch.setattr(model, "SILENCE_S", 600.0)
     holder, keeper = other({0: 24}), other({1: 24})
 
@@ -131,7 +131,7 @@ def test_who_can_use_what_comes_free_does_not_wait_behind_one_who_can_not(acquir
     assert (taken.decision.verdict, taken.lease.claims) == (Verdict.TAKE, {gpu(0).uuid: 24 * GIB})
 
 
-def test_ticket_has_what_the_last_runs_took_and_how_long_that_counts(acquired, other, tmp_path):
+def test_ticket_contains_the_memory_of_the_last_runs_and_the_wait(acquired, other, tmp_path):
     keeper = other({0: 24})
     let_age(tmp_path, 120)
     last_runs = {gpu(0).name: LastRuns("a.py", 9 * GIB)}
@@ -147,7 +147,7 @@ def test_ticket_has_what_the_last_runs_took_and_how_long_that_counts(acquired, o
 
 
 @pytest.mark.parametrize("need_bytes", [None, 6 * GIB])
-def test_who_waits_for_a_free_gpu_keeps_nobody_from_joining_one_in_use(acquired, other, tmp_path, need_bytes):
+def test_job_joins_a_used_gpu_past_a_waiter_for_a_free_gpu(acquired, other, tmp_path, need_bytes):
     keeper = other({0: 24})
     let_age(tmp_path, 120)
     asked = asking(gpu(0, pids=[keeper.pid], used_gib=4, busy=50), wait_s=60.0)
@@ -157,7 +157,7 @@ def test_who_waits_for_a_free_gpu_keeps_nobody_from_joining_one_in_use(acquired,
     assert (waits, taken.decision.verdict, list(taken.decision.caps)) == ([], Verdict.TAKE, [gpu(0).uuid])
 
 
-def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other, monkeypatch):
+def test_wait_is_reported_if_no_lease_can_be_written(acquired, other, monkeypatch):
     other({0: 24})
     clock, told = [time.monotonic()], []
     monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
@@ -173,13 +173,13 @@ def test_where_nothing_can_be_claimed_the_wait_is_told_as_it_is(acquired, other,
 
 
 @pytest.mark.slow  # the driver is read every two seconds
-def test_where_nothing_can_be_claimed_who_waits_reads_the_driver_again(acquired):
+def test_waiter_reads_the_driver_again_if_no_lease_can_be_written(acquired):
     with full_disk():
         taken = acquired(asking(BUSY, busy="wait", wait_s=30.0), read=lambda: inventory(gpu(0)))
     assert (taken.decision.verdict, taken.is_unclaimed) == (Verdict.TAKE, True)
 
 
-def test_leases_that_fail_late_are_no_wait(acquired, monkeypatch):
+def test_time_until_the_leases_fail_does_not_count_as_a_wait(acquired, monkeypatch):
     clock = [time.monotonic()]
     monkeypatch.setattr(acquire, "monotonic_s", lambda: clock[0])
 

@@ -1,4 +1,4 @@
-"""autogpu sets itself up once per process, and again in a child that is forked while it does so."""
+"""Setup of autogpu: once per process, and again in a child that is forked during the setup."""
 
 import inspect
 import os
@@ -34,7 +34,7 @@ print(os.WEXITSTATUS(status), activation.allocation is not None)
 """
 
 
-def test_child_forked_while_autogpu_sets_itself_up_has_autogpu(tmp_path):
+def test_child_forked_during_the_setup_of_autogpu_has_autogpu(tmp_path):
     # The name is misspelt, so autogpu prints a line while it sets itself up. The program above blocks that print.
     environ = {**os.environ, "AUTOGPU_COUNTT": "1"}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
@@ -42,13 +42,13 @@ def test_child_forked_while_autogpu_sets_itself_up_has_autogpu(tmp_path):
     assert done.stdout == "7 True\n", done.stderr
 
 
-def test_what_a_hook_of_another_version_calls_stays_as_it_is():
+def test_signatures_that_hooks_of_other_versions_call_do_not_change():
     called = (activation.before_import, activation.after_import)
     names = [[*inspect.signature(function).parameters] for function in called]
     assert names == [["framework", "started_with"], ["framework", "module"]]
 
 
-def test_a_framework_that_only_a_later_hook_knows_is_left_alone(capfd):
+def test_framework_unknown_to_this_version_is_left_alone(capfd):
     activation.before_import("frameworkofthefuture", None)
     activation.after_import("frameworkofthefuture", activation)
     assert capfd.readouterr() == ("", "")

@@ -1,4 +1,4 @@
-"""A process on its way to its GPUs, state by state: the driver and the framework are fakes, the leases are real."""
+"""Allocation of GPUs to one process, with a fake driver, a fake framework and real leases."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ NO_DRIVER = FailureCause.NO_DRIVER
 PYNVML = FailureCause.PYNVML
 
 
-def test_a_driver_that_does_not_answer_is_asked_by_one_thread(started):
+def test_silent_driver_is_read_by_one_thread_at_a_time(started):
     process = started(*TWO)
     process.allocation.readings.wait(1.0)
     before, process.driver.now = process.driver.taken, None
@@ -38,11 +38,16 @@ def test_a_driver_that_does_not_answer_is_asked_by_one_thread(started):
     assert process.driver.taken == before + 1
 
 
-# Ask and be assigned
+# Assignments
 
 
 def case(rule, gpus, options, said=None, **expected):
-    """A row: what the framework is assigned, the process claims (in MiB by index) and prints, first and more."""
+    """Return a row of the table.
+
+    Args:
+        said: Fields of the framework's request.
+        expected: Fields of the assignment; ``claims`` in MiB, keyed by GPU index; printed lines ``first``, ``more``.
+    """
     return pytest.param(gpus, options, said or {}, expected, id=rule)
 
 
@@ -69,13 +74,13 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
 @pytest.mark.parametrize(
     ("gpus", "options", "said", "expected"),
     [
-        case("the-idlest", THREE, {}, ordinals=(0,), growth=True, cap_bytes={}, claims={2: ALL}, first=FREE),
-        case("two-with-a-limit", THREE, TWO_LIMITED, ordinals=(0, 1), growth=None, **LIMITED),
-        case("a-limit-on-the-process", ONE, LARGE_CONTEXT, cap_bytes={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
-        case("explain-adds-each-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
-        case("quiet-says-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
+        case("idlest-gpu", THREE, {}, ordinals=(0,), growth=True, cap_bytes={}, claims={2: ALL}, first=FREE),
+        case("two-gpus-with-a-limit", THREE, TWO_LIMITED, ordinals=(0, 1), growth=None, **LIMITED),
+        case("limit-on-the-process", ONE, LARGE_CONTEXT, cap_bytes={0: (4096 - 700 - 256) * MIB}, claims={0: 4096}),
+        case("explain-adds-a-line-per-gpu", THREE[:2], {"AUTOGPU_LEVEL": "explain"}, more=EXPLAINED),
+        case("quiet-prints-nothing", ONE, {"AUTOGPU_LEVEL": "quiet"}, claims={0: ALL}, first=""),
         case(
-            "quiet-says-that-no-gpu-can-serve",
+            "quiet-prints-that-no-gpu-is-suitable",
             ONE,
             IMPOSSIBLE_QUIETLY,
             ordinals=(),
@@ -84,27 +89,31 @@ TWICE = {"limits": (4 * GIB,), "named": 2, "logical": 2}
             more=["GPU 0: needs 99.0 GiB, the GPU has 24.0 GiB"],
         ),
         case(
-            "quiet-and-cpu-if-none-is-free", ONE, {**IMPOSSIBLE_QUIETLY, "AUTOGPU_BUSY": "cpu"}, ordinals=(), first=""
+            "quiet-and-busy-cpu-print-nothing",
+            ONE,
+            {**IMPOSSIBLE_QUIETLY, "AUTOGPU_BUSY": "cpu"},
+            ordinals=(),
+            first="",
         ),
-        case("none-is-wanted", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),
-        case("none-by-the-scripts-choice", ONE, {}, {"chosen": ()}, ordinals=None, claims={}, first=""),
-        case("the-scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, cap_bytes={0: 2 * GIB}, claims={0: 8192 + 512}),
-        case("the-scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 512}),
-        case("a-limit-on-one-of-two", TWO, {"AUTOGPU_COUNT": "2"}, {"limits": (GIB,)}, claims={0: ALL, 1: ALL}),
-        case("two-names-on-one-take-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 512}),
+        case("count-0", ONE, {"AUTOGPU_COUNT": "0"}, ordinals=(), claims={}, first=NONE, more=[]),
+        case("script-chooses-no-gpu", ONE, {}, {"chosen": ()}, ordinals=None, claims={}, first=""),
+        case("scripts-limit", ONE, LIMIT, {"limits": (8 * GIB,)}, cap_bytes={0: 2 * GIB}, claims={0: 8192 + 512}),
+        case("scripts-fraction", ONE, LIMIT, {"fraction": 0.25}, claims={0: 6144 + 512}),
+        case("scripts-limit-on-one-of-two", TWO, {"AUTOGPU_COUNT": "2"}, {"limits": (GIB,)}, claims={0: ALL, 1: ALL}),
+        case("two-logical-gpus-claim-twice-the-limit", TWO, {"AUTOGPU_COUNT": "1"}, TWICE, claims={1: 8192 + 512}),
         case(
-            "a-ceiling-beside-others",
+            "fraction-is-capped-beside-others",
             FULL,
             {},
             {"fraction": 0.9},
             ceilings={0: Cap(BESIDE, CapCause.SHARED)},
             claims={0: 0},
         ),
-        case("as-many-as-the-script-names", TWO, {}, {"named": 2}, claims={0: ALL, 1: ALL}),
-        case("unless-the-policy-says-how-many", TWO, {"AUTOGPU_COUNT": "1"}, {"named": 2}, claims={1: ALL}),
+        case("as-many-gpus-as-the-script-names", TWO, {}, {"named": 2}, claims={0: ALL, 1: ALL}),
+        case("count-overrides-the-scripts-names", TWO, {"AUTOGPU_COUNT": "1"}, {"named": 2}, claims={1: ALL}),
     ],
 )
-def test_the_first_context_gets(started, gpus, options, said, expected):
+def test_first_context_is_assigned_gpus_by_the_policy(started, gpus, options, said, expected):
     process = started(*gpus, **options)
     assigned = process.framework.take(**said)
     first, *more = process.lines or [""]
@@ -134,7 +143,7 @@ def test_a_second_context_has_the_same_assignment_and_no_second_lease(started):
     assert (len(process.holders), len(process.lines)) == (1, 1)
 
 
-def test_where_no_gpu_is_to_be_taken_an_index_names_none(started):
+def test_gpu_index_matches_nothing_if_count_is_0(started):
     process = started(*TWO, AUTOGPU_COUNT="0")
     for chosen in ((1,), None, (0, 1)):
         assert process.framework.take(chosen=chosen).ordinals == ()
@@ -163,21 +172,21 @@ FAULTS = {"driver-fails": BROKEN, "driver-is-silent": SILENT}
         pytest.param("GPU-9", {}, {**FAULTS, "two-gpus": NAMES_NONE.replace("=9", "=GPU-9")}, id="unknown-uuid"),
         pytest.param("", {}, {}, id="list-hides-all"),
         pytest.param("-1", {}, {}, id="minus-one"),
-        pytest.param("NoDevFiles", {}, {}, id="slurms-word-for-none"),
+        pytest.param("NoDevFiles", {}, {}, id="nodevfiles"),
         pytest.param("9", {"AUTOGPU_COUNT": "0"}, {}, id="count-0"),
         pytest.param("9", {"AUTOGPU_BUSY": "error"}, {**FAULTS, "two-gpus": NAMES_NONE}, id="busy-error"),
         pytest.param("9", {"AUTOGPU_LEVEL": "quiet"}, FAULTS, id="quiet"),
     ],
 )
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_framework_without_gpus_says_only_what_its_user_does_not_expect(started, driver, value, policy, lines):
+def test_process_without_gpus_reports_only_unexpected_causes(started, driver, value, policy, lines):
     environ = policy if value is None else {**policy, CUDA_VISIBLE_DEVICES: value}
     process = started(driver=DRIVERS[driver](), counted=(), **environ)
     assert process.framework.take() is None
     assert process.lines == [line for name, line in lines.items() if name == driver]
 
 
-def test_an_engine_that_shows_no_gpu_is_named(started, tmp_path):
+def test_message_names_the_engine_that_granted_no_gpu(started, tmp_path):
     (tmp_path / "slurm.conf").write_text("GresTypes=gpu\n")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_CONF": str(tmp_path / "slurm.conf")}
     process = started(driver=FakeDriver(), counted=(), **slurm)
@@ -191,7 +200,7 @@ def test_ranks_other_than_the_first_are_silent(started):
     assert (process.framework.take().ordinals, process.lines) == ((1,), [])
 
 
-def test_a_list_that_the_script_wrote_too_late_is_named(started):
+def test_gpu_list_that_is_set_after_cudas_start_is_reported(started):
     process = started(*TWO)
     process.cuda.initialise()
     process.environ[CUDA_VISIBLE_DEVICES] = "1"
@@ -199,7 +208,7 @@ def test_a_list_that_the_script_wrote_too_late_is_named(started):
     assert process.lines[1].startswith("CUDA_VISIBLE_DEVICES=1 was set after CUDA had read it and has no effect")
 
 
-def test_a_number_stands_for_one_gpu_for_the_life_of_the_process(started):
+def test_gpu_number_means_the_same_gpu_until_the_process_ends(started):
     process = started(*TWO)
     process.driver.change(0, utilization_percent=99)
     process.framework.prepare()
@@ -208,11 +217,11 @@ def test_a_number_stands_for_one_gpu_for_the_life_of_the_process(started):
     assert "the idlest of 2, as the script's number 1" in process.lines[0]
 
 
-def test_a_number_that_does_not_exist_is_left_to_the_framework(started):
+def test_gpu_number_that_does_not_exist_is_left_to_the_framework(started):
     assert started(gpu(0), gpu(1)).framework.assign(DeviceRequest(2, (1, 2))).ordinals is None
 
 
-def test_children_count_as_the_parents_script_does(started):
+def test_child_counts_the_gpus_in_the_order_of_its_parent(started):
     parent = started(gpu(0), gpu(1), gpu(2))
     parent.framework.take(chosen=(2,))
     assert (parent.claims, parent.listed) == ({2: ALL}, "1 0 2")
@@ -226,7 +235,7 @@ def test_children_count_as_the_parents_script_does(started):
     assert (ordinals, "shared with its parent process" in line) == ((2,), True)
 
 
-def test_the_list_of_a_script_keeps_its_order(started):
+def test_gpu_list_of_a_script_keeps_its_order(started):
     process = started(gpu(0), gpu(1), gpu(2), counted=(gpu(0), gpu(1)))
     process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
     assert process.framework.take(chosen=(0,)).ordinals == (1,)
@@ -234,21 +243,21 @@ def test_the_list_of_a_script_keeps_its_order(started):
     assert "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES" in process.lines[0]
 
 
-def test_a_number_is_the_same_gpu_in_two_frameworks(started):
+def test_gpu_number_means_the_same_gpu_in_two_frameworks(started):
     process = started(gpu(0), gpu(1), gpu(2))
     other = process.imports_another()
     assert [framework.take(chosen=(2,)).ordinals for framework in (process.framework, other)] == [(0,), (0,)]
     assert process.claims == {2: ALL}
 
 
-def test_a_number_keeps_its_place_beside_a_framework_that_uses_cudas_order(started):
+def test_gpu_number_is_not_moved_beside_a_framework_in_cudas_order(started):
     process = started(gpu(0), gpu(1), gpu(2))
     process.imports_another(kind=FirstGpusFramework)
     assert process.framework.take(chosen=(2,)).ordinals == (2,)
     assert (process.claims, process.listed) == ({0: ALL}, "2 1 0")
 
 
-def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(started):
+def test_tf_config_set_after_the_import_makes_the_process_a_rank(started):
     process = started(*TWO, counted=TWO)
     cluster = {"cluster": {"worker": ["a:1", "a:2"]}, "task": {"type": "worker", "index": 1}}
     process.environ["TF_CONFIG"] = json.dumps(cluster)
@@ -256,7 +265,7 @@ def test_a_cluster_that_the_script_describes_after_the_import_makes_it_a_rank(st
     assert (process.framework.take().ordinals, process.listed) == ((1,), "0 1")
 
 
-# The number of the rank stands where the braces are.
+# The braces stand for the number of the rank.
 HOROVOD = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "4000", "HOROVOD_LOCAL_SIZE": "2", "HOROVOD_LOCAL_RANK": "{}"}
 LISTED = {**HOROVOD, CUDA_VISIBLE_DEVICES: "0,1,2,3"}
 MPIRUN = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "{}"}
@@ -270,13 +279,13 @@ TWO_SHARED = ([(1, 3), (0, 2)], [{1: ALL, 3: ALL, 0: 0, 2: 0}] * 2)
     ("launcher", "named", "order", "expected"),
     [
         pytest.param(HOROVOD, BY_RANK, [0, 1], ONE_EACH, id="horovod"),
-        pytest.param(HOROVOD, BY_RANK, [1, 0], ONE_EACH, id="the-second-comes-first"),
+        pytest.param(HOROVOD, BY_RANK, [1, 0], ONE_EACH, id="horovod-second-rank-first"),
         pytest.param(MPIRUN, BY_RANK, [0, 1], ONE_EACH, id="mpirun"),
-        pytest.param(LISTED, BY_RANK, [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="somebody-wrote-a-list"),
-        pytest.param(HOROVOD, TWO_BY_RANK, [0, 1], TWO_SHARED, id="two-each-of-which-two-are-shared"),
+        pytest.param(LISTED, BY_RANK, [0, 1], ([None] * 2, [{0: ALL}, {1: ALL}]), id="inherited-list"),
+        pytest.param(HOROVOD, TWO_BY_RANK, [0, 1], TWO_SHARED, id="two-idle-and-two-busy-gpus"),
     ],
 )
-def test_a_number_that_a_rank_names_is_a_place_among_the_gpus_of_its_job(started, launcher, named, order, expected):
+def test_gpu_number_of_a_rank_is_an_index_into_its_jobs_gpus(started, launcher, named, order, expected):
     environs = [{name: value.format(number) for name, value in launcher.items()} for number in range(2)]
     ranks = [started(*IDLE_1_AND_3, counted=IDLE_1_AND_3, **environ) for environ in environs]
     assigned = {number: ranks[number].framework.take(chosen=named[number]).ordinals for number in order}
@@ -297,8 +306,8 @@ def test_a_listing_claims_nothing_and_shows_the_pool(started):
 
 
 @pytest.mark.parametrize("visible", ["pool", "chosen"])
-def test_of_equals_those_that_are_connected_best_are_taken(started, visible):
-    # GPU 0 belongs to GPU 2 and GPU 1 to GPU 3; without these it would be the two last.
+def test_best_connected_of_equally_idle_gpus_are_taken(started, visible):
+    # NVLink connects GPU 0 with GPU 2 and GPU 1 with GPU 3. Without NVLink autogpu would take GPU 2 and GPU 3.
     nvlinks = {frozenset((gpu(one).uuid, gpu(one + 2).uuid)): NVLINK for one in range(2)}
     four, options = [gpu(index) for index in (3, 2, 1, 0)], {"AUTOGPU_COUNT": "2", "AUTOGPU_VISIBLE": visible}
     process = started(driver=FakeDriver(*four[::-1], topology=nvlinks), counted=four, **options)
@@ -309,7 +318,7 @@ def test_of_equals_those_that_are_connected_best_are_taken(started, visible):
 # Refuse, wait, share
 
 
-def test_a_busy_machine_refuses_where_the_policy_asks_for_an_error(started):
+def test_busy_error_raises_if_no_gpu_is_free(started):
     process = started(gpu(0), AUTOGPU_BUSY="error")
     with other_job(process.environ, claims_on(gpu(0))):
         with pytest.raises(NoEligibleDevice, match=r"claimed by other\.py"):
@@ -346,12 +355,12 @@ def in_bytes(caps):
 @pytest.mark.parametrize(
     ("gpus", "policy", "caps"),
     [
-        pytest.param(TWO, {}, {}, id="on-its-gpu"),
-        pytest.param(FULL, {}, {0: BESIDE}, id="capped-as-its-parent-is"),
-        pytest.param(TWO, LIMIT, {0: 2 * GIB, 1: 2 * GIB}, id="with-the-policys-limit"),
+        pytest.param(TWO, {}, {}, id="no-cap"),
+        pytest.param(FULL, {}, {0: BESIDE}, id="parents-cap"),
+        pytest.param(TWO, LIMIT, {0: 2 * GIB, 1: 2 * GIB}, id="policy-limit"),
     ],
 )
-def test_a_child_is_a_member_of_its_parents_job(started, gpus, policy, caps):
+def test_child_shares_its_parents_gpu_and_caps(started, gpus, policy, caps):
     parent = started(*gpus, **policy)
     assert in_bytes(parent.framework.take().caps) == caps
     now, counted = parent.driver.now.devices, parent.cuda.devices
@@ -368,7 +377,7 @@ def test_a_child_is_a_member_of_its_parents_job(started, gpus, policy, caps):
     assert "shared with its parent process" in line
 
 
-def test_a_fork_after_the_context_has_its_parents_gpus_and_cannot_give_them_back(started):
+def test_fork_after_the_context_can_not_release_its_parents_lease(started):
     process = started(*TWO)
     process.framework.take()
 
@@ -387,7 +396,7 @@ def test_a_fork_before_the_context_chooses_for_itself(started):
     assert process.framework.take().ordinals == (0,)
 
 
-# What fails
+# Failures
 
 
 NOT_READ = "{} taken as without autogpu: {}; memory allocated as needed"
@@ -398,7 +407,7 @@ NONE_READ = "NVML can't read any of the GPUs"
 @pytest.mark.parametrize(
     ("driver", "counted", "why"),
     [
-        pytest.param(FakeDriver.silent(), TWO, NOT_READ.format("2 GPUs", "NVML timed out"), id="no-reading-comes"),
+        pytest.param(FakeDriver.silent(), TWO, NOT_READ.format("2 GPUs", "NVML timed out"), id="no-reading-in-time"),
         pytest.param(FakeDriver(unreadable=LOST), ONE, NOT_READ.format("1 GPU", NONE_READ), id="no-gpu-can-be-read"),
         pytest.param(FakeDriver.failing("broken", PYNVML), ONE, NOT_READ.format("1 GPU", "broken"), id="no-pynvml"),
     ],
@@ -412,16 +421,16 @@ def test_a_driver_that_can_not_be_read_leaves_the_choice_to_the_framework(starte
     assert [list(holder.claims) for holder in process.holders] == [[device.uuid for device in counted]]
 
 
-def test_a_reading_that_missed_its_deadline_has_another_one_in_its_place(started):
+def test_reading_that_missed_its_deadline_is_replaced_by_a_new_one(started):
     process = started(driver=FakeDriver.silent(), counted=THREE[:2])
     process.driver.now = FakeDriver(*THREE[:2]).now
     assert process.framework.take().ordinals == (1,)
     assert process.allocation.lease is not None
 
 
-def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, capsys):
+def test_internal_error_prints_one_line_and_the_framework_goes_on(started, capsys):
     process = started(gpu(0))
-    # As if the error were autogpu's own: no line of Python of the test's is in its way.
+    # A C function: no Python frame of the test is in the traceback, so the error counts as autogpu's own.
     process.driver.start_in_process = "a reader of the test".index
     assert process.framework.take() is None
     line = r"autogpu: .*internal error \(TypeError at probe.py:.*; the framework continues with its defaults.*\n"
@@ -429,7 +438,7 @@ def test_a_reader_that_raises_is_one_line_and_the_framework_goes_on(started, cap
 
 
 class Preempted(Exception):
-    """As a script raises it where its scheduler wants the machine back."""
+    """Raised by a script when its scheduler wants the machine back."""
 
 
 def preempted(*_):
@@ -448,7 +457,7 @@ class Handler:
     [preempted, Handler(), Handler().method, functools.partial(preempted, 1)],
     ids=["function", "object", "method", "partial"],
 )
-def test_what_a_handler_of_a_signal_raises_is_the_scripts(started, handler):
+def test_exception_of_a_signal_handler_reaches_the_script(started, handler):
     process = started(gpu(0))
     process.driver.start_in_process = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or time.sleep(10)
     before = signal.signal(signal.SIGUSR1, handler)
@@ -460,27 +469,27 @@ def test_what_a_handler_of_a_signal_raises_is_the_scripts(started, handler):
 
 
 @pytest.mark.parametrize("name", ["os.getpid", "os.open", "os.urandom", "time.monotonic", "json.dumps"])
-def test_a_function_that_the_script_replaced_costs_no_more_than_our_choice(started, monkeypatch, name):
+def test_script_goes_on_if_it_broke_a_function_that_autogpu_calls(started, monkeypatch, name):
     process = started(gpu(0))
     with monkeypatch.context() as replaced:
         replaced.setattr(name, preempted)
         process.framework.take()
 
 
-def test_a_stderr_that_fails_does_not_cost_the_gpu(started, monkeypatch):
+def test_gpu_is_assigned_even_if_stderr_fails(started, monkeypatch):
     monkeypatch.setattr("sys.stderr", object())
     process = started(gpu(0, name="a name that no other test prints"), say=stderr.say)
     assert process.framework.take().ordinals == (0,)
 
 
-def test_a_lease_folder_that_can_not_be_used_costs_one_line(started):
+def test_unusable_lease_folder_prints_one_line_and_claims_nothing(started):
     process = started(gpu(0), **{LEASE_DIR: "relative"})
     assert process.framework.take().ordinals == (0,)
     assert process.allocation.lease is None
     assert "nothing is claimed, so that other jobs don't see this one: AUTOGPU_LEASE_DIR is" in process.lines[0]
 
 
-def test_a_mutex_that_can_not_be_had_costs_one_line_and_no_claim(started, no_mutex):
+def test_process_claims_and_prints_one_line_if_flock_fails(started, no_mutex):
     no_mutex()
     process = started(gpu(0))
     process.framework.take()
@@ -488,7 +497,7 @@ def test_a_mutex_that_can_not_be_had_costs_one_line_and_no_claim(started, no_mut
     assert process.lines[0].startswith("claiming without the host's lock: ")
 
 
-def test_a_known_failure_is_no_internal_error(capfd):
+def test_expected_error_is_printed_with_its_remedy(capfd):
     with activation.guard():
         raise AutoGpuError("the folder is full", remedy="free some space")
     assert capfd.readouterr().err == "autogpu: the folder is full; free some space\n"

@@ -1,4 +1,4 @@
-"""The import of a framework lists the GPUs and claims none; with visible = "chosen" the first question claims."""
+"""The import of a framework lists the GPUs and claims none. With visible = "chosen" the first query claims."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_an_import_orders_the_pool_and_claims_nothing(started):
     assert (process.driver.taken, process.lines) == (1, [])
 
 
-def test_visible_chosen_claims_at_the_first_question_and_shows_no_other(started, tmp_path):
+def test_visible_chosen_claims_at_the_first_query_and_hides_the_rest(started, tmp_path):
     with other_job({LEASE_DIR: str(tmp_path)}, claims_on(gpu(1))):
         process = started(*TWO, counted=[gpu(0)], **CHOSEN)
         assert (process.listed, process.allocation.lease) == ("1 0", None)
@@ -36,7 +36,7 @@ def test_visible_chosen_claims_at_the_first_question_and_shows_no_other(started,
     assert process.lines[0].startswith("GPU 0 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): ")
 
 
-def test_list_that_the_script_writes_after_the_claim_is_followed(started):
+def test_gpu_list_that_the_script_writes_after_the_claim_is_followed(started):
     process = started(*TWO, counted=[gpu(0)], **CHOSEN)
     process.framework.on_listing()
     assert process.listed == "1"
@@ -45,7 +45,7 @@ def test_list_that_the_script_writes_after_the_claim_is_followed(started):
     assert process.claims == {0: ALL}
 
 
-def test_chosen_shows_only_the_claimed_gpu_of_the_scripts_list(started):
+def test_visible_chosen_shows_only_the_claimed_gpu_of_the_scripts_list(started):
     process = started(gpu(0), gpu(1), gpu(2), counted=[gpu(0)], **CHOSEN)
     process.environ[CUDA_VISIBLE_DEVICES] = "0,1"
     # The driver does not show this claim yet, so a choice that ignored leases would take GPU 1.
@@ -54,7 +54,7 @@ def test_chosen_shows_only_the_claimed_gpu_of_the_scripts_list(started):
         assert (process.listed, process.held) == ("0", "0")
 
 
-def test_nothing_is_hidden_if_the_first_question_finds_no_gpu(started):
+def test_nothing_is_hidden_if_the_first_query_finds_no_gpu(started):
     process = started(BUSY, counted=[BUSY], AUTOGPU_BUSY="cpu", **CHOSEN)
     process.framework.on_listing()
     assert (process.environ.get(CUDA_VISIBLE_DEVICES), process.listed, process.holders) == (None, "", ())
@@ -77,7 +77,7 @@ def test_framework_without_the_essential_hook_is_limited_by_environment(started)
 @pytest.mark.parametrize(
     ("driver", "is_named"),
     [(FakeDriver(*THREE), True), (FakeDriver.silent(), True), (FakeDriver(), False)],
-    ids=["gpus", "no-reading-comes", "no-gpu"],
+    ids=["gpus", "no-reading-in-time", "no-gpu"],
 )
 def test_missing_hook_is_reported_if_there_may_be_gpus(started, driver, is_named):
     hooks = Hooks("9.0", ("take",), {"list": "lists all"})
@@ -105,7 +105,7 @@ def test_unmatched_prefer_is_reported_without_another_list(started):
     assert line.startswith("select.prefer = *H200* (AUTOGPU_PREFER) matches none of the GPUs here; ")
 
 
-def test_a_framework_whose_import_is_tried_again_is_the_same_one():
+def test_second_import_of_a_framework_keeps_its_object():
     try:
         activation.before_import("jax", None)
         first = activation.imported["jax"]

@@ -1,4 +1,4 @@
-"""A process on a server with MIG instances: what it claims before CUDA starts, and what CUDA is shown."""
+"""A process on a server with MIG instances: its claim before CUDA starts, and the list that CUDA reads."""
 
 from contextlib import nullcontext
 
@@ -21,7 +21,7 @@ MIXED = (*cut(0, 20, 5), gpu(1, total_gib=40.0), gpu(2, total_gib=40.0))
 def process(started):
     """Import a framework on these GPUs, in a process to which CUDA shows ``counted``.
 
-    ``FirstGpusFramework`` starts CUDA in our hooks alone.
+    ``FirstGpusFramework`` starts CUDA only in autogpu's hooks.
     """
 
     def process(*devices, counted=(), version=R535, **options):
@@ -31,13 +31,13 @@ def process(started):
 
 
 def of_cuda(*devices):
-    """As the CUDA driver calls them."""
+    """Return the devices with the UUIDs of the CUDA driver, which begin with ``GPU-`` for an instance as well."""
     return [replace(device, uuid="GPU-" + device.uuid[4:]) for device in devices]
 
 
 @pytest.fixture
 def other(tmp_path):
-    """Another job on these."""
+    """Start another job that claims 1 GiB on each of these devices; without devices, start nothing."""
     environ = {LEASE_DIR: str(tmp_path)}
     return lambda *devices: other_job(environ, {d.uuid: GIB for d in devices}) if devices else nullcontext()
 
@@ -60,21 +60,19 @@ FIRST_TWO = {CUDA_VISIBLE_DEVICES: f"{CUT[1].uuid},{CUT[2].uuid}"}
 @pytest.mark.parametrize(
     ("devices", "options", "others", "listed", "held"),
     [
-        pytest.param(CUT, {}, [], "0:2", "0:2", id="the-idlest-instance-alone"),
-        pytest.param(CUT, {}, [CUT[3]], "0:1", "0:1", id="one-that-no-other-job-has-claimed"),
-        pytest.param(CUT, {"version": R570}, [], "0:2 0:1 0:0", "", id="since-r570-all-as-cards-are"),
-        pytest.param(CUT, FIRST_TWO, [], "0:1", "0:1", id="the-idlest-of-an-inherited-list"),
-        pytest.param(ONE, {}, [], "", "", id="the-only-instance"),
-        pytest.param(MIXED, {}, [], "2 1", "2", id="whole-cards-the-claimed-one-first"),
-        pytest.param(MIXED, {}, MIXED[3:], "0:0", "0:0", id="an-instance-where-the-cards-are-others"),
+        pytest.param(CUT, {}, [], "0:2", "0:2", id="idlest-instance-only"),
+        pytest.param(CUT, {}, [CUT[3]], "0:1", "0:1", id="unclaimed-instance"),
+        pytest.param(CUT, {"version": R570}, [], "0:2 0:1 0:0", "", id="since-r570-all-instances"),
+        pytest.param(CUT, FIRST_TWO, [], "0:1", "0:1", id="idlest-of-an-inherited-list"),
+        pytest.param(ONE, {}, [], "", "", id="single-instance"),
+        pytest.param(MIXED, {}, [], "2 1", "2", id="claimed-card-first"),
+        pytest.param(MIXED, {}, MIXED[3:], "0:0", "0:0", id="instance-if-the-cards-are-claimed"),
         pytest.param(MIXED, {"version": R570}, [], "2 1 0:0 0:1", "", id="since-r570-cards-and-instances"),
-        pytest.param(MIXED, {"AUTOGPU_COUNT": "2"}, [], "2 1", "1 2", id="two-are-whole-cards"),
-        pytest.param(MIXED, {"AUTOGPU_VISIBLE": "chosen"}, [], "2", "2", id="chosen-shows-no-other-card"),
+        pytest.param(MIXED, {"AUTOGPU_COUNT": "2"}, [], "2 1", "1 2", id="count-2-takes-whole-cards"),
+        pytest.param(MIXED, {"AUTOGPU_VISIBLE": "chosen"}, [], "2", "2", id="visible-chosen-hides-the-other-card"),
     ],
 )
-def test_an_import_claims_nothing_and_a_listing_what_its_list_needs(
-    process, other, devices, options, others, listed, held
-):
+def test_import_claims_nothing_and_a_listing_claims_if_needed(process, other, devices, options, others, listed, held):
     with other(*others):
         mine = process(*devices, **options)
         assert mine.held == ""
@@ -85,11 +83,11 @@ def test_an_import_claims_nothing_and_a_listing_what_its_list_needs(
 @pytest.mark.parametrize(
     ("devices", "environ", "lines"),
     [
-        pytest.param(CUT, {"AUTOGPU_COUNT": "0"}, [], id="none-wanted"),
-        pytest.param(cut(0), {}, NO_INSTANCE, id="a-card-in-mig-mode-without-instances"),
+        pytest.param(CUT, {"AUTOGPU_COUNT": "0"}, [], id="count-0"),
+        pytest.param(cut(0), {}, [NO_INSTANCE], id="card-in-mig-mode-without-instances"),
     ],
 )
-def test_without_a_gpu_nothing_is_claimed_and_listed(process, devices, environ, lines):
+def test_process_without_a_gpu_claims_and_lists_nothing(process, devices, environ, lines):
     mine = process(*devices, **environ)
     mine.framework.take()
     assert (mine.environ.get(CUDA_VISIBLE_DEVICES), mine.held, mine.lines) == (None, "", lines)
@@ -107,7 +105,7 @@ def test_instance_that_was_claimed_at_the_listing_is_taken(process):
 
 
 @pytest.mark.parametrize("kind", [FakeFramework, FirstGpusFramework])
-def test_one_instance_alone_needs_no_claim_before_there_is_a_context(process, kind):
+def test_single_instance_is_claimed_only_at_the_context(process, kind):
     mine = process(*ONE, counted=ONE[1:], kind=kind)
     assert mine.held == ""
     assert mine.framework.take().ordinals == (0,)
@@ -117,11 +115,11 @@ def test_one_instance_alone_needs_no_claim_before_there_is_a_context(process, ki
 @pytest.mark.parametrize(
     ("options", "counted", "ordinals", "listed"),
     [
-        pytest.param({"kind": FirstGpusFramework}, [CUT[2]], (0,), "0:1", id="before-r570-shown-alone"),
-        pytest.param({"version": R570}, [CUT[3], CUT[2], CUT[1]], (1,), "0:2 0:1 0:0", id="since-r570"),
+        pytest.param({"kind": FirstGpusFramework}, [CUT[2]], (0,), "0:1", id="before-r570-one-instance"),
+        pytest.param({"version": R570}, [CUT[3], CUT[2], CUT[1]], (1,), "0:2 0:1 0:0", id="since-r570-every-instance"),
     ],
 )
-def test_what_is_claimed_at_the_context_is_one_that_is_free_then(process, other, options, counted, ordinals, listed):
+def test_context_claims_an_instance_that_is_free_at_that_time(process, other, options, counted, ordinals, listed):
     mine = process(*CUT, counted=counted, **options)
     with other(CUT[3]):
         assert mine.framework.take().ordinals == ordinals
@@ -131,18 +129,18 @@ def test_what_is_claimed_at_the_context_is_one_that_is_free_then(process, other,
 @pytest.mark.parametrize(
     ("written", "counted", "shown", "held"),
     [
-        pytest.param(FIRST_TWO[CUDA_VISIBLE_DEVICES], CUT[2], CUT[2].uuid, "0:1", id="several-are-a-pool"),
-        pytest.param(CUT[1].uuid[:18], CUT[1], CUT[1].uuid[:18], "0:0", id="one-stays-in-the-scripts-words"),
+        pytest.param(FIRST_TWO[CUDA_VISIBLE_DEVICES], CUT[2], CUT[2].uuid, "0:1", id="several-entries-are-a-pool"),
+        pytest.param(CUT[1].uuid[:18], CUT[1], CUT[1].uuid[:18], "0:0", id="single-entry-is-not-rewritten"),
     ],
 )
-def test_a_list_that_a_script_has_written(process, written, counted, shown, held):
+def test_gpu_list_of_a_script_is_a_pool_if_it_has_several_entries(process, written, counted, shown, held):
     mine = process(*CUT, kind=FirstGpusFramework, counted=[counted])
     mine.environ[CUDA_VISIBLE_DEVICES] = written
     mine.framework.take()
     assert (mine.environ[CUDA_VISIBLE_DEVICES], mine.held) == (shown, held)
 
 
-def test_a_driver_that_shows_another_instance_than_the_claimed_one_is_followed(process):
+def test_claim_follows_the_instance_that_the_driver_shows(process):
     mine = process(*CUT, counted=[CUT[1]])
     mine.framework.take()
     assert mine.held == "0:0"
@@ -151,20 +149,20 @@ def test_a_driver_that_shows_another_instance_than_the_claimed_one_is_followed(p
 @pytest.mark.parametrize(
     ("size", "devices", "shown"),
     [
-        # Whole cards are shown to all ranks in one order, since scripts count them by their rank.
+        # All ranks see the whole cards in one order, because scripts use their rank as an index.
         pytest.param(2, MIXED, ["1 2"] * 2, id="enough-whole-cards"),
-        pytest.param(4, MIXED, ["0:0", "0:1", "1 2", "1 2"], id="one-kind-is-shown"),
+        pytest.param(4, MIXED, ["0:0", "0:1", "1 2", "1 2"], id="cards-or-one-instance-for-each-rank"),
         pytest.param(2, CUT, ["0:1", "0:2"], id="one-instance-each"),
     ],
 )
-def test_ranks_have_a_gpu_each(process, size, devices, shown):
+def test_each_rank_has_its_own_gpu(process, size, devices, shown):
     job = ranks(process, *devices, size=size)
     assert sorted(" ".join(sorted(rank.listed.split())) for rank in job) == shown
     assert len({device.uuid for rank in job for device in rank.allocation.decision.devices}) == size
 
 
 @pytest.mark.parametrize(("size", "devices"), [(2, MIXED), (4, MIXED), (2, CUT)], ids=["cards", "both", "instances"])
-def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, devices):
+def test_since_r570_all_ranks_list_instances_and_cards_in_one_order(process, size, devices):
     job = ranks(process, *devices, size=size, version=R570, counted=devices[1:])
     assert [rank.listed for rank in job] == [" ".join(device.label for device in devices[1:])] * size
     for rank in job:
@@ -175,14 +173,14 @@ def test_since_r570_ranks_count_instances_as_they_count_cards(process, size, dev
 @pytest.mark.parametrize(
     ("gpus", "version", "workers"), [(CUT, R570, 3), (CUT, R535, 1), (MIXED, R535, 2), (MIXED, R570, 4)]
 )
-def test_as_many_workers_choose_together_as_one_list_has_gpus(process, gpus, version, workers):
+def test_workers_choose_together_if_one_list_has_a_gpu_for_each(process, gpus, version, workers):
     parent, begun = process(*gpus, version=version, kind=FirstGpusFramework), []
     for count in range(1, 5):
         begun += [count] if parent.framework.let_workers_choose(count) else []
     assert begun == list(range(2, workers + 1))
 
 
-def test_a_worker_counts_what_its_parent_has_listed(process):
+def test_worker_has_the_gpu_list_of_its_parent(process):
     parent = process(*MIXED, kind=FirstGpusFramework)
     environ = {name: value for name, value in parent.environ.items() if name.startswith(("CUDA", "AUTOGPU_ORIG"))}
     child = process(*MIXED, kind=FirstGpusFramework, LOCAL_RANK="1", **environ)
