@@ -47,7 +47,7 @@ for process in started:
 
 
 def launched(*lists, container=()):
-    """Return what the last rank found out about itself; assert that its child found out the same."""
+    """Return the number and ``dividers`` that the last rank finds for itself; assert that its child finds the same."""
     command = [*container, sys.executable, "-c", LAUNCHER, TELL, json.dumps(lists)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (pid, *rank, job), child = map(json.loads, done.stdout.splitlines())
@@ -60,13 +60,13 @@ def launched(*lists, container=()):
     ("lists", "launcher", "rank"),
     [
         pytest.param((None, None), {}, [1, None], id="without-a-list"),
-        pytest.param(("0,1", "0,1"), {}, [1, None], id="enough-for-all"),
-        pytest.param(("0", "0"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, None], id="the-launchers-is-for-all"),
-        pytest.param(("0", "1"), {}, [1, 1], id="a-list-each"),
-        pytest.param(("0", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, 1], id="another-than-the-launchers"),
+        pytest.param(("0,1", "0,1"), {}, [1, None], id="one-list-with-a-gpu-per-rank"),
+        pytest.param(("0", "0"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, None], id="launchers-list"),
+        pytest.param(("0", "1"), {}, [1, 1], id="one-list-per-rank"),
+        pytest.param(("0", "1"), {"CUDA_VISIBLE_DEVICES": "0"}, [1, 1], id="list-per-rank-below-a-launchers-list"),
     ],
 )
-def test_ranks_are_told_whose_their_list_is_and_a_child_is_as_its_rank(lists, launcher, rank, monkeypatch):
+def test_rank_and_its_child_find_whether_the_gpu_list_is_their_own(lists, launcher, rank, monkeypatch):
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
     assert launched(*lists) == rank
@@ -77,7 +77,8 @@ def test_a_launcher_may_be_the_first_process_of_a_container():
     assert launched("0,1", "0,1", container=[*CONTAINER, SHARED, "sh"]) == [1, None]
 
 
-# A launcher of two ranks, with other processes between. Both ranks stay until both have printed.
+# A launcher of two ranks, with other processes between the launcher and the ranks. Both ranks stay until both have
+# printed.
 LAUNCHER_OF_TWO = """
 import json, os, subprocess, sys
 command, options, ranks = sys.argv[2:], json.loads(sys.argv[1]), []
@@ -100,10 +101,10 @@ GLOO = "export HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1 HOROVOD_GLOO_RENDEZVOUS_PO
         pytest.param(BETWEEN + 'sh -c \'"$@"; exit $?\' sh "$@"; exit $?', {}, id="two-shells-for-each-rank"),
         # As under horovodrun, a process in a session of its own stands between the launcher and each rank.
         pytest.param(GLOO + BETWEEN + '"$@"; exit $?', {"start_new_session": True}, id="a-session-for-each-rank"),
-        pytest.param(BETWEEN + 'exec "$@"', {"start_new_session": True}, id="a-session-and-nothing-between"),
+        pytest.param(BETWEEN + 'exec "$@"', {"start_new_session": True}, id="a-session-without-a-shell"),
     ],
 )
-def test_ranks_are_one_job_whatever_is_between_them_and_their_launcher(between, options):
+def test_ranks_are_one_job_if_shells_or_sessions_are_above_them(between, options):
     code = [sys.executable, "-c", f"{TELL}input()"]
     command = [sys.executable, "-c", LAUNCHER_OF_TWO, json.dumps(options), "sh", "-c", between, "sh", *code]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -118,7 +119,7 @@ def test_ranks_are_one_job_whatever_is_between_them_and_their_launcher(between, 
     assert "" not in jobs[0] | jobs[1] and jobs[0] != jobs[1]
 
 
-# Ranks that know their numbers and their meeting point from variables
+# Ranks that read their number and their address from variables
 
 LISTED = {"CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a", "AUTOGPU_ORIG_WRITTEN": "GPU-b,GPU-a"}
 
@@ -130,14 +131,14 @@ def rank_by_hand(rank, *, code=TELL, container=(), **environ):
 
 
 def job_of(rank, **options):
-    """Return the job that a rank finds out; the rank ends at once."""
+    """Return the job that a rank finds for itself. The rank ends at once."""
     told, _ = rank_by_hand(rank, **options).communicate(timeout=120)
     return json.loads(told)[-1]
 
 
 @pytest.fixture
 def first_rank():
-    """Start rank 0 and keep it until the end of the test; returns its job."""
+    """Start rank 0, keep it running until the test ends, and return its job."""
     started = []
 
     def start(**options):
@@ -150,7 +151,7 @@ def first_rank():
 
 
 @pytest.mark.parametrize("listed", [{}, LISTED], ids=["by-a-shell", "by-a-script-that-has-imported-a-framework"])
-def test_ranks_that_were_started_by_hand_are_told_apart_by_their_port(first_rank, listed):
+def test_jobs_of_ranks_started_by_hand_differ_by_their_port(first_rank, listed):
     first, other = first_rank(MASTER_PORT="29500", **listed), first_rank(MASTER_PORT="29501", **listed)
     assert [job_of(1, MASTER_PORT=port, **listed) for port in ("29500", "29501")] == [first, other]
     assert "" != first != other != ""
@@ -160,7 +161,7 @@ def test_ranks_of_one_shell_without_a_port_are_one_job(first_rank):
     assert first_rank() == job_of(1) == first_rank() != ""
 
 
-def test_below_a_process_that_holds_gpus_a_rank_by_hand_is_a_number():
+def test_local_rank_set_by_hand_below_a_holder_makes_no_rank():
     code = "import os; from autogpu.engines import granted_here; print(granted_here(os.environ).rank)"
     told, _ = rank_by_hand(1, code=code, MASTER_PORT="29500", AUTOGPU_LEASE="1/2/3", **LISTED).communicate(timeout=120)
     assert told.strip() == "None"
@@ -168,7 +169,7 @@ def test_below_a_process_that_holds_gpus_a_rank_by_hand_is_a_number():
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
 def test_jobs_of_two_containers_have_different_names(first_rank):
-    # All of them at a time: the kernel gives the number of a namespace that has ended to the next one.
+    # All three run at the same time, because the kernel reuses the number of a namespace that has ended.
     container = [*CONTAINER, SHARED, "sh"]
     jobs = [first_rank(container=each, MASTER_PORT="29500") for each in (container, container, ())]
     assert len(set(jobs)) == 3, jobs
@@ -177,13 +178,13 @@ def test_jobs_of_two_containers_have_different_names(first_rank):
 # Files
 
 
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_as_none(tmp_path):
+def test_pipe_or_folder_as_slurms_configuration_counts_as_missing(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
         assert granted_here({"SLURM_JOB_ID": "7", "SLURM_CONF": str(path)}) == NO_ENGINE
 
 
-def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
+def test_files_included_by_slurms_configuration_are_read(tmp_path):
     (tmp_path / "slurm.conf").write_text("ClusterName=lab\nInclude gpus.conf  # ours\ninclude /nowhere/else.conf\n")
     environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(tmp_path / "slurm.conf")}
     assert granted_here(environ) == NO_ENGINE
@@ -192,7 +193,7 @@ def test_what_slurms_configuration_includes_is_read_as_well(tmp_path):
 
 
 @pytest.mark.timeout(30)  # if the time grew with the square of the number of lines, this would take minutes
-def test_a_long_configuration_is_read_in_no_time(tmp_path):
+def test_long_configuration_is_read_in_linear_time(tmp_path):
     conf = tmp_path / "slurm.conf"
     conf.write_text("\n" * 100_000 + "x" * 100_000 + "\nNodeName=" + "," * 20_000 + "\n  gresTypes = shard,gpu\n")
     environ = {"SLURM_JOB_ID": "7", "SLURM_CONF": str(conf), "SLURMD_NODENAME": "x"}
