@@ -1,4 +1,4 @@
-"""Whose an exception is that a handler of ours catches: ours to report, or the script's, which must have it."""
+"""Exceptions in autogpu's handlers: autogpu reports its own, and those of the script must reach the script."""
 
 import bdb
 import copy
@@ -41,7 +41,7 @@ def raised(step):
 
 
 class Injected(Exception):
-    """Of a package, none of whose code runs where it is raised."""
+    """An exception of a package that has no frame in the traceback."""
 
     __module__ = "timeouts.of_threads"
 
@@ -71,14 +71,14 @@ def class_of(module):
         pytest.param(lambda: raises(KeyboardInterrupt()), True, id="ctrl-c"),
         pytest.param(lambda: raises(Injected()), True, id="class-of-another-package"),
         pytest.param(lambda: raises(class_of(None)()), False, id="class-without-module"),
-        # As those of a framework's own C++ code, which our steps call.
+        # The C++ code of a framework, which autogpu calls, raises such exceptions.
         pytest.param(lambda: raises(Injected("can't parse")), False, id="c-code"),
         pytest.param(lambda: raises(class_of("__main__")()), True, id="class-of-script"),
-        # Raised by what the script has put in the place of a function that we call.
+        # Raised by a function that the script has put in place of one that autogpu calls.
         pytest.param(lambda: raises(class_of(__name__)()), False, id="code-of-script"),
     ],
 )
-def test_exception_belongs_to_the_script_by_where_it_was_raised(step, expected, monkeypatch):
+def test_traceback_decides_if_an_exception_belongs_to_the_script(step, expected, monkeypatch):
     add_module_of_injected(monkeypatch)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in a notebook
     assert (script_error_in(raised(step)) is not None) is expected
@@ -154,8 +154,8 @@ HANDLERS: dict[str, Any] = {
 
 @pytest.fixture(params=HANDLERS)
 def alarm(request):
-    """Let a handler of the script raise, wherever the process is, as soon as this is called."""
-    # The handlers of other tests raised it, too, and Python adds each raise to the traceback.
+    """Return a function that sends this process a signal, whose handler belongs to the script and raises."""
+    # Other tests raised the same exception, and Python adds each raise to its traceback.
     STOP.__traceback__ = None
     STOP.__context__ = None
     before = signal.signal(signal.SIGALRM, HANDLERS[request.param])
@@ -175,8 +175,8 @@ def test_exception_of_a_signal_handler_passes_our_handlers(alarm):
     assert caught.value is STOP
 
 
-def test_exception_of_a_signal_handler_passes_when_another_took_its_place(alarm):
-    """As pynvml does with an error of the loader, and our own code with an error of pynvml."""
+def test_exception_of_a_signal_handler_passes_if_others_replaced_it(alarm):
+    """pynvml replaces errors of the loader like this, and autogpu replaces errors of pynvml."""
 
     def translates():
         try:
@@ -195,7 +195,7 @@ def test_exception_of_a_signal_handler_passes_when_another_took_its_place(alarm)
     assert caught.value is STOP
 
 
-def test_error_of_ours_while_the_script_handles_its_timeout_is_ours():
+def test_own_error_is_ignored_while_the_script_handles_its_timeout():
     def handler(number, frame):
         raise TimeoutError("too slow")
 
@@ -262,25 +262,25 @@ with ignoring(OSError):
 
 
 @pytest.mark.parametrize("version", each_python())
-def test_each_python_tells_exceptions_of_signal_handlers(version):
+def test_exceptions_of_signal_handlers_pass_in_each_python_version(version):
     python, environ = environments.interpreter(version), {"PYTHONPATH": str(environments.ROOT)}
     done = subprocess.run([python, "-c", PROGRAM], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.split(), done.stderr) == (["True"] * 5, "")
 
 
-def test_what_the_script_has_broken_is_no_exception_of_ours(monkeypatch):
-    """It fails in the middle of the question whose an exception is."""
+def test_exception_class_with_broken_args_does_not_break_autogpu(monkeypatch):
+    """``args`` raises while autogpu decides whether the exception belongs to the script."""
 
     class Broken(Exception):
         @property
-        def args(self):  # type: ignore[override]  # that is what is broken
+        def args(self):  # type: ignore[override]  # broken on purpose
             raise RuntimeError("computed")
 
     assert script_error_in(raised(lambda: raises(Broken()))) is None
     raise_if_from_script(raised(lambda: raises(Broken())))
 
 
-def test_end_of_the_wait_ends_the_script_or_its_thread(capfd):
+def test_wait_timeout_exits_the_script_with_75_or_ends_its_thread(capfd):
     ended = []
 
     def waits():
@@ -321,7 +321,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_pool_of_processes_gets_the_error_of_its_worker(method, tmp_path):
+def test_process_pool_passes_on_the_error_of_its_worker(method, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(POOL)
     environ = {**os.environ, "PYTHONPATH": str(environments.ROOT)}
@@ -332,7 +332,7 @@ def test_pool_of_processes_gets_the_error_of_its_worker(method, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [NoEligibleDevice, WaitTimeout, DriverUnavailable, InstallError])
-def test_errors_can_be_copied(kind):
+def test_errors_can_be_copied_and_pickled(kind):
     error = kind("gave up", remedy="free a GPU")
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert (type(made), made.what, made.remedy, str(made)) == (kind, "gave up", "free a GPU", str(error))

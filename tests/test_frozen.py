@@ -19,7 +19,7 @@ class Reading(Value):
 
 
 class Titled(Value):
-    """Has texts of its own."""
+    """A value with its own ``str`` and ``repr``."""
 
     text: str
 
@@ -31,7 +31,7 @@ class Titled(Value):
 
 
 class Shared(Reading):
-    """A field more than its base."""
+    """A subclass with one more field."""
 
     owner: str = "anna"
 
@@ -42,7 +42,7 @@ def test_a_frozen_subclass_adds_fields():
     assert (Shared(1).owner, Shared(1).is_known, replace(Shared(1, 2), owner="bob").used_bytes) == ("anna", False, 2)
 
 
-def test_fields_come_by_place_or_by_name():
+def test_fields_are_set_by_position_or_by_name():
     assert Reading(1, 2) == Reading(index=1, used_bytes=2) == Reading(1, used_bytes=2)
     assert (Reading(1).used_bytes, Reading(1, 2).is_known) == (None, True)
 
@@ -56,7 +56,7 @@ def test_fields_come_by_place_or_by_name():
         pytest.param((1,), {"used": 1}, id="unknown"),
     ],
 )
-def test_wrong_fields_are_an_error_that_names_the_right_ones(given, named):
+def test_wrong_fields_raise_an_error_that_lists_the_right_ones(given, named):
     with pytest.raises(TypeError, match=r"Reading takes each once of index, used_bytes"):
         Reading(*given, **named)
 
@@ -64,13 +64,13 @@ def test_wrong_fields_are_an_error_that_names_the_right_ones(given, named):
 def test_nothing_can_be_assigned_or_deleted():
     reading = Reading(1)
     with pytest.raises(AttributeError, match="Reading is a value"):
-        setattr(reading, "index", 2)  # noqa: B010  (mypy sees the other way that it is wrong)
+        setattr(reading, "index", 2)  # noqa: B010  (mypy rejects a plain assignment)
     with pytest.raises(AttributeError, match="Reading is a value"):
         del reading.index
     assert reading == Reading(1)
 
 
-def test_equal_values_are_one_key_and_replace_makes_another():
+def test_equal_values_are_one_dict_key_and_replace_returns_a_copy():
     assert {Reading(1): "a", Reading(1, None): "b"} == {Reading(1): "b"}
     assert Reading(1) != Reading(2)
     assert Reading(1) != Titled("1")
@@ -80,5 +80,5 @@ def test_equal_values_are_one_key_and_replace_makes_another():
         replace(reading, colour="red")
 
 
-def test_the_text_of_a_value_names_its_fields_unless_it_has_one_of_its_own():
+def test_repr_lists_the_fields_unless_the_class_defines_its_own():
     assert [repr(Reading(1, 2)), repr(Titled("a"))] == ["Reading(index=1, used_bytes=2)", "mine"]

@@ -1,4 +1,4 @@
-"""What is kept of a user's runs, and what follows for the next one."""
+"""The history of a user's runs, and the estimates for the next run."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ JOB = ("/home/a/train.py", "an argument")
 
 @pytest.fixture
 def kept(tmp_path):
-    """The history of a user who has none yet."""
+    """The history of a user, without any run."""
     return History({"HOME": str(tmp_path)})
 
 
@@ -30,7 +30,7 @@ def file_of(kept):
 
 
 def used(kept, *job):
-    """What the runs of a job used, oldest first."""
+    """Return the bytes that each run of a job used, oldest first."""
     text = kept.read()
     return [run.used_bytes for run in runs_of(text, key_of(text, *(job or JOB)))]
 
@@ -42,19 +42,19 @@ def failed(used_bytes=0):
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
-        pytest.param([], None, id="none"),
-        pytest.param([Run(5)], (5, False), id="one"),
-        pytest.param([Run(9), Run(5), Run(7), Run(6)], (7, False), id="the-last-three"),
-        pytest.param([Run(5), failed(9)], (9, True), id="failed-since"),
-        pytest.param([Run(5), failed(8), failed(9), failed(7)], (9, True), id="all-that-failed-since"),
+        pytest.param([], None, id="no-runs"),
+        pytest.param([Run(5)], (5, False), id="one-run"),
+        pytest.param([Run(9), Run(5), Run(7), Run(6)], (7, False), id="largest-of-the-last-three"),
+        pytest.param([Run(5), failed(9)], (9, True), id="failed-after-success"),
+        pytest.param([Run(5), failed(8), failed(9), failed(7)], (9, True), id="largest-failure-after-success"),
         pytest.param([failed(9)], (9, True), id="never-succeeded"),
-        pytest.param([Run(5), failed(9), Run(6)], (6, False), id="succeeded-since"),
-        pytest.param([Run(5), failed(3)], (5, False), id="failed-at-less"),
+        pytest.param([Run(5), failed(9), Run(6)], (6, False), id="succeeded-after-failure"),
+        pytest.param([Run(5), failed(3)], (5, False), id="failed-with-less-memory"),
         pytest.param([Run(5), failed()], (5, False), id="failed-at-an-unknown-size"),
-        pytest.param([failed()], None, id="only-that"),
+        pytest.param([failed()], None, id="only-failed-at-an-unknown-size"),
     ],
 )
-def test_last_runs_took_the_most_of_three_and_of_what_failed_since(runs, expected):
+def test_last_runs_are_the_largest_of_three_and_of_later_failures(runs, expected):
     found = last_runs_of(runs, "train.py")
     assert found == (None if expected is None else LastRuns("train.py", *expected))
 
@@ -68,25 +68,25 @@ def needs(*sizes):
     [
         pytest.param([], 1, 0, id="no-run"),
         pytest.param(needs(5, 4), 1, 0, id="two-runs"),
-        pytest.param(needs(9, 5, 4, 6), 1, 6, id="the-last-three"),
-        pytest.param(needs(5, 4, 6, 0, 7, 8), 1, 0, id="two-since-out-of-memory"),
-        pytest.param(needs(9, 0, 0, 7, 8, 6), 1, 8, id="three-since-then"),
-        pytest.param([*needs(5, 4), Run(9), *needs(6)], 1, 6, id="a-capped-run-does-not-count"),
+        pytest.param(needs(9, 5, 4, 6), 1, 6, id="largest-of-the-last-three"),
+        pytest.param(needs(5, 4, 6, 0, 7, 8), 1, 0, id="two-runs-after-out-of-memory"),
+        pytest.param(needs(9, 0, 0, 7, 8, 6), 1, 8, id="three-runs-after-out-of-memory"),
+        pytest.param([*needs(5, 4), Run(9), *needs(6)], 1, 6, id="capped-run-does-not-count"),
         pytest.param(needs(1, 9, 2, 8, 3), 2, 0, id="ranks-count-together"),
         pytest.param(needs(1, 9, 2, 8, 3, 7), 2, 9, id="largest-of-all-ranks"),
     ],
 )
-def test_three_runs_that_ended_well_tell_what_a_script_needs(runs, ranks, expected):
+def test_need_is_learned_from_three_successful_runs(runs, ranks, expected):
     assert need_of(runs, ranks) == expected
 
 
 @pytest.mark.parametrize("run", [Run(7, 8), Run(7), failed(7), failed()])
-def test_a_run_is_read_as_it_was_kept(kept, run):
+def test_run_is_read_as_it_was_written(kept, run):
     kept.keep(JOB, run)
     assert runs_of(kept.read(), key_of(kept.read(), *JOB)) == [run]
 
 
-def test_a_run_is_kept_for_its_user_alone_and_says_nothing_to_others(kept, tmp_path):
+def test_history_is_private_and_contains_no_script_name(kept, tmp_path):
     before = os.umask(0)
     try:
         kept.keep(JOB, Run(5))
@@ -105,16 +105,16 @@ def test_a_run_is_kept_for_its_user_alone_and_says_nothing_to_others(kept, tmp_p
 @pytest.mark.parametrize(
     ("environ", "folder"),
     [
-        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/h"}, "/s/autogpu", id="state"),
-        pytest.param({"XDG_STATE_HOME": "s", "HOME": "/h"}, "/h/.local/state/autogpu", id="relative-is-ignored"),
+        pytest.param({"XDG_STATE_HOME": "/s", "HOME": "/h"}, "/s/autogpu", id="xdg-state-home"),
+        pytest.param({"XDG_STATE_HOME": "s", "HOME": "/h"}, "/h/.local/state/autogpu", id="relative-path-is-ignored"),
         pytest.param({}, "None", id="no-home"),
     ],
 )
-def test_where_it_is(environ, folder):
+def test_history_folder_is_below_xdg_state_home_or_home(environ, folder):
     assert str(History(environ).folder) == folder
 
 
-def test_what_is_old_or_damaged_counts_for_nothing_and_leaves_the_file(kept):
+def test_old_and_damaged_lines_are_ignored_and_then_removed(kept):
     kept.keep(JOB, Run(1))
     old = int(time.time()) - 91 * 86400
     with file_of(kept).open("ab") as file:
@@ -125,7 +125,7 @@ def test_what_is_old_or_damaged_counts_for_nothing_and_leaves_the_file(kept):
     assert len(file_of(kept).read_text().splitlines()) == 3
 
 
-def test_a_file_with_more_than_is_read_is_written_anew(kept):
+def test_history_file_above_the_read_limit_is_rewritten(kept):
     kept.keep(JOB, Run(1))
     with file_of(kept).open("ab") as file:
         file.write(bytes(300 << 10))
@@ -134,7 +134,7 @@ def test_a_file_with_more_than_is_read_is_written_anew(kept):
     assert file_of(kept).stat().st_size < 200
 
 
-def test_the_file_has_a_bound(kept):
+def test_history_file_has_a_maximum_size(kept):
     for number in range(1, 1600):
         kept.keep(JOB, Run(number))
         assert file_of(kept).stat().st_size <= 80 << 10
@@ -143,7 +143,7 @@ def test_the_file_has_a_bound(kept):
     assert len(found) > 400
 
 
-# What may be in the place of the folder, whose parent is there.
+# Files and folders that may stand in place of the history folder. Its parent folder exists.
 STATES = {
     "corrupt": lambda folder: (folder.mkdir(), (folder / "runs").write_bytes(b"\x00garbage")),
     "linked-folder": lambda folder: ((folder.parent / "other").mkdir(), folder.symlink_to("other")),
@@ -158,7 +158,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
+def test_foreign_history_folder_or_file_is_left_alone(kept, state):
     kept.folder.parent.mkdir(parents=True)
     state(kept.folder)
 
@@ -173,13 +173,13 @@ def test_a_folder_in_a_state_that_is_not_ours_stays_as_it_is(kept, state):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_another_user_neither_reads_it_nor_gets_a_folder_made_for(tmp_path, kept):
+def test_history_of_another_user_is_neither_read_nor_created(tmp_path, kept):
     tmp_path.chmod(0o755)
     kept.keep(JOB, Run(1))
     other, home = 65533, tmp_path / "others"
     home.mkdir()
     os.chown(home, other, other)
-    # A link of the other user's, to a folder of root's that all users need.
+    # The other user's link leads to a folder that belongs to root and that all users need.
     shared = tmp_path / "run" / "autogpu"
     shared.mkdir(0o755, parents=True)
     (home / ".local").mkdir()
@@ -203,17 +203,17 @@ def failure_of(kept, prepare):
 
 
 @pytest.mark.parametrize("has_file", [False, True])
-def test_a_full_disk_keeps_nothing_and_breaks_nothing(kept, has_file):
+def test_full_disk_keeps_the_old_runs_and_adds_none(kept, has_file):
     if has_file:
         kept.keep(JOB, Run(1))
-    # Python ignores the signal for it.
+    # Python ignores SIGXFSZ, so a write fails with EFBIG.
     full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
     assert in_a_fork(lambda: failure_of(kept, full)) == errno.EFBIG
     assert [path.name for path in kept.folder.iterdir()] == ["runs"] * has_file
     assert len(used(kept)) == has_file
 
 
-def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
+def test_line_cut_by_a_full_disk_loses_only_that_run(kept):
     kept.keep(JOB, Run(1))
     with file_of(kept).open("a") as file:
         file.write("12345 abc")
@@ -221,12 +221,12 @@ def test_a_line_that_a_full_disk_has_cut_costs_that_run_alone(kept):
     for peak in (2, 3):
         kept.keep(JOB, Run(peak))
     assert used(kept) == [1, 2, 3]
-    # It may be another process's that goes on with it: in a new file its run would be lost.
+    # Another process may still be writing that line. In a new file its run would be lost.
     assert file_of(kept).stat().st_ino == written
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_folder_that_can_only_be_read_is_left_as_it_is(kept, tmp_path):
+def test_read_only_history_folder_is_left_alone(kept, tmp_path):
     # Another user has to enter the folders that pytest made. The system's folder for temporary files stays as it is.
     for folder in takewhile(lambda folder: folder != Path(tempfile.gettempdir()), (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
@@ -247,7 +247,7 @@ for number in range(100):
 """
 
 
-def test_processes_that_end_at_once_all_have_their_run_kept(tmp_path, kept):
+def test_runs_of_processes_that_end_together_are_all_kept(tmp_path, kept):
     begun = [subprocess.Popen([sys.executable, "-c", KEEP, str(tmp_path)]) for _ in "123"]
     assert [process.wait(60) for process in begun] == [0, 0, 0]
     assert len(used(kept, "a")) == 300

@@ -1,4 +1,4 @@
-"""What a process learns from the last runs of its script, and which runs are kept; the framework is a fake."""
+"""The last runs of a script, which its next process reads, and the runs that are kept; with a fake framework."""
 
 import multiprocessing
 import sys
@@ -19,7 +19,7 @@ BUSY = (gpu(0, pids=[7], used_gib=9, busy=90),)
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Name the script and the arguments of this process."""
+    """Set the script and the arguments of this process."""
 
     def named(*arguments, name="train.py"):
         (tmp_path / name).touch()
@@ -52,7 +52,7 @@ def raised(error, cause):
 
 
 def kept(folder):
-    """How each run ended, and how many GiB it used and needed, without the CUDA context; 0 if that is unknown."""
+    """Return (ending, GiB used, GiB needed) of each run, without the CUDA context; 0 if a size is unknown."""
     lines = [line.split()[2:] for line in History({"HOME": str(folder)}).read().splitlines()[1:]]
     return [(ended, *(max(0, int(used) - CONTEXT_BYTES) / GIB, int(needed) / GIB)) for ended, used, needed in lines]
 
@@ -61,14 +61,14 @@ def succeeded(gib):
     return "succeeded", gib, gib
 
 
-def test_line_beside_others_suggests_one_need(runs):
+def test_line_on_a_shared_gpu_suggests_one_need(runs):
     runs(2, 4, 3)
     _, notes = runs(1, gpus=BUSY).lines
     assert notes.count("AUTOGPU_NEED") == 1
     assert "; AUTOGPU_NEED=5GiB would le" in notes
 
 
-def test_line_names_no_runs_until_three_are_known(runs):
+def test_line_mentions_the_last_runs_only_after_three_of_them(runs):
     assert len(runs(2, 4, 3).lines) == 1
     assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB would let others share this GPU, by the last 3 runs"
 
@@ -84,7 +84,7 @@ def test_line_names_no_runs_until_three_are_known(runs):
         (2, {"AUTOGPU_HISTORY": "false"}, ""),
     ],
 )
-def test_what_is_said_of_three_runs(runs, peak, options, said):
+def test_need_is_suggested_after_three_runs_only_if_it_would_help(runs, peak, options, said):
     runs(peak, peak, peak)
     last = runs(peak, **options)
     told = "".join(last.lines)
@@ -99,7 +99,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("name", "gpus"), OTHERS.values(), ids=OTHERS)
-def test_runs_of_another_script_or_model_do_not_count(runs, script, name, gpus):
+def test_runs_of_another_script_or_gpu_model_do_not_count(runs, script, name, gpus):
     runs(2, 2, 2)
     script(name=name)
     assert len(runs(2, gpus=gpus).lines) == 1
@@ -114,9 +114,9 @@ def test_runs_with_other_arguments_count(runs, script):
 @pytest.mark.parametrize(
     ("gpus", "options", "said"),
     [
-        pytest.param(ONE, {"AUTOGPU_HISTORY": "false"}, {}, id="switched-off"),
+        pytest.param(ONE, {"AUTOGPU_HISTORY": "false"}, {}, id="history-off"),
         pytest.param(ONE, {"AUTOGPU_COUNT": "0"}, {}, id="no-gpu"),
-        pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="worker"),
+        pytest.param(ONE, {DASK_WORKER: "w"}, {}, id="dask-worker"),
     ],
 )
 def test_run_without_a_gpu_a_script_or_a_history_is_not_kept(runs, tmp_path, gpus, options, said):
@@ -127,18 +127,18 @@ def test_run_without_a_gpu_a_script_or_a_history_is_not_kept(runs, tmp_path, gpu
 @pytest.mark.parametrize(
     ("gpus", "options", "said"),
     [
-        pytest.param(BUSY, {}, {}, id="cap-beside-others"),
-        pytest.param(ONE, {"AUTOGPU_LIMIT": "5GiB"}, {}, id="limit"),
-        pytest.param(ONE, {}, {"fraction": 0.5}, id="the-scripts-fraction"),
-        pytest.param(ONE, {}, {"limits": (GIB,)}, id="the-scripts-limit"),
+        pytest.param(BUSY, {}, {}, id="cap-on-a-shared-gpu"),
+        pytest.param(ONE, {"AUTOGPU_LIMIT": "5GiB"}, {}, id="policy-limit"),
+        pytest.param(ONE, {}, {"fraction": 0.5}, id="scripts-fraction"),
+        pytest.param(ONE, {}, {"limits": (GIB,)}, id="scripts-limit"),
     ],
 )
-def test_a_cap_hides_what_a_run_needs_but_not_what_it_used(runs, tmp_path, gpus, options, said):
+def test_capped_run_is_kept_with_its_use_but_without_a_need(runs, tmp_path, gpus, options, said):
     runs(2, gpus=gpus, said=said, **options)
     assert kept(tmp_path) == [("succeeded", 2, 0)]
 
 
-def test_on_gpus_of_two_models_a_run_is_kept_for_each(runs, tmp_path):
+def test_run_on_gpus_of_two_models_is_kept_for_each_model(runs, tmp_path):
     runs(2, gpus=(gpu(0), gpu(1, name="NVIDIA A100")), AUTOGPU_COUNT="2")
     assert kept(tmp_path) == [succeeded(2)] * 2
 
@@ -149,19 +149,19 @@ ENDS = {
     "out-of-memory": (MemoryError(), 9, ONE, [("failed", 10, 0)]),
     "caused-by-out-of-memory": (raised(RuntimeError("step 7"), MemoryError()), 9, ONE, [("failed", 10, 0)]),
     "out-of-memory-under-a-cap": (MemoryError(), 9, BUSY, [("failed", 10, 0)]),
-    "while-nothing-is-counted": (MemoryError(), 0, ONE, [("failed", 1, 0)]),
-    "at-more-than-the-gpu-has": (MemoryError(), 23, ONE, [("failed", 0, 0)]),
+    "out-of-memory-with-an-unknown-peak": (MemoryError(), 0, ONE, [("failed", 1, 0)]),
+    "out-of-memory-above-the-gpus-size": (MemoryError(), 23, ONE, [("failed", 0, 0)]),
 }
 
 
 @pytest.mark.parametrize(("error", "peak", "gpus", "after"), ENDS.values(), ids=ENDS)
-def test_a_run_that_an_error_ends_is_kept_if_it_ran_out_of_memory(runs, tmp_path, error, peak, gpus, after):
+def test_failed_run_is_kept_if_it_ran_out_of_memory(runs, tmp_path, error, peak, gpus, after):
     runs(peak, error=error, gpus=gpus)
     assert kept(tmp_path) == after
 
 
 def last_runs(folder, *devices, **options):
-    """What the next process of the script learns."""
+    """Return the last runs as the next process of the script reads them."""
     return Process(folder, *ONE, **options).imports().allocation.this_run.last_runs(devices)
 
 
@@ -174,7 +174,7 @@ def test_last_runs_are_those_of_the_script_on_each_model(runs, tmp_path):
     assert last_runs(tmp_path, *ONE) == {ONE[0].name: LastRuns("train.py", 10 * GIB + CONTEXT_BYTES, has_failed=True)}
 
 
-def test_more_than_the_gpu_has_is_no_run_of_this_script(runs, tmp_path):
+def test_run_with_more_memory_than_the_gpu_has_is_ignored(runs, tmp_path):
     runs(3)
     file = tmp_path / ".local/state/autogpu/runs"
     file.write_text(file.read_text().replace(str(3 * GIB + CONTEXT_BYTES), "9999999999999999"))
@@ -202,9 +202,9 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_GPUS": "0", "CUDA_
 @pytest.mark.parametrize(
     "options",
     [RANK, ONE_RANK_PER_HOST, SLURM, {"AUTOGPU_HISTORY": "false"}],
-    ids=["rank", "rank-alone-on-its-host", "granted", "no-history"],
+    ids=["rank", "rank-alone-on-its-host", "slurm-grant", "no-history"],
 )
-def test_last_runs_are_empty_for_jobs_without_the_rule(runs, tmp_path, options):
+def test_last_runs_are_empty_for_ranks_grants_or_without_history(runs, tmp_path, options):
     runs(3, **options)
     assert last_runs(tmp_path, *ONE, **options) == {}
 
@@ -222,7 +222,7 @@ def test_program_without_a_file_keeps_no_runs(runs, tmp_path, monkeypatch, argv)
     assert kept(tmp_path) == []
 
 
-def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
+def test_forked_child_does_not_keep_its_parents_run(runs, tmp_path):
     process = runs(2)
     in_a_fork(lambda: process.allocation.this_run._at_end(None))
     assert kept(tmp_path) == [succeeded(2)]
@@ -231,7 +231,7 @@ def test_a_forked_child_keeps_nothing_of_its_parents(runs, tmp_path):
 
 
 @pytest.mark.parametrize(("peaks", "after"), [((2, 2), [succeeded(4)]), ((2, 0), [])])
-def test_what_two_frameworks_took_is_added_if_both_have_counted(script, tmp_path, peaks, after):
+def test_peaks_of_two_frameworks_are_added_if_both_are_known(script, tmp_path, peaks, after):
     process = Process(tmp_path, *ONE).imports()
     for framework, peak in zip((process.framework, process.imports_another()), peaks):
         framework.peak = peak * GIB
@@ -241,7 +241,7 @@ def test_what_two_frameworks_took_is_added_if_both_have_counted(script, tmp_path
 
 
 @pytest.mark.parametrize("error", [OSError, KeyError, KeyboardInterrupt])
-def test_whatever_fails_at_the_end_is_not_seen(runs, tmp_path, capfd, error):
+def test_error_at_the_end_of_a_run_is_not_shown(runs, tmp_path, capfd, error):
     process = runs(2)
 
     def fail():
