@@ -1,4 +1,4 @@
-"""Which rank this process is, and which GPUs are its own."""
+"""Local ranks: the number of this process, the job of its ranks, and the ranks that share its GPUs."""
 
 import json
 
@@ -46,43 +46,45 @@ NO_CLUSTERS = ("", "x", "[1]", "{}", NO_INDEX, NO_TABLE, "[" * 100_000)
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        pytest.param({}, None, id="alone"),
+        pytest.param({}, None, id="no-launcher"),
         pytest.param(OMPI, LocalRank(2, 4, "Open MPI"), id="open-mpi"),
         pytest.param({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, LocalRank(1, 2, "MPICH"), id="mpich"),
         pytest.param(STEP, LocalRank(1, 4, "Slurm"), id="slurm-step"),
         pytest.param(SLURM, None, id="slurm-batch-script"),
-        pytest.param({**STEP, **OMPI}, LocalRank(2, 4, "Open MPI"), id="innermost-first"),
+        pytest.param({**STEP, **OMPI}, LocalRank(2, 4, "Open MPI"), id="innermost-launcher-first"),
         pytest.param(second_node("2,4", "3"), LocalRank(3, 4, "Slurm"), id="slurm-second-node-has-more"),
         pytest.param(second_node("2,1"), None, id="slurm-second-node-has-one"),
-        pytest.param(second_node("3(x2),1", "2"), LocalRank(2, 3, "Slurm"), id="slurm-as-many-on-two-nodes"),
-        pytest.param(second_node("4"), None, id="slurm-without-that-node"),
-        pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="one-rank-is-alone"),
-        pytest.param({"LOCAL_RANK": "1"}, None, id="a-number-without-a-size"),
-        pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning-of-four"),
-        pytest.param(WORKER_1, LocalRank(1, 3, WORKERS), id="worker-of-one-call"),
-        pytest.param({**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, LocalRank(1, 3, WORKERS), id="a-rank-by-hand"),
-        pytest.param({**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, LocalRank(0, 2, "torchrun"), id="below"),
-        pytest.param({WORKER: "3/3/ab"}, None, id="no-worker"),
+        pytest.param(second_node("3(x2),1", "2"), LocalRank(2, 3, "Slurm"), id="slurm-same-count-on-two-nodes"),
+        pytest.param(second_node("4"), None, id="slurm-node-not-in-the-list"),
+        pytest.param({"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, None, id="torchrun-with-one-rank"),
+        pytest.param({"LOCAL_RANK": "1"}, None, id="rank-without-a-size"),
+        pytest.param({"LOCAL_RANK": "1", "WORLD_SIZE": "4"}, LocalRank(1, 4, "LOCAL_RANK"), id="lightning"),
+        pytest.param(WORKER_1, LocalRank(1, 3, WORKERS), id="worker-of-a-program"),
+        pytest.param({**WORKER_1, "LOCAL_RANK": "2", "WORLD_SIZE": "4"}, LocalRank(1, 3, WORKERS), id="worker-first"),
+        pytest.param(
+            {**WORKER_1, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, LocalRank(0, 2, "torchrun"), id="torchrun-first"
+        ),
+        pytest.param({WORKER: "3/3/ab"}, None, id="worker-number-out-of-range"),
         pytest.param(DEEPSPEED, LocalRank(1, 2, "DeepSpeed"), id="deepspeed"),
-        pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="mpi-knows-more"),
-        pytest.param({**ONE_OF_MPI, **BY_HAND}, LocalRank(1, 2, "LOCAL_RANK"), id="started-by-mpis-only-rank"),
+        pytest.param({**OMPI, "LOCAL_RANK": "2", "WORLD_SIZE": "8"}, LocalRank(2, 4, "Open MPI"), id="open-mpi-first"),
+        pytest.param({**ONE_OF_MPI, **BY_HAND}, LocalRank(1, 2, "LOCAL_RANK"), id="lone-rank-below-mpis-only-rank"),
         pytest.param(ONE_OF_MPI, None, id="mpis-only-rank"),
-        pytest.param({"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}, None, id="the-only-one-by-hand"),
-        pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="garbage"),
-        pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="out-of-range"),
-        pytest.param({"LOCAL_RANK": "\u0661", "LOCAL_WORLD_SIZE": "2"}, None, id="no-ascii-digit"),
+        pytest.param({"LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}, None, id="lone-rank-of-world-size-1"),
+        pytest.param({"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "2"}, None, id="rank-is-not-a-number"),
+        pytest.param({"LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "2"}, None, id="rank-out-of-range"),
+        pytest.param({"LOCAL_RANK": "\u0661", "LOCAL_WORLD_SIZE": "2"}, None, id="rank-in-other-digits"),
         pytest.param(SECOND_WORKER, SECOND_OF_TWO, id="workers-of-one-host"),
         pytest.param(tf_config("worker", 0, worker=["here:1", "there:1"]), None, id="workers-of-two-hosts"),
         pytest.param(OF_TWO_HOSTS, SECOND_OF_TWO, id="second-worker-of-the-second-host"),
-        pytest.param(WITH_CHIEF, SECOND_OF_TWO, id="a-chief-computes-as-well"),
+        pytest.param(WITH_CHIEF, SECOND_OF_TWO, id="chief-is-a-rank"),
         pytest.param(WITH_SERVERS, SECOND_OF_TWO, id="parameter-servers-do-not-count"),
-        pytest.param(tf_config("ps", 0, ps=TWO_HERE, worker=TWO_HERE), None, id="a-parameter-server-is-no-rank"),
+        pytest.param(tf_config("ps", 0, ps=TWO_HERE, worker=TWO_HERE), None, id="parameter-server-is-not-a-rank"),
         pytest.param(tf_config("evaluator", 0, worker=TWO_HERE), None, id="evaluator"),
         pytest.param({**SECOND_WORKER, **ONE_OF_MPI}, SECOND_OF_TWO, id="workers-below-a-launcher-of-one-rank"),
-        *(pytest.param({"TF_CONFIG": text}, None, id=f"no-cluster-{i}") for i, text in enumerate(NO_CLUSTERS)),
+        *(pytest.param({"TF_CONFIG": text}, None, id=f"malformed-tf-config-{i}") for i, text in enumerate(NO_CLUSTERS)),
     ],
 )
-def test_rank(environ, expected):
+def test_local_rank_is_read_from_the_launchers_variables(environ, expected):
     found = local_rank(environ)
     assert (found and replace(found, job="")) == expected
 
@@ -106,11 +108,11 @@ SECOND_OF_MPI = {**OMPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1", "PMIX_NAMESPACE": "1
         pytest.param({**TORCHRUN, "GROUP_RANK": "0"}, {"GROUP_RANK": "1"}, id="two-agents-of-torchrun-on-one-host"),
         pytest.param(SECOND_OF_MPI, {"PMIX_NAMESPACE": "1320157186"}, id="open-mpi"),
         pytest.param(IN_STEP, {"SLURM_STEP_ID": "1"}, id="slurm-step"),
-        pytest.param({**IN_STEP, **HOROVOD}, {"SLURM_STEP_ID": "1"}, id="a-script-names-slurms-tasks-anew"),
-        pytest.param({**SECOND_OF_MPI, **HOROVOD}, {"PMIX_NAMESPACE": "2"}, id="a-script-names-mpis-ranks-anew"),
+        pytest.param({**IN_STEP, **HOROVOD}, {"SLURM_STEP_ID": "1"}, id="horovod-variables-in-a-slurm-step"),
+        pytest.param({**SECOND_OF_MPI, **HOROVOD}, {"PMIX_NAMESPACE": "2"}, id="horovod-variables-under-open-mpi"),
     ],
 )
-def test_ranks_are_a_job_by_what_their_launcher_tells_all_of_them(environ, other):
+def test_ranks_with_the_same_launcher_variables_are_one_job(environ, other):
     numbers = dict.fromkeys([name for name in environ if name.endswith(("LOCAL_RANK", "LOCALID"))], "0")
     first, second, another = (local_rank({**environ, **each}, "1") for each in (numbers, {}, other))
     assert (first.rank, second.rank, another.rank) == (0, 1, 1)
@@ -120,12 +122,12 @@ def test_ranks_are_a_job_by_what_their_launcher_tells_all_of_them(environ, other
 @pytest.mark.parametrize(
     "environ",
     [
-        pytest.param({**HOROVOD, "MASTER_PORT": "29500"}, id="a-port-that-is-not-its-launchers"),
-        pytest.param({**ONE_TASK, "SLURM_JOB_ID": "7", **HOROVOD}, id="started-by-the-only-task-of-a-step"),
+        pytest.param({**HOROVOD, "MASTER_PORT": "29500"}, id="port-of-another-launcher"),
+        pytest.param({**ONE_TASK, "SLURM_JOB_ID": "7", **HOROVOD}, id="horovod-below-the-only-task-of-a-step"),
         pytest.param({"MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, id="mpich"),
     ],
 )
-def test_what_a_launcher_does_not_tell_is_not_made_up(environ):
+def test_rank_has_no_job_name_if_its_launcher_sets_no_address(environ):
     assert local_rank(environ).job == ""
 
 
@@ -133,7 +135,7 @@ def job_of_workers(*addresses, index=0, namespace=""):
     return local_rank(tf_config("worker", index, worker=addresses), namespace).job
 
 
-def test_ranks_are_a_job_by_the_address_where_they_meet():
+def test_ranks_with_the_same_rendezvous_address_are_one_job():
     assert job() == job(LOCAL_RANK="0") == job(MASTER_ADDR="127.0.0.1") == job(MASTER_ADDR="LOCALHOST") != ""
     assert job() != job(MASTER_PORT="29501")
     assert job(MASTER_ADDR="node1") != job(MASTER_ADDR="node2")
@@ -142,7 +144,7 @@ def test_ranks_are_a_job_by_the_address_where_they_meet():
     assert job_of_workers(*TWO_HERE) != job_of_workers("here:1", "here:3")
 
 
-def test_each_container_has_a_localhost_of_its_own():
+def test_localhost_of_each_container_means_another_job():
     assert job("1") != job("2")
     assert job("1", MASTER_ADDR="node1") == job("2", MASTER_ADDR="node1")
     for host, is_same in (("localhost", False), ("here", True)):
@@ -160,7 +162,7 @@ def test_each_container_has_a_localhost_of_its_own():
         ({}, ""),
     ],
 )
-def test_what_coordinates_beside_parameter_servers(environ, task):
+def test_parameter_servers_and_their_chief_only_coordinate(environ, task):
     assert coordinating_task(environ) == task
 
 
@@ -173,20 +175,20 @@ def test_what_coordinates_beside_parameter_servers(environ, task):
         (6, 4, [([0], 2), ([0], 2), ([1], 1), ([2], 2), ([2], 2), ([3], 1)]),
     ],
 )
-def test_share(size, gpus, expected):
+def test_ranks_divide_the_gpus_of_the_host(size, gpus, expected):
     shares = [LocalRank(rank, size, "").slice(gpus) for rank in range(size)]
     assert [(list(positions), sharers) for positions, sharers in shares] == expected
     assert LocalRank(1, size, "", dividers=1).slice(gpus) == (range(gpus), 1), "those of its own are all its own"
 
 
-def test_of_the_ranks_of_several_hosts_no_more_are_here_than_there_are_gpus():
+def test_lone_ranks_here_are_at_most_as_many_as_the_gpus():
     shares = [LocalRank(rank, 8, "LOCAL_RANK").slice(4) for rank in range(6)]
     assert [(list(positions), sharers) for positions, sharers in shares] == [([rank % 4], 1) for rank in range(6)]
     assert [LocalRank(0, 8, "LOCAL_RANK").at_most(gpus) for gpus in (4, 16)] == [4, 8]
     assert LocalRank(0, 8, "torchrun").at_most(4) == 8
 
 
-def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
+def test_rank_with_unknown_gpus_is_left_to_the_framework():
     asked = request(gpu(0), uuids=None, grant=Grant(rank=LocalRank(1, 2, LONE_RANK, job="job")))
     assert decide(request_of_all(asked)).verdict is Verdict.CANNOT_CHOOSE
 
@@ -194,15 +196,15 @@ def test_a_rank_whose_gpus_are_not_known_is_not_told_to_take_none():
 @pytest.mark.parametrize(
     ("size", "launcher", "gpus", "expected"),
     [
-        pytest.param(2, "torchrun", 1, 1, id="one-each"),
-        pytest.param(4, "torchrun", 2, 1, id="two-each"),
-        pytest.param(2, "torchrun", 2, None, id="one-list-for-all"),
-        pytest.param(8, "LOCAL_RANK", 1, 1, id="one-each-on-several-hosts"),
-        pytest.param(8, "LOCAL_RANK", 4, None, id="all-of-this-host"),
+        pytest.param(2, "torchrun", 1, 1, id="list-of-one-gpu"),
+        pytest.param(4, "torchrun", 2, 1, id="list-of-two-gpus-for-one-of-four-ranks"),
+        pytest.param(2, "torchrun", 2, None, id="list-with-a-gpu-for-each-rank"),
+        pytest.param(8, "LOCAL_RANK", 1, 1, id="list-of-one-gpu-on-several-hosts"),
+        pytest.param(8, "LOCAL_RANK", 4, None, id="list-of-all-gpus-of-this-host"),
     ],
 )
-def test_a_list_that_a_ranks_script_has_set(size, launcher, gpus, expected):
-    # What the others were started with tells nothing of it: at that time they had no list.
+def test_gpu_list_of_a_ranks_script_is_its_own_if_too_short_for_all(size, launcher, gpus, expected):
+    # ``dividers=1`` comes from the start of the ranks. It does not count, because they had no list at that time.
     rank = with_scripts_list(LocalRank(1, size, launcher, dividers=1), gpus)
     assert rank.dividers == expected
 
@@ -223,22 +225,22 @@ FOR_ALL = None
 @pytest.mark.parametrize(
     ("rank", "visible", "of_launcher", "of_step", "expected"),
     [
-        pytest.param(mpi(2), "2", None, "", 1, id="each-its-own"),
-        pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="one-for-all"),
-        pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="enough-for-all"),
-        pytest.param(OF_TF_CONFIG, "1", None, "", 1, id="a-worker-with-its-own"),
-        pytest.param(ALONE, "0", None, "", 1, id="by-hand-a-gpu-of-its-own"),
-        pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="by-hand-all-of-this-host"),
-        # Slurm says how many GPUs the step has, and the node.
-        pytest.param(slurm(4), "1", None, "1 of 4", 1, id="per-task"),
-        pytest.param(slurm(8), "1", None, "1 of 4", 2, id="two-tasks-on-each"),
-        pytest.param(slurm(4), "0", None, "0 of 2", 2, id="ntasks-per-gpu=2"),
-        pytest.param(slurm(2), "0", None, "2 of 2", 1, id="per-task-under-cgroups-each-from-0"),
-        pytest.param(slurm(4), "0,1", None, "0,1 of 2", 4, id="not-bound"),
-        pytest.param(slurm(4), "1", None, "0,1,2,3 of 4", 1, id="narrowed-by-a-script"),
+        pytest.param(mpi(2), "2", None, "", 1, id="mpi-rank-with-its-own-gpu"),
+        pytest.param(mpi(2), "0", "0", "", FOR_ALL, id="list-of-the-launcher"),
+        pytest.param(mpi(2), "0,1,2,3", None, "", FOR_ALL, id="list-with-a-gpu-for-each-rank-of-mpi"),
+        pytest.param(OF_TF_CONFIG, "1", None, "", 1, id="tf-config-worker-with-its-own-gpu"),
+        pytest.param(ALONE, "0", None, "", 1, id="lone-rank-with-its-own-gpu"),
+        pytest.param(ALONE, "0,1,2", None, "", FOR_ALL, id="lone-rank-with-all-gpus-of-the-host"),
+        # ``of_step`` stands for the values of SLURM_STEP_GPUS and SLURM_GPUS_ON_NODE.
+        pytest.param(slurm(4), "1", None, "1 of 4", 1, id="slurm-gpu-per-task"),
+        pytest.param(slurm(8), "1", None, "1 of 4", 2, id="slurm-two-tasks-per-gpu"),
+        pytest.param(slurm(4), "0", None, "0 of 2", 2, id="slurm-ntasks-per-gpu=2"),
+        pytest.param(slurm(2), "0", None, "2 of 2", 1, id="slurm-gpu-per-task-with-cgroups"),
+        pytest.param(slurm(4), "0,1", None, "0,1 of 2", 4, id="slurm-tasks-not-bound"),
+        pytest.param(slurm(4), "1", None, "0,1,2,3 of 4", 1, id="slurm-list-narrowed-by-a-script"),
     ],
 )
-def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected):
+def test_ranks_that_share_a_gpu_list_divide_it(rank, visible, of_launcher, of_step, expected):
     step, _, on_node = of_step.partition(" of ")
     environ = {"SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": on_node} if of_step else {}
     environ.update({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
@@ -249,13 +251,13 @@ def test_which_ranks_share_a_pool(rank, visible, of_launcher, of_step, expected)
 @pytest.mark.parametrize(
     ("binding", "sharing"),
     [
-        pytest.param("map_gpu:0,0", [2, 2], id="one-gpu-for-both"),
-        pytest.param("map_gpu:0,1", [1, 1], id="one-each"),
-        pytest.param("map_gpu:0,1,0,0", [3, 1, 3, 3], id="uneven"),
-        pytest.param("map_gpu:0*2,1*2", [2, 2, 2, 2], id="repeated"),
-        pytest.param("map_gpu:0,1", [2, 2, 2, 2], id="list-used-again"),
+        pytest.param("map_gpu:0,0", [2, 2], id="one-gpu-for-two-tasks"),
+        pytest.param("map_gpu:0,1", [1, 1], id="one-gpu-for-each-task"),
+        pytest.param("map_gpu:0,1,0,0", [3, 1, 3, 3], id="three-tasks-on-one-gpu"),
+        pytest.param("map_gpu:0*2,1*2", [2, 2, 2, 2], id="repeat-count"),
+        pytest.param("map_gpu:0,1", [2, 2, 2, 2], id="list-shorter-than-the-tasks"),
         pytest.param("verbose,mask_gpu:0x1,0x2,0x1", [2, 1, 2], id="masks"),
-        pytest.param("map_gpu:0*999999999,1", [1, 1], id="garbage-for-a-count"),
+        pytest.param("map_gpu:0*999999999,1", [1, 1], id="repeat-count-out-of-range"),
     ],
 )
 def test_tasks_that_slurm_binds_to_one_gpu_share_it(binding, sharing):
@@ -270,10 +272,10 @@ def test_tasks_that_slurm_binds_to_one_gpu_share_it(binding, sharing):
     [
         pytest.param(BY_HAND, 2, id="lightning"),
         pytest.param({**BY_HAND, "LOCAL_WORLD_SIZE": "2"}, 0, id="torchrun"),
-        pytest.param(WORKER_1, 0, id="workers-of-one-call"),
+        pytest.param(WORKER_1, 0, id="workers-of-a-program"),
         pytest.param({}, 0, id="no-rank"),
     ],
 )
-def test_only_ranks_of_lightning_share_the_count_of_their_program(environ, count):
+def test_only_ranks_of_lightning_use_the_gpu_count_of_their_program(environ, count):
     environ = {**environ, LIBRARY_COUNT: "2"}
     assert library_count(local_rank(environ), environ) == count

@@ -1,4 +1,4 @@
-"""What Ray assigned to a task is known in its worker process, and in the programs that the task starts."""
+"""The GPUs of a Ray task, as its worker process and the programs that the task starts read them."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ WORKER = {RAY_WORKER: "7"}
 
 @pytest.fixture(autouse=True)
 def in_a_worker(monkeypatch):
-    """This process is a worker of Ray, which has not asked Ray for anything yet."""
+    """Make this process a worker of Ray that has not asked Ray for anything yet."""
     monkeypatch.setenv(RAY_WORKER, "7")
     monkeypatch.delenv(RAY_TASK, raising=False)
     monkeypatch.setattr(ray_tasks, "_watchers", [])
@@ -25,7 +25,7 @@ def in_a_worker(monkeypatch):
 
 
 def ray_with(monkeypatch, gpus, ids, cluster_gpus=4, name="train"):
-    """A stand-in for Ray that runs a task with these GPUs."""
+    """Import a fake ``ray`` that runs a task with these GPUs."""
     context = types.SimpleNamespace(
         get_assigned_resources=lambda: {"GPU": gpus} if gpus else {},
         get_accelerator_ids=lambda: {"GPU": ids},
@@ -41,13 +41,13 @@ def ray_with(monkeypatch, gpus, ids, cluster_gpus=4, name="train"):
 @pytest.mark.parametrize(
     ("gpus", "ids", "cluster_gpus", "name"),
     [
-        pytest.param(0.5, ["2"], 4, "train", id="half"),
-        pytest.param(2, ["1", "GPU-5d0f"], 4, "Actor.compute", id="two"),
-        pytest.param(0, [], 4, "a task with spaces", id="none"),
+        pytest.param(0.5, ["2"], 4, "train", id="half-a-gpu"),
+        pytest.param(2, ["1", "GPU-5d0f"], 4, "Actor.compute", id="two-gpus"),
+        pytest.param(0, [], 4, "a task with spaces", id="no-gpu"),
         pytest.param(0, [], 0, "", id="cluster-without-gpus"),
     ],
 )
-def test_program_of_a_task_has_what_ray_assigned_to_the_task(monkeypatch, gpus, ids, cluster_gpus, name):
+def test_program_of_a_task_reads_the_gpus_of_the_task(monkeypatch, gpus, ids, cluster_gpus, name):
     ray_with(monkeypatch, gpus, ids, cluster_gpus, name)
     task = current_task(WORKER)
     assert task is not None
@@ -62,16 +62,16 @@ def test_program_of_a_task_has_what_ray_assigned_to_the_task(monkeypatch, gpus, 
     [
         pytest.param({}, "7 41 0.5 1 2 train", id="outside-of-ray"),
         pytest.param({RAY_WORKER: "8"}, "7 41 0.5 1 2 train", id="another-ray"),
-        pytest.param(WORKER, "", id="nothing"),
-        pytest.param(WORKER, "7 41 half 1 2 train", id="no-number"),
-        pytest.param(WORKER, "7 41 1.2.3 1 2 train", id="no-number-but-digits"),
+        pytest.param(WORKER, "", id="empty-variable"),
+        pytest.param(WORKER, "7 41 half 1 2 train", id="gpu-count-is-a-word"),
+        pytest.param(WORKER, "7 41 1.2.3 1 2 train", id="gpu-count-with-two-points"),
     ],
 )
-def test_variable_that_is_not_of_this_ray_says_nothing(environ, text):
+def test_variable_of_another_ray_or_malformed_variable_is_ignored(environ, text):
     assert current_task({**environ, RAY_TASK: text}) is None
 
 
-def test_task_without_an_answer_of_ray_leaves_no_older_one(monkeypatch):
+def test_old_variable_is_removed_if_ray_does_not_answer(monkeypatch):
     monkeypatch.setenv(RAY_TASK, "7 41 0.5 1 2 train")
     pass_on()
     assert RAY_TASK not in os.environ
@@ -96,7 +96,7 @@ def test_each_watcher_is_called_once_before_each_task(monkeypatch):
     assert (utils.set_visible_accelerator_ids(), told) == ("assigned", ["first", "second"])
 
 
-def test_name_of_a_task_is_one_line(monkeypatch):
+def test_task_name_is_shortened_to_one_line(monkeypatch):
     ray_with(monkeypatch, 1, ["0"], name="a\nb" * 99)
     task = current_task(WORKER)
     assert isinstance(task, RayTask)
