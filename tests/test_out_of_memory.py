@@ -1,4 +1,7 @@
-"""Which cap a process had, by whose word, and who else is there: the driver and the framework are fakes."""
+"""The lines after an out-of-memory error: the cap and its origin, the other processes, and advice.
+
+The driver and the framework are fakes.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from tests.support.values import gpu
 
 
 class Unsplit(FakeFramework):
-    """As PyTorch and JAX, which have no logical GPUs."""
+    """A framework without logical GPUs, as PyTorch and JAX."""
 
     HAS_LOGICAL_GPUS = False
 
 
 class TakesAll(FakeFramework):
-    """As PyTorch, whose allocator grows until the driver refuses."""
+    """A framework whose allocator grows until the driver refuses, as PyTorch's."""
 
     default_share = 1.0
 
@@ -44,7 +47,7 @@ LIMIT, SPLIT, UNSPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}
 
 
 def ended(process, error=None) -> list[str]:
-    """What is said of an error, and not before it."""
+    """Return the lines that the process prints about an error."""
     before = len(process.lines)
     process.framework.on_uncaught(error or MemoryError())
     return "\n".join(process.lines[before:]).replace("autogpu: ", "").splitlines()
@@ -53,16 +56,16 @@ def ended(process, error=None) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "said", "first"),
     [
-        pytest.param(LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)", id="limit"),
-        pytest.param({**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit", id="of-each-logical-gpu"),
-        pytest.param({**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit", id="of-two-that-are-one"),
-        pytest.param(SPLIT, {}, "21.1 GiB there, in its logical GPUs", id="in-parts"),
-        pytest.param({**SPLIT, **UNSPLIT}, {}, "21.1 GiB there, the part that Fakeflow takes", id="not-in-parts"),
+        pytest.param(LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)", id="policy-limit"),
+        pytest.param({**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit", id="limit-of-each-logical-gpu"),
+        pytest.param({**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit", id="limit-no-logical-gpus"),
+        pytest.param(SPLIT, {}, "21.1 GiB there, in its logical GPUs", id="logical-gpus"),
+        pytest.param({**SPLIT, **UNSPLIT}, {}, "21.1 GiB there, the part that Fakeflow takes", id="no-logical-gpus"),
         pytest.param(LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's", id="scripts-limit"),
         pytest.param({}, {"fraction": 0.25}, "6.0 GiB there, by the script's own", id="scripts-fraction"),
     ],
 )
-def test_the_cap_and_whose_word_it_is(started, options, said, first):
+def test_message_states_the_cap_and_its_origin(started, options, said, first):
     process = started(*ONE, **options)
     process.framework.take(**said)
     lines = ended(process)
@@ -71,7 +74,7 @@ def test_the_cap_and_whose_word_it_is(started, options, said, first):
 
 
 @pytest.mark.parametrize(("typed", "word", "remedy"), [("2GiB", "--limit", "--limit 3GiB"), ("1GiB", *VARIABLE)])
-def test_an_option_that_was_typed_is_named_as_it_is_typed(started, typed, word, remedy):
+def test_message_names_the_option_or_variable_that_set_the_limit(started, typed, word, remedy):
     process = started(*ONE, **LIMIT, AUTOGPU_RUN_LIMIT=typed)
     process.framework.take()
     first, last = ended(process)
@@ -79,7 +82,7 @@ def test_an_option_that_was_typed_is_named_as_it_is_typed(started, typed, word, 
     assert last == f"to have more: {remedy}"
 
 
-def test_beside_others(started, tmp_path, monkeypatch):
+def test_message_on_a_shared_gpu_matches_the_documentation(started, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
     (tmp_path / "train.py").touch()
     process = started(*FULL)
@@ -89,14 +92,14 @@ def test_beside_others(started, tmp_path, monkeypatch):
     assert first.startswith(MAY) and "because it shares the GPU" in first
     assert re.fullmatch(r"also there: pid 7( of \S+)?, 14.0 GiB", second)
     assert third == "the next run waits until 2.0 GiB are free; to reserve them as well: AUTOGPU_NEED=2GiB"
-    # But for the numbers, the lines of the documents.
+    # The documentation contains the same lines with other numbers.
     page = unnumbered(PAGE.read_text(encoding="utf-8"))
     assert unnumbered(f"autogpu: {first}\nautogpu: also there: ben's train.py (pid 4242), 17.2 GiB") in page
     assert unnumbered(f"autogpu: {third}\n") in page
 
 
-@pytest.mark.parametrize("options", [{"AUTOGPU_WAIT": "0"}, {"AUTOGPU_HISTORY": "false"}], ids=["at-once", "unknown"])
-def test_next_run_that_does_not_wait_is_not_said_to_wait(started, tmp_path, monkeypatch, options):
+@pytest.mark.parametrize("options", [{"AUTOGPU_WAIT": "0"}, {"AUTOGPU_HISTORY": "false"}], ids=["wait-0", "no-history"])
+def test_message_announces_no_wait_if_the_next_run_will_not_wait(started, tmp_path, monkeypatch, options):
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
     (tmp_path / "train.py").touch()
     process = started(*FULL, **options)
@@ -109,7 +112,7 @@ def unnumbered(text) -> str:
     return re.sub(r"[\d.]+", "0", text)
 
 
-def test_a_need_that_no_such_gpu_has_in_whole_gib_is_not_advised(started):
+def test_need_that_is_larger_than_the_gpu_is_not_advised(started):
     process = started(replace(FULL[0], memory_total_bytes=24 * GIB - MIB))
     process.framework.take()
     process.framework.peak = 22 * GIB + 128 * MIB
@@ -119,27 +122,27 @@ def test_a_need_that_no_such_gpu_has_in_whole_gib_is_not_advised(started):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"AUTOGPU_NEED": "20GiB", "AUTOGPU_WAIT": "0"}, id="a-need-that-is-claimed-already"),
-        pytest.param({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, id="in-a-list"),
+        pytest.param({"AUTOGPU_NEED": "20GiB", "AUTOGPU_WAIT": "0"}, id="need-is-already-stated"),
+        pytest.param({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, id="inherited-list-of-one-gpu"),
     ],
 )
-def test_who_gets_no_other_gpu_by_its_need_is_not_told_of_it(started, options):
+def test_need_is_not_advised_if_it_gives_no_other_gpu(started, options):
     process = started(*FULL, **options)
     process.framework.take()
     assert ended(process)[-1] == STATUS
 
 
-def test_a_script_that_names_a_busy_gpu_while_one_is_idle(started):
+def test_override_is_advised_if_the_script_lists_a_busy_gpu(started):
     process = started(*FULL, gpu(1), counted=FULL, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     process.environ[CUDA_VISIBLE_DEVICES] = "0"
     process.framework.take()
     assert ended(process)[-1].endswith("AUTOGPU_SCRIPT=override")
 
 
-def test_the_three_largest_are_named(started):
+def test_message_names_the_three_largest_other_processes(started):
     process = started(*ONE, AUTOGPU_HISTORY="false")
     process.framework.take()
-    first = 1 << 22  # no process has such a number
+    first = 1 << 22  # larger than any pid
     others = tuple(Process(first + number, number * GIB) for number in range(1, 6))
     process.driver.change(0, compute_processes=(Process(os.getpid(), GIB), *others))
     why, second, third = ended(process)
@@ -162,19 +165,19 @@ ALL_OF_IT = "it has the GPU to itself: use a larger GPU, or less memory in the s
 @pytest.mark.parametrize(
     ("kind", "peak_gib", "why", "last"),
     [
-        pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="its-own-part"),
-        pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="needs-more-than-there-is"),
-        pytest.param(TakesAll, 10, "nothing limits this process there", ALL_OF_IT, id="all"),
+        pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="default-share-of-the-framework"),
+        pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="model-larger-than-the-gpu"),
+        pytest.param(TakesAll, 10, "nothing limits this process there", ALL_OF_IT, id="no-cap"),
     ],
 )
-def test_alone(started, kind, peak_gib, why, last):
+def test_message_advises_a_process_that_has_the_gpu_to_itself(started, kind, peak_gib, why, last):
     process = started(*ONE, kind=kind)
     process.framework.take()
     process.framework.peak = peak_gib * GIB
     assert ended(process) == [OUT + why + HAD, last]
 
 
-def test_where_the_driver_does_not_answer_or_counts_by_other_pids_as_for_a_container(started):
+def test_message_omits_sizes_if_the_driver_does_not_list_the_process(started):
     process = started(*ONE)
     process.framework.take()
     process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
@@ -184,7 +187,7 @@ def test_where_the_driver_does_not_answer_or_counts_by_other_pids_as_for_a_conta
     assert ended(process) == said
 
 
-def test_each_error_is_told_also_in_the_same_words(started, capfd):
+def test_each_error_is_printed_even_if_its_line_is_the_same(started, capfd):
     process = started(*ONE, say=stderr.say)
     process.framework.take()
     for _ in range(2):
@@ -192,7 +195,7 @@ def test_each_error_is_told_also_in_the_same_words(started, capfd):
     assert capfd.readouterr().err.count("out of memory") == 2
 
 
-def test_a_child_is_told_that_its_job_shares_the_gpu(started):
+def test_message_to_a_child_lists_the_other_process_of_its_job(started):
     parent = started(gpu(0), gpu(1))
     parent.framework.take()
     used = replace(gpu(1, used_gib=12), compute_processes=(Process(os.getpid(), 12 * GIB),))
@@ -210,7 +213,7 @@ def test_a_child_is_told_that_its_job_shares_the_gpu(started):
     assert third == STATUS
 
 
-def test_an_error_that_it_led_to_is_explained_and_no_other(started):
+def test_only_errors_caused_by_out_of_memory_are_explained(started):
     process = started(*ONE)
     process.framework.take()
     led_to = KeyError("step 7")

@@ -1,4 +1,4 @@
-"""What a process knows of its threads."""
+"""Process helpers that have to work beside other threads."""
 
 import os
 import threading
@@ -23,8 +23,8 @@ def test_the_environment_is_copied_while_another_thread_changes_it():
     assert copy_of(Changing(GONE="1", HOME="/")) == {"HOME": "/"}
 
 
-def test_a_lock_is_of_the_kind_that_the_script_has_put_in_the_place_of_threadings(monkeypatch):
-    """As gevent and eventlet do: another kind would let all of their threads in at once."""
+def test_lock_is_of_the_class_that_the_script_put_in_place_of_rlock(monkeypatch):
+    """gevent and eventlet replace ``RLock``. The original would let all of their green threads in at once."""
     monkeypatch.setattr(threading, "RLock", lambda: "a lock of green threads")
     lock: object = fork_safe_rlock(types.SimpleNamespace())
     assert lock == "a lock of green threads"

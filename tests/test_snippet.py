@@ -1,4 +1,4 @@
-"""A program in a new Python: its value, or why there is none."""
+"""Run of a program in a new Python: its value, or the error that it ended with."""
 
 import sys
 
@@ -15,10 +15,10 @@ from autogpu.snippet import Answer, run_snippet
         pytest.param("import os; os.kill(os.getpid(), 9)", Answer(error="it ended by signal 9"), id="signal"),
     ],
 )
-def test_answer_has_a_value_or_says_why_there_is_none(program, expected):
+def test_answer_has_a_value_or_an_error(program, expected):
     assert run_snippet(sys.executable, program, {}) == expected
 
 
-def test_answer_says_that_the_deadline_has_passed():
+def test_answer_reports_a_passed_deadline_as_an_error():
     answer = run_snippet(sys.executable, "import time; time.sleep(60)", {}, deadline_s=1.0)
     assert answer == Answer(error="timed out after 1 s", timed_out=True)

@@ -1,4 +1,4 @@
-"""Lines on the stderr of a process that is not ours."""
+"""Lines that autogpu prints on the stderr of the user's process."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ def test_a_line_is_printed_once_per_process(capsys):
 
 
 @pytest.mark.parametrize("make", [lambda: None, object, Raises, RaisesWhenUsed, Exits])
-def test_whatever_a_script_has_put_there_nothing_raises(monkeypatch, make):
+def test_broken_stderr_of_a_script_raises_nothing(monkeypatch, make):
     monkeypatch.setattr("sys.stderr", make())
     say(f"to {make}")
     assert not is_terminal()
@@ -51,8 +51,8 @@ def test_a_stderr_without_flush_gets_the_line(monkeypatch):
     assert lines == ["autogpu: without flush\n"]
 
 
-@pytest.mark.slow  # it is given a second
-def test_a_stderr_that_hangs_is_waited_for_no_longer_and_gets_the_line_later(monkeypatch):
+@pytest.mark.slow  # the line waits for a second
+def test_hanging_stderr_blocks_only_briefly_and_gets_the_line_later(monkeypatch):
     lines, may_go_on = [], threading.Event()
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=lambda text: may_go_on.wait(60) and lines.append(text)))
     say("to one that hangs")

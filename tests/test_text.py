@@ -1,4 +1,4 @@
-"""Values as people read them."""
+"""Sizes, durations, lists, paths and user names as text for people."""
 
 import os
 
@@ -18,7 +18,7 @@ from autogpu.users import user_name
         pytest.param("\u8bad\u7ec3", "\u8bad\u7ec3", id="chinese-stays"),
     ],
 )
-def test_what_a_terminal_sees_has_no_power_over_it(text, seen):
+def test_control_characters_are_escaped_for_the_terminal(text, seen):
     assert printable(text) == seen
 
 
@@ -27,12 +27,12 @@ def test_long_text_keeps_both_ends():
 
 
 @pytest.mark.parametrize("text", ["\x1b" * 1000, "\u202e" * 30, "a" * 29 + "\x00"])
-def test_what_is_escaped_is_bounded_as_well(text):
+def test_escaped_text_is_shortened_to_the_maximum_length(text):
     assert len(printable(text, 30)) == 30
     assert printable(text, 30).isprintable()
 
 
-def test_sizes_spans_counts_and_lists():
+def test_sizes_spans_counts_and_lists_are_written_for_people():
     sizes = {0: "0 MiB", 64 * MIB: "64 MiB", GIB // 10: "0.1 GiB", 47 * GIB // 2: "23.5 GiB"}
     assert {number: size(number) for number in sizes} == sizes
     spans = {0.4: "0 s", 119: "119 s", 120: "2 min", 3599: "60 min", 7200: "2 h", 26 * 3600: "26 h", 3e5: "3 d"}
@@ -75,7 +75,7 @@ def test_paths_begin_at_the_home_folder(path, homes, shown):
     assert short_path(path, homes) == shown
 
 
-def test_users_have_names_where_the_host_knows_them():
+def test_user_is_shown_by_name_or_else_by_uid():
     assert user_name(0) == "root"
     assert user_name(4_000_000_000) == "uid 4000000000"
     assert os.getuid() != 0 or user_name(os.getuid()) == "root"

@@ -1,4 +1,4 @@
-"""A watch hears of what ends a script or a worker, and of nothing else."""
+"""A watch is called with the exception that ends a script or a worker, and with no other exception."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ENDS = {
     "raised": ("1 / 0", ["told of ZeroDivisionError"]),
     "own-hook": ("sys.excepthook = lambda *error: None\n1 / 0", ["told of ZeroDivisionError"]),
     "caught": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", []),
-    "left-by-exit": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(1)", []),
+    "exit-while-an-error-is-handled": ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(1)", []),
     "in-a-thread": ("import threading\nthread = threading.Thread(target=lambda: 1 / 0)\nthread.start()", []),
     "in-a-fork": ("import os\nif not os.fork():\n    1 / 0\nos.wait()", []),
-    "a-failure-of-ours": ("watch(lambda error: 2 / 0)\n1 / 0", ["told of ZeroDivisionError"]),
+    "watch-that-raises": ("watch(lambda error: 2 / 0)\n1 / 0", ["told of ZeroDivisionError"]),
 }
 
 
@@ -45,7 +45,7 @@ def python(version: str) -> str:
 
 @pytest.mark.parametrize(("script", "told"), ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_ends_a_script(version, script, told):
+def test_watch_is_called_with_the_error_that_ends_a_script(version, script, told):
     command = [python(version), "-c", WATCH + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == told
@@ -53,7 +53,8 @@ def test_what_ends_a_script(version, script, told):
     assert done.returncode == (1 if told or "exit" in script else 0)
 
 
-# The lines on stderr of a script that Ctrl-C ends while it waits, by its code around the wait.
+# The beginning of a script that Ctrl-C interrupts in ``wait``. INTERRUPTED has for each case the rest of the script,
+# the last line on stderr, and True if SIGINT ends the script.
 WAITS = """
 import os, signal, sys
 from autogpu.uncaught import show_line
@@ -93,7 +94,7 @@ def test_ctrl_c_in_a_wait_ends_a_script_with_one_line(version, script, last_line
     assert (done.returncode == -signal.SIGINT) == (by_signal and version != "3.7")
 
 
-# Ends a worker, by an error that is printed there, or that is written down for its parent.
+# A worker that ends by an error that it prints, by an error that it passes on to its parent, or without an error.
 WORKER = """
 def printed():
     import watch
@@ -120,7 +121,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(("ending", "told"), [("printed", 1), ("written_down", 1), ("in_order", 0)])
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_ends_a_worker(version, method, ending, told, tmp_path):
+def test_watch_is_called_with_the_error_that_ends_a_worker(version, method, ending, told, tmp_path):
     (tmp_path / "watch.py").write_text(WATCH + END)
     (tmp_path / "train.py").write_text(WORKER)
     command = [python(version), str(tmp_path / "train.py"), method, ending]
@@ -138,7 +139,7 @@ def linked(error, **links):
 
 
 class _RemoteTraceback(Exception):
-    """As ``concurrent.futures`` has it."""
+    """A class with the name of the one in ``concurrent.futures``."""
 
 
 WHILE_HANDLED = linked(ValueError(), context=linked(OSError(), context=KeyError()))
@@ -147,22 +148,24 @@ WHILE_HANDLED = linked(ValueError(), context=linked(OSError(), context=KeyError(
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        pytest.param(None, [], id="none"),
-        pytest.param(WHILE_HANDLED, ["ValueError", "OSError", "KeyError"], id="while-handled"),
-        pytest.param(linked(OSError(), context=KeyError(), suppress_context=True), ["OSError"], id="from-none"),
-        pytest.param(linked(OSError(), context=KeyError(), cause=ValueError()), ["OSError", "ValueError"], id="from"),
+        pytest.param(None, [], id="no-error"),
+        pytest.param(WHILE_HANDLED, ["ValueError", "OSError", "KeyError"], id="raised-while-another-was-handled"),
+        pytest.param(
+            linked(OSError(), context=KeyError(), suppress_context=True), ["OSError"], id="suppressed-context"
+        ),
+        pytest.param(linked(OSError(), context=KeyError(), cause=ValueError()), ["OSError", "ValueError"], id="cause"),
     ],
 )
-def test_errors_behind_an_error_are_those_that_a_traceback_shows(error, expected):
+def test_chain_yields_the_errors_that_a_traceback_shows(error, expected):
     assert [type(each).__name__ for each in chain(error)] == expected
 
 
-def test_an_error_that_is_its_own_cause_has_an_end():
+def test_chain_ends_if_an_error_is_its_own_cause():
     error = OSError()
     assert len(list(chain(linked(error, cause=error)))) == 20
 
 
-def test_an_error_of_another_process_is_known_by_its_traceback_in_words():
+def test_error_of_another_process_is_recognized_by_class_names():
     assert is_of_another_process(linked(OSError(), cause=_RemoteTraceback()))
     assert is_of_another_process(type("RayTaskError(OSError)", (OSError,), {})())
     assert not is_of_another_process(linked(OSError(), cause=KeyError()))
