@@ -129,10 +129,10 @@ def test_first_context_is_assigned_gpus_by_the_policy(started, gpus, options, sa
     assert {name: found[name] for name in expected} == expected
 
 
-def test_the_readings_of_the_context_decide_and_not_those_of_the_import(started):
+def test_context_decides_by_a_newer_reading_than_the_import(started):
     process = started(*TWO)
     process.driver.change(1, utilization_percent=99)
-    # The first context takes the reading of the import if that has not been looked at.
+    # The import has used its reading to list the GPUs, so the context takes a new one.
     assert process.framework.take().ordinals == (1,)
     assert process.claims == {0: ALL}
 
