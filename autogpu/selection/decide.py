@@ -244,13 +244,9 @@ def _gpus_of_ranks(choice: _Choice, rank: LocalRank) -> list[Device]:
     promised = choice.request.promised
     if promised is not None:
         held = [device for device in usable if device.uuid in promised]
-        # Each rank's first GPU should be one that no other job uses: many scripts use only the first.
-        firsts = rank.firsts(len(held))
-        alone = [at for at, device in enumerate(held) if promised[device.uuid] and at not in firsts]
-        shared = [at for at in firsts if not promised[held[at].uuid]]
-        for first, other in zip(shared, alone):
-            held[first], held[other] = held[other], held[first]
-        return held
+        # If each rank gets several GPUs, put the GPUs that no other job uses first.
+        has_several = len(held) >= 2 * rank.at_most(len(held))
+        return sorted(held, key=lambda device: not promised[device.uuid]) if has_several else held
     # Use MIG instances only if there are fewer cards than ranks.
     whole = list(cards(usable))
     return whole if len(whole) >= rank.at_most(len(usable)) else usable
