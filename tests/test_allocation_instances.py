@@ -84,7 +84,7 @@ def test_import_claims_nothing_and_a_listing_claims_if_needed(process, other, de
     ("devices", "environ", "lines"),
     [
         pytest.param(CUT, {"AUTOGPU_COUNT": "0"}, [], id="count-0"),
-        pytest.param(cut(0), {}, [NO_INSTANCE], id="card-in-mig-mode-without-instances"),
+        pytest.param(cut(0), {}, NO_INSTANCE, id="card-in-mig-mode-without-instances"),
     ],
 )
 def test_process_without_a_gpu_claims_and_lists_nothing(process, devices, environ, lines):
