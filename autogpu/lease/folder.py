@@ -91,7 +91,7 @@ class Folder(Value):
         """Hold the mutex, so that no other process chooses a GPU between this process's choice and its claim.
 
         Yield the folder's descriptor, and the problem if the mutex can't be taken within ``patience_s``. The body also
-        runs without the mutex. After such a failure the process waits only 50 ms, until it gets the mutex again.
+        runs without the mutex. After such a failure, each later call waits only 50 ms, until a call gets the mutex.
         Threads of one process exclude each other like processes.
 
         Raises:
@@ -122,7 +122,7 @@ class Folder(Value):
                     stuck_s = now_s - _stuck_since_s.setdefault(self.path, begun_s)
                     holder = locks.flock_holder(mutex.number)
                     return LeaseProblem(Fault.MUTEX_HELD, str(self.path), holder=holder, stuck_s=stuck_s)
-                # Pauses of random length spread out forty waiters. Don't use ``random``: the script may have seeded it.
+                # Random pauses prevent simultaneous attempts. Don't use ``random``: the script may have seeded it.
                 time.sleep(pause_s * (0.5 + os.urandom(1)[0] / 256))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except OSError as error:
@@ -182,8 +182,9 @@ def find_folder(
 
 
 def _make(path: Path) -> None:
-    # Make the folder under a hidden name, then rename it: between mkdir and chmod other users could not open it. Put a
-    # folder inside, because a rename replaces an empty folder, even one that other processes already use.
+    # Make the folder under a hidden name, then rename it. Under its own name, other users would fail to open it between
+    # mkdir and chmod. Put a folder inside, because a rename replaces an empty folder, even one that other processes
+    # already use.
     hidden = path.parent / f".{path.name}.{os.urandom(4).hex()}"
     hidden.mkdir(mode=0o700)
     with locks.Descriptor(os.open, str(hidden), _FOLDER_FLAGS) as opened:

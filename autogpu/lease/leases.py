@@ -28,14 +28,15 @@ ChooseBySnapshot = Callable[[LeaseSnapshot], "tuple[Decided, Terms | None]"]
 _MODE = 0o644  # other users open the file to see whether it is locked
 _HIDDEN_MODE = 0o600
 
-# If two processes claim without the mutex, the earlier one waits so long for the later one to remove its lease.
+# If two processes claim without the mutex, the earlier one waits at most this long for the later one to remove
+# its lease.
 _WITHDRAWN_S = 0.2
 _LOOK_AGAIN_S = 0.005
 
-# How old a reading of the folder may be that was taken before the mutex and is used under it.
+# The greatest age of a reading of the folder that was made before the mutex was taken and is used under the mutex.
 _FRESH_S = 0.1
 
-# A process gives up after so many attempts to claim. Each takes a few ms.
+# A process gives up after this many attempts to claim. Each attempt takes a few ms.
 _MOST_COLLISIONS = 200
 
 
@@ -89,7 +90,7 @@ class LockedFile:
             locks.unlink(descriptor, hidden)
 
     def is_in(self, descriptor: int) -> bool:
-        """True if others still see the file. It may have been removed, or a daemon has closed all its descriptors."""
+        """True if others still see the file: it was not removed, and this process has not closed it, as daemons do."""
         return self._file.is_still_open and locks.still_has_name(descriptor, self.name, self._file.status)
 
     def beat(self) -> None:
@@ -128,11 +129,7 @@ class Lease(LockedFile):
     """
 
     def __init__(self, folder: Folder, script: str, *, group: str = "", engine_job: str = "") -> None:
-        """Make a lease that holds nothing yet.
-
-        Args:
-            script: The running script. Only its name is kept, never its folder or arguments.
-        """
+        """Keep the name of ``script`` for the lease, but never its folder or arguments."""
         super().__init__(folder)
         # Read /proc now: later, other processes would wait for the mutex meanwhile.
         self.identity = model.identity(script)
@@ -245,7 +242,8 @@ def try_to_acquire(
     with lease.folder.locked() as (descriptor, problem):
         lease.problem = problem
         for attempt in range(_MOST_COLLISIONS):
-            # Only the first attempt may use an earlier reading, which is faster. It may have processes that just ended.
+            # Only the first attempt may use an earlier reading, which is faster. It may contain leases of processes
+            # that have just ended.
             fresh_s = 0.0 if attempt else _FRESH_S
             before = reader.read(descriptor, remove_stale=True, fresh_s=fresh_s)
             decided, terms = choose(before)

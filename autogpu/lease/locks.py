@@ -93,7 +93,7 @@ class Descriptor:
 
     @property
     def is_still_open(self) -> bool:
-        """True if the descriptor still refers to this file. A daemon closes all descriptors when it starts."""
+        """True if the descriptor still refers to this file. A process that becomes a daemon closes them all."""
         if self.number == _CLOSED:
             return False
         try:
@@ -120,7 +120,7 @@ class Descriptor:
     def unlock_and_close(self) -> None:
         """Drop the ``flock`` for all processes that share the description, and close the file.
 
-        Never for a lease, because a forked child may still use its GPU.
+        Never call this for a lease, because a forked child may still use the lease's GPU.
         """
         # To close the file is not enough: if another thread has forked meanwhile, the child shares the description, and
         # the lock would stay until the child ends.

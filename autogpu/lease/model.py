@@ -26,7 +26,7 @@ MAX_SCRIPT = 80
 _MAX_NAME = 128  # characters of a UUID (`MIG-GPU-<36 characters>/7/0` is the longest known), a group or a namespace
 _MAX_GPUS = 1024
 _MOST_BRACKETS = 220  # a record of autogpu has fewer, whatever the names of its script and group are
-_MAX_NUMBER = 2**63 - 1  # more bytes than any GPU has; every JSON reader and a 64-bit integer of C can hold it
+_MAX_NUMBER = 2**63 - 1  # more bytes than any GPU has, and the largest signed 64-bit integer of C
 
 _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 
@@ -34,7 +34,7 @@ _UUID = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
 class Fault(enum.Enum):
     """The reason why a process can't get a lease, or can't get the mutex for its claim."""
 
-    NO_FLOCK = enum.auto()  # the system has no flock(2)
+    NO_FLOCK = enum.auto()
     RELATIVE_PATH = enum.auto()
     NO_FOLDER_YET = enum.auto()  # the first claim makes the folder
     NO_PARENT = enum.auto()  # the folder can't be made
@@ -167,8 +167,8 @@ class Demand(Value):
         uuids: The GPUs it may use; empty means any.
         joins: True if the process also takes a GPU in use, once jobs without a stated need may join there.
         per_user: The most GPUs that the user may hold; 0 for any number.
-        last_runs: Bytes that the last runs of the script took, keyed by UUID. The process joins other jobs only if so
-            much is free.
+        last_runs: Bytes that the last runs of the script took, keyed by UUID. The process joins other jobs only if
+            that much is free.
         wait_s: Seconds of waiting after which ``last_runs`` no longer counts.
     """
 

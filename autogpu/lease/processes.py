@@ -16,12 +16,12 @@ from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.lease.model import Holder
 
-# The most holders whose pid is looked up, to be shown, although the driver does not list them (yet).
+# Holders that the driver does not list are looked up, so that their pids can be shown, but no more than this many.
 _MOST_UNLISTED = 16
 
 
 class Processes(Value):
-    """The processes of the jobs of this host, as this pid namespace counts them.
+    """The processes of the jobs of this host, by their pids in this pid namespace.
 
     Attributes:
         of_lease: Pids, keyed by the lease's name, with the holder first. If the holder has ended, a complete search
@@ -75,7 +75,7 @@ def processes_of(
     Args:
         listed: Pids that the driver lists, without this process.
         ancestors: Returns (pid, start time) of a process and of its ancestors, nearest first.
-        is_complete: True to look up all other holders as well, or else the processes that keep their leases open.
+        is_complete: True to look up every holder and, if one has ended, the oldest process that keeps its lease open.
     """
     namespace = process.pid_namespace()
     here = {each.name: each for each in holders if each.pid_namespace == namespace}

@@ -87,7 +87,7 @@ def wait_for_lease(
                 before_look(decided)
                 read_s = monotonic_s()
                 place.beat()
-    except BaseException:  # as in acquire_lease
+    except BaseException:  # as in choose_and_lease
         lease.release()
         place.release()
         raise

@@ -103,7 +103,7 @@ class FolderReader:
 
         Args:
             remove_stale: True to remove the files of this user's processes that have ended.
-            fresh_s: If the last reading is at most so old, the files in it count as unchanged and alive.
+            fresh_s: If the last reading is younger than this, the files in it count as unchanged and alive.
             is_partial: True to return the readable files, instead of raising, if this process may open no more files.
 
         Raises:
@@ -134,7 +134,7 @@ class FolderReader:
                         unreadable.append(UnreadableFile(name, owner, error.with_traceback(None)))
             if value is not None:
                 found[key] = value
-        # Read a text that could not be parsed again next time: it may have exceeded the limits of this reading.
+        # Don't keep a text that could not be parsed, so that it is read next time: it may have exceeded these limits.
         self._known = {key: value for key, value in found.items() if value.pid is not None}
         if not is_fresh:
             self._read_s = monotonic_s()
@@ -213,7 +213,7 @@ def _read(name: str, opened: locks.Descriptor, left: dict[int, int]) -> Holder:
     kind, fields_of = (Holder, model.lease_fields) if name.startswith("job.") else (Waiter, model.ticket_fields)
     uid = users.user_of(opened.status.st_uid)
     size = opened.status.st_size
-    # Never read a part of a text that is too long: it would count only if nothing but blanks is cut off.
+    # Read nothing of a text that is too long: a part of it would be valid only if the rest were blanks.
     most = size if size <= min(left[uid], _MAX_TEXT_BYTES) else 0
     left[uid] -= most
     try:

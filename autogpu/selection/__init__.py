@@ -1,1 +1,1 @@
-"""Which GPUs a process takes, how much of them, and why. Pure: values in, values out."""
+"""The choice of a process's GPUs and of the memory to claim on them, with the reason. Pure functions."""

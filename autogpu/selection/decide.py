@@ -1,9 +1,10 @@
-"""The choice of a process's GPUs, from its request, the readings and the claims of other jobs. Pure functions.
+"""The choice of a process's GPUs, from its request, the driver's readings and other jobs' claims. Pure functions.
 
 :func:`decide` applies the first of these rules that fits:
 
 1. The process may use no GPU: take none.
-2. Something prevents a choice, such as a driver that does not answer: let the framework take its GPUs.
+2. Something prevents a choice, such as a driver that does not answer: let the framework take the GPUs that
+   it would take without autogpu.
 3. The script has chosen its GPUs: claim them.
 4. The process is a local rank: take its slice of the job's GPUs.
 5. In every other case: take the best candidates that the process may use, or wait.
@@ -36,7 +37,8 @@ from autogpu.selection.model import (
 )
 from autogpu.selection.ranking import best_connected_first, obstacle_for_all, ranking_of, standing
 
-# A claim of the whole GPU if its size is unknown. Readers of a lease lower a claim to the GPU's size.
+# The bytes of a claim of a whole GPU whose size may be unknown. A process that reads the lease lowers the claim to the
+# GPU's size.
 _ALL_BYTES = 1 << 50
 
 
@@ -125,7 +127,8 @@ class _Choice:
         suitable_count: How many GPUs could serve the process if none were in use.
         held: UUIDs of the GPUs that the user's jobs hold already.
         quota: How many more GPUs the user may hold; ``sys.maxsize`` without a limit.
-        is_at_cap: True if the user holds as many GPUs as the policy allows, even if the limit exempts this request.
+        is_at_cap: True if the user holds as many GPUs as the policy allows, even if that limit does not apply to this
+            request.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class _Choice:
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
         self.held = gpus_of_user(claims_on, request.own_uid)
-        # Named GPUs count for the user's quota, but the quota never refuses them.
+        # GPUs that the script, an engine or a list names count towards the user's quota. They are taken even beyond it.
         has_cap = request.per_user and not request.names_cards
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
         is_reached_though_exempt = not request.per_user and 0 < request.policy.per_user <= len(self.held)
@@ -193,7 +196,7 @@ class _Choice:
 
 
 def _as_taken(candidate: Candidate) -> Candidate:
-    """Return the candidate; if a waiting job could take the GPU now, it counts as taken."""
+    """Return the candidate; if a job in the queue could take the GPU, with the worst tier and without a claim."""
     if not candidate.is_awaited:
         return candidate
     return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)
@@ -211,7 +214,6 @@ def _respect_choice(choice: _Choice, chosen: Sequence[int]) -> Decision:
 
 
 def _take_slice(choice: _Choice, rank: LocalRank) -> Decision:
-    """Split the job's GPUs into one slice for each rank, and give this rank the first GPUs of its own slice."""
     request = choice.request
     usable = _gpus_of_ranks(choice, rank)
     if not usable or not choice.ranking.suitable:
@@ -269,7 +271,7 @@ def _memory_of_slice(
 
 
 def _is_late(choice: _Choice, device: Device, demand: MemoryDemand) -> bool:
-    """True if the rank is a best-effort job on the GPU, because its job is one or because other jobs claimed first."""
+    """True if the rank claims nothing on the GPU: its job has no claim there, or other jobs claimed first."""
     request = choice.request
     if request.promised is not None and not request.promised.get(device.uuid):
         return True
@@ -298,8 +300,8 @@ def _take_best(choice: _Choice) -> Decision:
 def _uuids_to_take_first(choice: _Choice) -> frozenset[str]:
     """Return the UUIDs of the GPUs to take before all others, even before idler GPUs.
 
-    These are the GPUs on which another library of this process has a CUDA context. If the script uses GPU numbers, only
-    the GPUs at these numbers count. If the numbers keep their GPUs (``keeps_places``), free GPUs count as well.
+    These are the GPUs on which another library of this process has a CUDA context. If the script uses GPU numbers,
+    return only GPUs at these numbers: those with such a context and, with ``keeps_places``, the free ones.
     """
     request = choice.request
     in_use = request.uuids_in_use
@@ -358,8 +360,8 @@ def gpus_of_numbers(numbers: Sequence[int], taken: Sequence[int], kept: Collecti
 def _waits(request: SelectionRequest, candidates: Sequence[Candidate]) -> bool:
     """True if the process should wait for a GPU.
 
-    After ``select.wait``, it still waits until every job on the candidates has run for a minute or has stated its need.
-    Otherwise two waiting jobs could both be capped at the same free memory.
+    After the time of ``select.wait``, the process still waits until every job on the candidates has run for a minute or
+    has stated its need. Otherwise two waiting jobs could both be capped at the same free memory.
     """
     if request.joins_at_once or request.busy not in ("share", "wait"):
         return False

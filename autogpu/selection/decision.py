@@ -1,4 +1,4 @@
-"""The outcome of a choice, as values without text. ``reporting/choice.py`` words them for users."""
+"""The outcome of a choice, as values without text. ``reporting/choice.py`` makes the messages from them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from autogpu.selection.model import Candidate, Ranking, SelectionRequest
 class Verdict(enum.Enum):
     """The outcome for the process."""
 
-    TAKE = enum.auto()  # take these GPUs
+    TAKE = enum.auto()
     CPU = enum.auto()  # continue without a GPU
-    WAIT = enum.auto()  # wait for a GPU
-    REFUSE = enum.auto()  # stop
+    WAIT = enum.auto()
+    REFUSE = enum.auto()  # end the script with an error
     NOT_OUR_CHOICE = enum.auto()  # the script has chosen
     CANNOT_CHOOSE = enum.auto()  # too little is known to choose
 
@@ -32,13 +32,13 @@ class Reason(enum.Enum):
     ALL = enum.auto()
     IDLEST = enum.auto()
     LEAST_BUSY = enum.auto()
-    NUMBERED = enum.auto()  # the GPUs at the script's numbers are free, and children or CUDA use these numbers
+    NUMBERED = enum.auto()  # the GPUs at the script's numbers are free, and child processes or CUDA use these numbers
     HAS_CONTEXT = enum.auto()  # another library of the process has a CUDA context there
     LOCAL_RANK = enum.auto()
     PARENT = enum.auto()  # the process shares the claim of its parent process
     COUNTED_BEFORE = enum.auto()  # CUDA had counted the GPUs before autogpu could choose
 
-    # No GPU, now or at all
+    # The process takes no GPU, or has to wait for one
     COUNT_IS_ZERO = enum.auto()
     NOT_GRANTED = enum.auto()
     NO_DEVICE = enum.auto()
@@ -104,7 +104,8 @@ class Decision(Value):
         ordinals: CUDA ordinals of the process's GPUs. If the script uses GPU numbers, in the order of these numbers.
         claims: Bytes that other jobs leave to the process, keyed by GPU UUID; 0 for a best-effort job.
         moved: Ordinals of the GPUs that the script's numbers stand for, keyed by number.
-        script_numbers: The script's numbers for its GPUs, if autogpu put the GPUs at these indices of the list.
+        script_numbers: The script's numbers for its GPUs, if autogpu put the GPUs at these indices of
+            ``CUDA_VISIBLE_DEVICES``.
         caps: Caps on the process's memory, keyed by GPU UUID, for GPUs that it shares and for granted parts of GPUs.
         visible: The process's GPUs in the order of their ordinals; ``None`` for a GPU that could not be read.
         attainable: How many GPUs the process would take at most if ``select.count`` asked for more. For
@@ -165,7 +166,7 @@ class Decision(Value):
 
     @property
     def is_capped_by_others(self) -> bool:
-        """True if the process is a best-effort job on one of its GPUs: it may allocate what other jobs leave free."""
+        """True if the process is a best-effort job on one of its GPUs: it may allocate only free memory."""
         uuids = [device.uuid for device in self.devices]
         if any(self.caps[uuid].cause is CapCause.SHARED for uuid in uuids if uuid in self.caps):
             return True

@@ -1,4 +1,4 @@
-"""The GPUs that an engine granted to a process, and the process's rank in its job. Values only."""
+"""The GPUs that an engine granted to a process, and the process's rank in its job. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autogpu.variables import RAY_WORKER
 # with RAY_WORKER.
 DASK_WORKER = "__DASK_PARENT_PID"
 
-# Names for launchers that set fewer variables: one that sets LOCAL_RANK without a local size, and Python's
+# Values of LocalRank.launcher: for a launcher that sets LOCAL_RANK without a local size, and for Python's
 # multiprocessing.
 LONE_RANK = "LOCAL_RANK"
 WORKERS = "multiprocessing"
@@ -52,16 +52,16 @@ class LocalRank(Value):
         return [replace(self, rank=rank).slice(gpu_count)[0][0] for rank in range(self.at_most(gpu_count))]
 
     def at_most(self, gpu_count: int) -> int:
-        """Return how many ranks divide the GPUs: at most one for each GPU if ``size`` may include other hosts."""
+        """Return how many ranks divide the GPUs; no more than there are GPUs if ``size`` may include other hosts."""
         if self.dividers is not None:
             return self.dividers
         return max(1, min(self.size, gpu_count)) if self.launcher == LONE_RANK else self.size
 
 
 def with_scripts_list(rank: LocalRank, gpu_count: int) -> LocalRank:
-    """Return ``rank`` for a script that has set a list of ``gpu_count`` GPUs."""
-    # A list of fewer GPUs than ranks means that each rank has its own. If the size may include ranks of other hosts,
-    # only a list of one GPU shows this.
+    """Return ``rank`` with new ``dividers``, for a script that has set a list of ``gpu_count`` GPUs itself."""
+    # A list of fewer GPUs than ranks means that each rank has its own list. If the size may include ranks of other
+    # hosts, only a list of one GPU shows this.
     is_own = gpu_count == 1 if rank.launcher == LONE_RANK else gpu_count < rank.size
     return replace(rank, dividers=1 if is_own else None)
 
@@ -129,7 +129,7 @@ NO_ENGINE = Grant()
 
 
 def settled(grant: Grant, inventory: Inventory | None) -> Grant:
-    """Return the grant with certain GPUs, if the engine granted only a number of GPUs.
+    """Return the grant; if the engine granted only a number of GPUs, determine the granted GPUs.
 
     If the driver shows no more GPUs than were granted, all of them are granted. Otherwise ``visible`` applies if it is
     set. Without it the process gets no GPU.

@@ -1,10 +1,10 @@
 """Jobs on the GPUs, from the leases and the driver's readings; for decisions, ``status`` and the metrics. Pure.
 
-The processes of one user that share a lease's group are one job, together with every process below them.
+The processes of one user that share a lease's group are one job, together with all their descendants.
 
 - If a job uses a GPU without a claim, its claim on a GPU that it does not use moves there. If it has no such claim, the
   job counts on the GPU by its use alone.
-- A bare context on an unclaimed GPU does not count as use.
+- A process's idle CUDA context (``Process.is_bare``) does not count as use of an unclaimed GPU.
 - A granted part of a GPU counts as a GPU of its own.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # even if no process is listed.
 _BUSY_UTILIZATION_PERCENT = 50
 
-# A notebook in which no cell has run for this long may share its GPU.
+# If a job's last claim is at least this old and nothing computes on its GPU now, other jobs may share the GPU.
 IDLE_LEASE_S = 30 * 60.0
 
 

@@ -38,7 +38,7 @@ def by_scripts_list(request: SelectionRequest) -> SelectionRequest:
 
 
 def request_of_all(request: SelectionRequest) -> SelectionRequest:
-    """Return one request for all ranks that see the same GPUs, as if they were one process without a choice."""
+    """Return one request for all ranks that see the same GPUs, as if they were one process that names no GPU."""
     rank = request.grant.rank
     processes = 1 if rank is None else rank.at_most(len(request.uuids or ()))
     count = request.wanted.minimum * processes
@@ -46,7 +46,7 @@ def request_of_all(request: SelectionRequest) -> SelectionRequest:
         request,
         wanted=Wanted(count, count, WantedBy.POLICY),
         wait_s=0.0 if request.joins_at_once else request.wait_s,
-        # The GPUs of ranks count for limits.per_user, but the limit refuses no rank: the job needs them all.
+        # The GPUs of ranks count towards limits.per_user, but no rank is refused, because the job needs all its ranks.
         per_user=0,
         grant=replace(request.grant, rank=None),
         processes=processes,
@@ -59,7 +59,7 @@ def ranks_of(job: str, uid: int, holders: Iterable[Holder]) -> list[Holder]:
 
 
 def promised_to(ranks: Iterable[Holder], request: SelectionRequest) -> Mapping[str, int]:
-    """Return the bytes that the job's ranks hold on this rank's GPUs, keyed by UUID; ranks may differ in GPUs."""
+    """Return the bytes that the job's ranks hold on this rank's GPUs, keyed by UUID. Other ranks may see other GPUs."""
     held = merged((rank.claims for rank in ranks), max)
     return {uuid: size for uuid, size in held.items() if uuid in (request.uuids or ())}
 
@@ -127,7 +127,7 @@ def decide_as_member(request: SelectionRequest, family: Family, processes: Proce
 
 
 def _is_all_held(request: SelectionRequest, family: Family) -> bool:
-    """True if the job already holds every GPU that this process may use, as below ``run --hold``."""
+    """True if the job already holds every GPU that this process, such as a child of ``run --hold``, may use."""
     has_rank = request.grant.rank is not None
     if family.has_parents_list and not has_rank and request.chosen is None:
         # With its parent's list, a process may use numbers of the parent's GPUs, such as `gpus[0]` in a worker.
@@ -183,7 +183,7 @@ def decide_beside(
     family: Family | None,
     job: str = "",
 ) -> tuple[Decision, Mapping[str, int]]:
-    """Return the decision beside the current leases and queue, and the bytes to claim, keyed by GPU UUID.
+    """Decide with the current leases and queue. Return the decision and the bytes to claim, keyed by GPU UUID.
 
     A rank claims the GPUs of all ranks of its job, and keeps this claim until it ends. ``now_s`` is Unix time.
     """
@@ -201,5 +201,5 @@ def decide_beside(
             return decision, {}
         promised = decision.claims
     decision = decide(replace(request, promised=promised or None), claims_on, waiters)
-    # Ranks can share a GPU, so the job's claim on it may be larger than what this rank takes.
+    # Ranks can share a GPU, so the job's claim on it may be larger than this rank's part.
     return decision, merged((promised, decision.claims), max)

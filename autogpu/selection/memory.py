@@ -202,7 +202,7 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     """Return the caps that the script's own limit may not exceed, keyed by CUDA ordinal; empty without a limit."""
     if not request.script_demand:
         return {}
-    # Ranks that share a GPU run the same script, so its limits need not keep to equal parts. A grant still applies.
+    # The script's limits may exceed a rank's equal part: all ranks on a GPU run the same script. A grant still applies.
     own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause is not CapCause.RANKS}
     most = merged((own, granted_bytes(request.grant, decision.visible)), lower_cap)
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}

@@ -12,8 +12,9 @@ from autogpu.frozen import Value
 from autogpu.policy.model import Policy
 from autogpu.selection.grants import NO_ENGINE, Grant
 
-# After this time a job has allocated most of the memory that it will use, so other jobs may take the rest. In replayed
-# days (benchmarks/lab_day.py) no later job kills one that has run for a minute, and two minutes are no better.
+# After this time a job has allocated most of the memory that it will use, so other jobs may take the rest. In the
+# simulated days of benchmarks/lab_day.py, no job that has run for a minute fails because a later job takes its memory.
+# A limit of two minutes is no better.
 SETTLED_S = 60.0
 
 # Part of a GPU's memory that must be free before a job joins others. A larger part makes jobs wait for memory that most
@@ -33,7 +34,7 @@ class Tier(enum.IntEnum):
 class Cause(enum.Enum):
     """The kind of reason against a GPU."""
 
-    EXCLUDED_BY_POLICY = enum.auto()  # the policy excludes it
+    EXCLUDED_BY_POLICY = enum.auto()
     TOO_SMALL = enum.auto()  # frameworks ignore it beside larger GPUs
     UNUSABLE = enum.auto()  # it can serve no job
     UNSUITABLE = enum.auto()  # it can't serve this job, with or without other jobs on it
@@ -117,7 +118,6 @@ class MemoryDemand(Value):
 
     @property
     def is_whole(self) -> bool:
-        """True if the job's demand is unknown, so that it claims the whole GPU."""
         return self.bytes is None and self.percent is None
 
     def on(self, device: Device) -> int:
@@ -218,8 +218,7 @@ class SelectionRequest(Value):
     """Everything that a decision depends on, except the leases, which are read under the host's mutex.
 
     Attributes:
-        uuids: UUIDs of the process's GPUs in the order of CUDA ordinals, from the loaded driver; ``None`` if it has
-            none.
+        uuids: UUIDs of the process's GPUs in the order of CUDA ordinals; ``None`` if they are unknown.
         gpu_count: How many GPUs the framework sees.
         own_pid: ``None`` for a process that has not started.
         busy: What to do if no GPU is free. A caller may replace the policy's ``select.busy`` by a value that it

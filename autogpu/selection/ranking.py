@@ -49,8 +49,8 @@ def ranking_of(
         spec: The user's list, which takes precedence over a list of the policy unless that one is locked.
         own_pid: Pid of this process, whose own memory does not make a GPU busy.
         demand: ``None`` for the demand that the policy sets.
-        claims_on: The live claims of other jobs, keyed by GPU UUID. They count before their holders allocate memory,
-            too.
+        claims_on: The live claims of other jobs, keyed by GPU UUID. A claim counts even before its holder has
+            allocated memory.
     """
     candidates = []
     rejected = []
@@ -208,7 +208,7 @@ def _too_full(candidate: Candidate, demand: MemoryDemand) -> Rejection | None:
     if demand.or_best_effort and wanted <= total:
         return None
     if demand.is_limit and candidate.tier is Tier.FREE:
-        return None  # the job can use less, so the memory of a desktop must not send it to the CPU
+        return None  # the job can use less, so don't reject a GPU for a desktop's memory
     if wanted > total:
         return Rejection(device, Obstacle.NEED_ABOVE_TOTAL, wanted, total)
     return Rejection(device, Obstacle.NEED_ABOVE_FREE, wanted, usable)
@@ -239,7 +239,7 @@ def _matches(device: Device, entry: str) -> bool:
 
 
 class UnmatchedList(Value):
-    """Entries of a list of the policy that match no GPU of the machine; ``key`` is its name: ``select.exclude``."""
+    """Entries of a list of the policy that match no GPU; ``key`` is the list's name, such as ``select.exclude``."""
 
     key: str
     entries: tuple[str, ...]

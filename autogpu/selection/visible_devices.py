@@ -41,9 +41,10 @@ class InitialVisibility(Value):
     Attributes:
         value: The value without autogpu; ``None`` if it was not set.
         parents_list: The list that autogpu wrote for CUDA in the process that started this one, ``""`` if it wrote
-            none. ``None`` if this process was not started with such a list.
+            none there. ``None`` if that process did not use autogpu, or if the variable was changed afterwards.
         order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
-        shown: The values that the script finds in either variable, if they differ from those without autogpu.
+        shown: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` as the script finds them, keyed by name; a value that
+            would be the same without autogpu is left out.
     """
 
     value: str | None
@@ -56,7 +57,7 @@ def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> 
     """Return the variables without autogpu, and an ancestor's list if autogpu wrote the present value.
 
     Args:
-        started_with: The variable's value when the process started.
+        started_with: ``CUDA_VISIBLE_DEVICES`` when the process started.
     """
     written = environ.get(WRITTEN_VISIBLE_DEVICES)
     original = environ.get(ORIGINAL_VISIBLE_DEVICES)
@@ -149,7 +150,7 @@ class VisibleDevices(Value):
         hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs and all of them are hidden.
         may_have_gpus: False if the environment is known to hide all GPUs.
         written: The list that CUDA reads; ``None`` if it is the same as the script's.
-        shown: The values that the script finds in either variable, if they differ from those without autogpu.
+        shown: As for :class:`InitialVisibility`.
         is_listed: False if there is no list yet, because there was no reading.
         pid: Pid of the process for which the list was made.
     """
@@ -201,7 +202,7 @@ class VisibleDevices(Value):
 class NoGpu(enum.Enum):
     """Why a framework sees no GPU, if autogpu hides none from it."""
 
-    NO_DRIVER = enum.auto()  # the machine has no NVIDIA driver
+    NO_DRIVER = enum.auto()
     NOT_WANTED = enum.auto()  # select.count is 0, or the list hides every GPU on any machine
     DRIVER_FAILURE = enum.auto()
     NAMES_NONE = enum.auto()  # the list names only GPUs that the machine does not have
@@ -257,7 +258,7 @@ def list_gpus(
         devices = _in_order_of_job(ranking, grant, parents, before, pool)
     devices, candidates = _as_shown(devices, inventory, count)
     if spec.is_scripts and len(devices) == len(pool):
-        # Keep the script's own list, because its code uses indices into it. The framework gets the choice instead.
+        # Keep the script's own list, because its code uses indices into it. Pass the choice to the framework instead.
         return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
     if not devices:
         return _none_suitable(visible, pool, ranking)
@@ -308,7 +309,7 @@ def _in_order_of_job(
 
 
 def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
-    """Return the list with ``pool`` written for CUDA by UUID, and for the script if it would see other GPUs."""
+    """Return the list with ``pool`` for CUDA, and also for the script if the script would otherwise see other GPUs."""
     order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
@@ -329,7 +330,7 @@ def without_gpus(visible: VisibleDevices) -> VisibleDevices:
 
 
 def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
-    """Return the list with GPU numbers for the script to see, in the written order, if the variable was not set."""
+    """Return the list with GPU numbers for the script, in the order of ``written``, if it found no list of its own."""
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
     numbers = numbered_list(visible.written.split(","), inventory, visible.found_order)
@@ -348,7 +349,8 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
     # Keep GPUs that can't be taken now: without autogpu the script would see them, too.
     devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
     number = {uuid: number for number, uuid in enumerate(kept_order)}
-    # Put the small GPUs last. Frameworks skip them, and count the others like CUDA only if none comes before.
+    # Put the small GPUs last. Frameworks skip them, and number the others as CUDA does only if no small
+    # GPU precedes them.
     small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
 
@@ -406,9 +408,9 @@ def list_claimed(
 
 
 def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the script's indices for the claimed GPUs ``first``, so that copies of a script get different indices.
+    """Return the script's indices at which to list the claimed GPUs ``first``, one for each GPU.
 
-    Return ``()`` if the script uses fewer indices than there are GPUs, or an index that is too large.
+    Return ``()`` if the script uses fewer indices than it has claimed GPUs, or an index that is too large.
     """
     if not 0 < len(first) <= len(indices) or max(indices) >= count:
         return ()
@@ -434,10 +436,9 @@ def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]
 def _pool_after_claim(
     visible: VisibleDevices, inventory: Inventory, decision: Decision, *, hides_others: bool
 ) -> tuple[str, ...]:
-    """Return the GPUs to list after a claim.
+    """Return the claimed GPUs if others are hidden, or if CUDA shows only the claimed MIG instance.
 
-    If others are hidden, or CUDA shows only the claimed MIG instance, these are the claimed GPUs. Otherwise they are
-    the pool, or the cards among the candidates.
+    Otherwise return the pool, or the cards among the candidates.
     """
     if hides_others or (visible.candidates and has_instances(decision.devices)):
         return tuple(device.uuid for device in decision.devices)
