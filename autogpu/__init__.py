@@ -19,7 +19,8 @@ _finders = {}  # type: ignore[var-annotated]
 def find_spec(fullname: str, path: object = None, target: object = None) -> object:
     """Return the spec of a module of this package, before an import hook can change the module's code.
 
-    Hooks such as ``beartype_all()`` evaluate annotations at run time. Ours are for mypy only.
+    Hooks such as ``beartype_all()`` evaluate annotations at run time. Many names in our annotations exist only for
+    mypy, so their evaluation would fail.
     """
     if not fullname.startswith("autogpu."):
         return None

@@ -1,4 +1,4 @@
-"""The step from a request to a lease: decide and claim without interruption by other processes, or wait first."""
+"""The step from a request to a lease: choose GPUs and claim them while no other process can, after any wait."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class _Acquisition:
         )
 
     def _choose(self, holders: Sequence[Holder], waiters: Sequence[Waiter]) -> tuple[Decision, Terms | None]:
-        """Return the decision beside these leases, and the terms to hold; no terms if nothing is claimed."""
+        """Return the decision, given the leases of others, and the terms of the new lease; ``None`` for no lease."""
         request = replace(self._request, waited_s=self._waited_s)
         processes = self._processes.of(holders)
         decision, claims = decide_beside(
@@ -274,6 +274,9 @@ def _process_table(inventory: Inventory) -> lease.ProcessTable:
 
 
 def script_name(argv: Sequence[str]) -> str:
-    """Return the script's name, which others see, without folder and arguments; else the interpreter's name."""
+    """Return the script's name without folder and arguments; without a script file, the interpreter's name.
+
+    Other users can see this name.
+    """
     name = str(argv[0]).rpartition("/")[2] if argv and argv[0] else ""
     return name if name not in ("", "-c", "-m") else (sys.executable or "python").rpartition("/")[2]

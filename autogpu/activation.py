@@ -1,7 +1,8 @@
 """The entry points of autogpu in a process that imports a framework, and the guard around each of them.
 
-The start-up hook calls ``before_import`` and ``after_import`` around the framework's body. After that, the framework's
-own functions call its :class:`autogpu.frameworks.base.HookedFramework` when they create a context.
+The start-up hook calls ``before_import`` before Python runs the framework's module, and ``after_import`` afterwards.
+Later, when the framework creates a context, its own functions call its
+:class:`autogpu.frameworks.base.HookedFramework`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from autogpu.allocation import Allocation
     from autogpu.frameworks.base import HookedFramework
 
-# In a worker process of Ray, the start-up hook calls before_import and after_import for this package too.
+# In a worker process of Ray, the start-up hook calls before_import and after_import for the package ``ray`` too.
 RAY = "ray"
 
 # The allocation of this process; ``None`` if autogpu does nothing in it.
@@ -52,10 +53,13 @@ class _SwitchedOff(Exception):
 
 # A class, not a generator: importing contextlib would delay the reading of the driver by 4 ms.
 class guard:
-    """A block that catches every error of autogpu. The framework's import or context goes on without autogpu."""
+    """A context manager that catches every error of autogpu.
+
+    The framework then goes on with its import, or with the creation of its context, without autogpu.
+    """
 
     def __enter__(self) -> None:
-        """Nothing needs to be prepared."""
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
         """Report and suppress an error of autogpu, unless the policy asks for it, as ``busy = "error"`` does."""
@@ -85,7 +89,7 @@ class guard:
 def before_import(framework: str, started_with: str | None) -> None:
     """Prepare autogpu for a framework that is about to be imported.
 
-    Starts to read the driver and the policy now, because the import takes seconds. Frameworks in ``frameworks.LATE``
+    Start to read the driver and the policy now, because the import takes seconds. Frameworks in ``frameworks.LATE``
     start the reading at their first use. All frameworks of a process share one reading.
 
     Args:
@@ -95,7 +99,7 @@ def before_import(framework: str, started_with: str | None) -> None:
     if not sys.platform.startswith("linux"):
         return  # autogpu supports only Linux; WSL2 counts as Linux
     with guard():
-        # Skip other packages: the hook also calls this for Ray, and a later version of it may list more frameworks.
+        # Skip other packages: the hook also calls this for Ray, and a later hook may list more frameworks.
         if framework in imported or framework not in frameworks.FRAMEWORKS:
             return
         begun = None if framework in frameworks.LATE else _begin(started_with)

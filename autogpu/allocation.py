@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # Seconds from the start of the reading. The import of a framework takes about as long, so waiting costs little.
 IMPORT_DEADLINE_S = 5.0
 
-# A launcher may start rank 0 so long after another rank, which looks for it at this interval.
+# How long another rank waits for rank 0, which its launcher may start later, and how often it looks for rank 0.
 FIRST_RANK_S = 3.0
 _LOOK_EVERY_S = 0.2
 
@@ -55,7 +55,7 @@ class Allocation:
         environ: The environment that the script reads.
         gpu_list: The list of GPUs in the environment.
         cuda: The CUDA driver that the frameworks load.
-        this_run: The record of this run of the script, with what earlier runs needed.
+        this_run: The record of this run of the script, with the memory that earlier runs needed.
         holding: The last decision with its lease; ``None`` before the first decision and after :meth:`release`.
         wants_order: True if one of the frameworks uses the GPUs that CUDA counts first.
         frameworks: Names of the imported frameworks.
@@ -130,7 +130,7 @@ class Allocation:
     def claims_before_cuda(self) -> bool:
         """True if the process must claim before CUDA starts, because CUDA's list of GPUs depends on the claim.
 
-        It does if the policy hides unclaimed GPUs, if CUDA does not show all MIG instances among the candidates, or if
+        It must if the policy hides unclaimed GPUs, if CUDA does not show all MIG instances among the candidates, or if
         a framework takes the GPUs that CUDA counts first. Otherwise the process claims at its first context.
         """
         has_candidates = bool(self.visible.candidates) and not self.gpu_list.lists_chosen
@@ -157,7 +157,6 @@ class Allocation:
     # The import
 
     def join(self, framework: Framework) -> None:
-        """Note that the process has imported a framework."""
         self.frameworks.append(framework.NAME)
 
     def list_gpus(self, *, wants_order: bool) -> None:
@@ -194,7 +193,7 @@ class Allocation:
     # CUDA's start
 
     def prepare(self, said: DeviceRequest) -> None:
-        """Prepare for CUDA's start: follow the environment, then claim, or start the reading for a later claim."""
+        """Prepare for CUDA's start: update the list of GPUs, begin a reading, and claim if the list depends on it."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -212,7 +211,7 @@ class Allocation:
         grant = self.grant
         inventory = self.readings.wait_or_replace(CONTEXT_DEADLINE_S)
         now = rank_env(self.environ)
-        # A process that uses its GPUs already sets these variables only for ranks that it starts, as Lightning does.
+        # A process that has claimed GPUs changes these variables only for ranks that it starts, as Lightning does.
         if is_engine_worker(self.environ) or (now != self.rank_env and self.lease is None):
             self.rank_env = now
             grant = self.granted_by_now()
@@ -256,12 +255,11 @@ class Allocation:
         """Treat the GPU number of a child process as an index into its parent's list."""
         at = said.places
         listed = self.visible
-        # Not if there are several numbers: autogpu would claim only one GPU for them.
+        # Don't treat several numbers as indices, because autogpu would claim only one GPU for them.
         is_place = listed.order is Order.PARENTS and len(at) == 1 and 0 < at[0] < len(listed.pool)
         return replace(said, visible=at) if is_place else said
 
     def hide_gpus_if_cpu_only(self) -> None:
-        """Hide every GPU from CUDA if the process is to use none and CUDA has not started."""
         with self.lock:
             if self.assigned_to:
                 return
@@ -273,7 +271,7 @@ class Allocation:
     # The decision
 
     def selection_request(self, request: DeviceRequest) -> SelectionRequest:
-        """Return what the choice of GPUs for a framework's request depends on, except the leases of other jobs."""
+        """Return all facts that decide which GPUs a framework's request gets, except the leases of other jobs."""
         visible = self.visible
         inventory = self.inventory or NO_READING
         uuids = self.uuids
@@ -419,12 +417,10 @@ class Allocation:
             time.sleep(_LOOK_EVERY_S)
 
     def set_decision(self, decision: Decision) -> Decision:
-        """Replace the last decision and keep the claim."""
         self.holding = replace(self.holding or Holding(decision), decision=decision)
         return decision
 
     def release(self) -> None:
-        """Release the GPUs that the process has claimed, and forget how they were chosen."""
         if self.lease is not None:
             self.lease.release()
         self.holding = None
@@ -466,7 +462,12 @@ class Allocation:
                 self.say_in_each_rank(engine_messages.kept_gpus(grant, now, before))
 
     def begin_report(self, *, takes_some: bool) -> bool:
-        """Return True if autogpu has yet to print which GPUs the process uses, or that it uses none so far."""
+        """Return True if a line about the GPUs of the process is still to be printed, and record it as printed.
+
+        Args:
+            takes_some: True for the line with the GPUs that the process uses; False for the line that it uses none so
+                far, which is not printed after the other line.
+        """
         if self.reported in (True, takes_some):
             return False
         self.reported = takes_some
@@ -487,6 +488,5 @@ class Allocation:
 
 
 def _raise_if_refused(decision: Decision) -> None:
-    """Raise :class:`NoEligibleDevice` if the decision refuses to start the script."""
     if decision.verdict is Verdict.REFUSE:
         raise NoEligibleDevice(choice.why(decision), remedy=choice.busy_remedy(decision))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h, which schedulers support.
 EXIT_TRY_AGAIN = 75
 
-# An exception may be its own context, so stop after so many.
+# The most exceptions of a chain that are followed, because an exception may be its own context.
 _MOST_REPLACED = 20
 
 # CO_VARARGS of CPython: the function has *arguments.
@@ -62,7 +62,7 @@ class ignoring:
         self._kinds = kinds
 
     def __enter__(self) -> None:
-        """Nothing needs to be prepared."""
+        pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, self._kinds):
@@ -102,8 +102,8 @@ def script_error_in(error: BaseException) -> BaseException | None:
 def _with_replaced(error: BaseException) -> Iterator[BaseException]:
     """Yield ``error``, then the exception during whose handling it was raised, and so on.
 
-    Exceptions are left out that were not raised within the calls in the traceback: a script may use a framework while
-    it handles an older exception of its own.
+    Stop before an exception that was not raised in one of the calls in the traceback: a script may use a framework
+    while it handles an older exception of its own.
     """
     frames = [frame for frame, _ in _frames(error)]
     for _ in range(_MOST_REPLACED):
@@ -125,7 +125,10 @@ def _belongs_to_script(error: BaseException) -> bool:
 
 
 def _interrupted_a_frame(error: BaseException) -> bool:
-    """True if a signal handler or trace function raised this. Python passes it the frame that it interrupts."""
+    """True if a signal handler or trace function raised ``error``.
+
+    Python passes such a function the frame that it interrupts.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         interrupted = trace.tb_frame
@@ -159,7 +162,7 @@ def _arguments(frame: FrameType) -> Iterator[object]:
 
 
 def _is_injected(error: BaseException) -> bool:
-    """True if a debugger or another thread raised this here.
+    """True if a debugger or another thread raised ``error`` in this thread.
 
     Another thread can inject only a class, from which Python makes an exception without arguments.
     """

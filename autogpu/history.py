@@ -1,7 +1,7 @@
 """The history of a user's runs: how much GPU memory each took, and how much the next run needs.
 
-The file ``runs`` is for that user alone. The first line is a random salt. Every other line is one run on
-one GPU model: when it ended in Unix time, a hash of the job and the model, how it ended, and the two sizes of
+The file ``runs`` is for that user alone. The first line is a random salt. Every other line is one run on one GPU model:
+the Unix time of its end, a hash of the job and the model, ``succeeded`` or ``failed``, and the two sizes of
 :class:`Run` in bytes.
 """
 
@@ -78,10 +78,10 @@ def last_runs_of(runs: Sequence[Run], script: str) -> LastRuns | None:
 
 
 def need_of(runs: Sequence[Run], ranks: int = 1) -> int:
-    """Return the largest need of the last three runs, of ``ranks`` processes each; 0 if fewer succeeded in a row.
+    """Return the largest need of the last three successful runs; 0 if fewer are known since the last failed run.
 
     Args:
-        runs: Oldest first.
+        runs: Oldest first. A run of several ranks has one entry for each rank.
     """
     since_failure = takewhile(lambda run: not run.has_failed, reversed(runs))
     known = [run.needed_bytes for run in since_failure if run.needed_bytes]
@@ -108,7 +108,10 @@ def _lines(kept: str, key: str = "[0-9a-f]{16}", days: float = _DAYS) -> list[st
 
 
 class History:
-    """The history file of this user in ``folder``, which is ``None`` without a home. An unsafe file is not used."""
+    """The history file of this user in ``folder``, which is ``None`` if there is no home folder.
+
+    A file that another user could have written is unsafe, and is not used.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         state = Path(environ.get("XDG_STATE_HOME", ""))
@@ -212,8 +215,8 @@ def read_own_file(file: Path, most_bytes: int) -> bytes:
 class JobLines:
     """The lines that autogpu printed about this user's jobs, so that ``autogpu status`` can show them.
 
-    One file, ``lines``, in the folder of the history. Each of its lines is the name of a lease and one line about that
-    lease's job.
+    They are in the file ``lines`` in the folder of the history. Each entry is the name of a lease, and one line about
+    that lease's job.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -371,7 +374,8 @@ class ThisRun:
 def _run_on(device: Device, run: Run) -> Run:
     if run.used_bytes <= (device.memory_total_bytes or run.used_bytes):
         return run
-    # A script that failed with a larger request can't run there until the user changes it. It then needs another size.
+    # A script that failed with a larger request can't run on this GPU until the user changes the script. The changed
+    # script needs another size.
     return replace(run, used_bytes=0 if run.has_failed else device.memory_total_bytes)
 
 

@@ -136,10 +136,10 @@ def is_site_dir(folder: Path) -> bool:
 def install(
     folder: Path, method: str = "auto", *, executable: str = sys.executable, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, ...]:
-    """Write or update the start-up files, prove them with a fresh interpreter, and return the files written.
+    """Write or update the start-up files, check that a fresh interpreter loads them, and return the files written.
 
-    Writes nothing if all files are in place. They may also come from the wheel autogpu-autoload of the same version.
-    Completes an interrupted run. A failure leaves either no start-up file, or all files unchanged.
+    If all files are in place, write nothing. They may also come from the wheel autogpu-autoload of the same version.
+    Complete an interrupted installation. A failure leaves either no start-up file, or all files unchanged.
     """
     if not folder.is_dir():
         raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
@@ -244,7 +244,7 @@ def _files_of_ours(folder: Path) -> tuple[Path, ...]:
 
 def _is_in_place(folder: Path, plan: Mapping[Path, bytes]) -> bool:
     is_whole = all(path.is_file() and path.read_bytes() == content for path, content in plan.items())
-    # Ignore compiled files: if there are no other sources, they were compiled from these.
+    # Ignore compiled files: if the files of the plan are the only sources, they were compiled from those.
     return is_whole and all(path in plan for path in _files_of_ours(folder) if path.suffix != ".pyc")
 
 

@@ -30,7 +30,7 @@ _DEADLINE_S = 3.0
 def exhaustion(
     error: OutOfMemory, framework: Framework, allocation: Allocation, request: SelectionRequest, assignment: Assignment
 ) -> Exhaustion | None:
-    """Return how the process ran out of memory, by driver and leases; ``None`` if its GPUs are unknown."""
+    """Return the causes of the error, by the driver and the leases; ``None`` if the process's GPUs are unknown."""
     ordinal = _ordinal(error, framework, request, assignment)
     decision = allocation.decision
     known = decision.at([ordinal]) if decision else []
@@ -59,7 +59,7 @@ def exhaustion(
 
 
 def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest, assignment: Assignment) -> int:
-    # Such a framework counts GPUs as CUDA does, not only the GPUs assigned to it.
+    # A framework that takes the first GPUs counts all GPUs, as CUDA does, and not only the GPUs assigned to it.
     if framework.TAKES_FIRST_GPUS:
         return error.ordinal
     place = error.ordinal // assignment.logical_gpus
@@ -70,7 +70,8 @@ def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest
 def _now(allocation: Allocation, known: Device, *, has_context: bool) -> tuple[Device, list[Neighbour] | None]:
     """Return a new reading of the GPU ``known``, and the other jobs and processes on it.
 
-    If the driver does not answer, the first is ``known``, without processes. The second is ``None`` if unknown.
+    If the driver does not answer, return ``known`` without processes. The list is ``None`` if no lease shows another
+    job and the driver does not show the processes.
     """
     devices = allocation.readings.take_outside(_DEADLINE_S).devices
     device = by_uuid(devices).get(known.uuid, replace(known, compute_processes=None))

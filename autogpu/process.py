@@ -113,7 +113,7 @@ def pid_namespace() -> str | None:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the contents of a file. Also works while Python shuts down, when the builtin ``open`` is gone."""
+    """Return the contents of a file, even while Python shuts down, when the builtin ``open`` is gone."""
     with io.FileIO(path) as file:
         return file.read()
 
@@ -146,7 +146,7 @@ def parent_and_start(pid: int | None = None) -> tuple[int, int] | None:
 def with_ancestors(pid: int | None = None) -> Iterator[tuple[int, int]]:
     """Yield (pid, start time) of a process and of its ancestors, nearest first. ``None`` stands for this process.
 
-    Yields nothing if ``/proc`` hides the process. For the unit of the start time see :func:`start_time`.
+    Yield nothing if ``/proc`` hides the process. For the unit of the start time see :func:`start_time`.
     """
     pid = os.getpid() if pid is None else pid
     for _ in range(_MOST_ABOVE):

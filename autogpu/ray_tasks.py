@@ -32,7 +32,8 @@ _WATCHES = "_autogpu_watches"
 _watchers: list[Callable[[], None]] = []
 
 
-# True if Ray's cluster has GPUs. Asked once, because the question takes longer than a short task; None before.
+# True if Ray's cluster has GPUs; None before autogpu has asked Ray. autogpu asks only once in each process, because the
+# question takes longer than a short task.
 _cluster_has_gpus: bool | None = None
 
 

@@ -45,7 +45,7 @@ def run_snippet(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=copy_of(environ),
-            # Not the current folder, which would come first in sys.path.
+            # Run in another folder, because the current one would come first in sys.path.
             cwd=os.path.dirname(executable) or None,
             timeout=deadline_s,
             check=False,

@@ -50,7 +50,7 @@ def _write(stderr: Any, line: str) -> None:
 
 
 def _is_read(stderr: Any) -> bool:
-    """True if a write would neither block forever nor end the script by SIGPIPE, which a script need not ignore."""
+    """True if a write would neither block forever nor end the script by SIGPIPE, which some scripts don't ignore."""
     global _patience_s
     try:
         import select
@@ -67,7 +67,10 @@ def _is_read(stderr: Any) -> bool:
 
 
 def _said_beside(stderr: Any, line: str) -> bool:
-    """Write in a thread, because the script's stderr object may even use the framework that waits for us."""
+    """Write in a new thread, because the script's stderr object may use the framework, which waits for autogpu.
+
+    Return False if no thread can start.
+    """
     # Imported only here: few scripts have a stderr object of their own.
     import atexit
     import contextvars

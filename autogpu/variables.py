@@ -18,7 +18,7 @@ LEASE_DIR = PREFIX + "LEASE_DIR"  # the folder of the host's leases
 LEASE = PREFIX + "LEASE"  # the lease of this process, for its children
 WORKER = PREFIX + "WORKER"  # number/count/job of a worker that a program started together with others
 LIBRARY_COUNT = PREFIX + "LIBRARY_COUNT"  # the GPU count reported to a library such as Lightning, for its ranks
-RAY_TASK = PREFIX + "RAY_TASK"  # what Ray assigned to a task, for the programs that the task starts
+RAY_TASK = PREFIX + "RAY_TASK"  # the GPUs that Ray assigned to a task, for programs that the task starts
 
 # A process passes these to autogpu in its children: the value of CUDA_VISIBLE_DEVICES that CUDA reads, the value
 # without autogpu, and the value that the script finds, if it differs from the one without autogpu.

@@ -159,7 +159,7 @@ class GpuList:
         return self.visible.found_now(self._environ) != (self.visible.found, self.visible.found_order)
 
     def keep_order(self, inventory: Inventory | None) -> None:
-        """List the GPUs in the same order as all workers of a program, because their GPU numbers are not known."""
+        """List the GPUs in an order that all workers of a program share, because their GPU numbers are not known."""
         visible = self.visible
         is_alone = self.grant.rank is None and self._policy.visible == "pool" and not self.lists_chosen
         if not is_alone or visible.order is Order.WORKERS:
@@ -173,7 +173,10 @@ class GpuList:
     def list_claimed(
         self, inventory: Inventory, decision: Decision, indices: Sequence[int], *, is_parents: bool
     ) -> tuple[int, ...]:
-        """Write the list of :func:`autogpu.selection.visible_devices.list_claimed`, and return its indices."""
+        """List the claimed GPUs first, or at ``indices``. Return these indices; ``()`` if the GPUs are first.
+
+        For the rules see :func:`autogpu.selection.visible_devices.list_claimed`.
+        """
         # Ray sets one list for all workers of a trainer, and passes to each worker indices in this list.
         if self.grant.engine == "Ray" and self.grant.dividing_rank is not None and not self.visible.candidates:
             return ()
@@ -190,7 +193,7 @@ class GpuList:
         return at
 
     def show_claimed(self, inventory: Inventory | None) -> None:
-        """Set the variable to the numbers of the claimed GPUs, for the script to read, if it was not set."""
+        """Show the script the list that CUDA reads, as GPU numbers, unless the variable was set without autogpu."""
         if inventory is not None and not self._is_changed:
             self._write(with_claim(self.visible, inventory))
 

@@ -82,7 +82,7 @@ class HookedFramework(Framework):
             with its defaults. It passes on :class:`autogpu.errors.NoEligibleDevice` and ``SystemExit``, which a policy
             asks for.
         lock: Protects the attributes, because a script may use the framework in two threads.
-        assignment: The GPUs that the framework was assigned; ``None`` before.
+        assignment: The GPUs that the framework was assigned; ``None`` until :meth:`assign` is called.
     """
 
     def __init__(self, begin: Callable[[], Allocation], guard: Callable[[], ContextManager[None]]) -> None:
@@ -369,5 +369,4 @@ class HookedFramework(Framework):
             self.allocation.say([line])
 
     def on_unsupported(self, why: str) -> None:
-        """Print that the policy is not applied, because autogpu does not support the GPUs of this build."""
         self.allocation.say([framework_messages.unsupported(why, self.NAME)])

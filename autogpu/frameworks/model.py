@@ -126,7 +126,8 @@ class OutOfMemory(Value):
 class Hooks(Value):
     """The entry points of a framework, found or missing, as ``doctor`` shows them.
 
-    None are found or missing if the framework uses no GPU in this process, such as a CPU build or a launcher.
+    ``found`` and ``missing`` are both empty if the framework uses no GPU in this process, for example because it is a
+    CPU build or because the process is a launcher.
 
     Attributes:
         found: Names, such as ``Context.config``.

@@ -2,7 +2,7 @@
 
 The number of a rank comes from its launcher (:mod:`autogpu.engines.launchers`). For other programs, the code that
 starts CUDA is searched first: its variables, then its constants. If it has no number, the command line is read. A
-framework's package adds what the framework's own calls show.
+framework's package adds the numbers in the framework's own calls.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class JAX(HookedFramework):
         client: Any = sys.modules.get(_CLIENT)
         if not callable(getattr(client, _MAKE_CLIENT, None)):
             return Hooks(version, obstacle=f"this JAX ({version}) has no xla_client.{_MAKE_CLIENT}")
-        # Not loaded yet with `-X lazy_imports=all`. If autogpu imported it, JAX would fail at its first operation.
+        # `-X lazy_imports=all` delays this module. If autogpu imported it now, JAX would fail at its first operation.
         bridge: Any = sys.modules.get(_BRIDGE)
         if all(hasattr(bridge, name) for name in _BACKENDS):
             return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
@@ -126,7 +126,7 @@ class JAX(HookedFramework):
         return OutOfMemory.in_text(text, "allocat(?:e|ing) SIZE", r"GPU_(\d+)_bfc")
 
     def backends(self, original: Any) -> Any:
-        """Decide before JAX starts its backends if it gets a GPU. Release the claim if JAX uses no GPU."""
+        """Before JAX starts its backends, decide whether JAX gets a GPU. Release the claim if JAX then uses no GPU."""
         with self.lock, self.guard():
             self._hook_client()  # the script may have reloaded xla_client
             self._prepare()
@@ -167,7 +167,8 @@ class JAX(HookedFramework):
         is_rank = self.allocation.is_rank
         # All ranks of a job have the same command line, so it can't contain the number of a rank.
         words = [] if is_rank else getattr(sys, "argv", [])[1:]
-        # JAX never receives the number, so search its callers. Add their globals: a module's body may have ended.
+        # JAX never receives the number, so search its callers. Search their globals as well, because the module that
+        # set the number may no longer be on the stack.
         return number_of_process(calls("jax", with_globals=True), words, is_rank=is_rank)
 
     def default_device(self, original: Any) -> Any:
@@ -293,7 +294,6 @@ class JAX(HookedFramework):
             allocation.say_in_each_rank(line)
 
     def _may_use_gpus(self) -> bool:
-        """True if JAX will look for NVIDIA GPUs, judging by its settings and the installed plug-ins."""
         if self._bridge.config.jax_platforms.value and not self._names_gpus:
             return False
         looks = getattr(getattr(self._bridge, "hardware_utils", None), "has_visible_nvidia_gpu", None)

@@ -97,7 +97,6 @@ def most(policy: Any) -> float:
 
 
 def limit(options: MutableMapping[str, Any], part: float) -> None:
-    """Limit the pool to this part of a GPU, in the client's options."""
     options[FRACTION] = part
     if _POLICY in options or _plugin_knows_policy():
         options[_POLICY] = f"{part:.6f}-{part:.6f}"

@@ -66,7 +66,6 @@ def initialize_physical_devices(
 def set_visible_devices(
     original: Any, resolver: PlacementResolver, context: Any, devices: Any, device_type: Any = None
 ) -> None:
-    """Record that the script chose its GPUs with ``Context.set_visible_devices``."""
     original(context, devices, device_type)
     # TensorFlow itself calls this for every config that is passed to enable_eager_execution. That is not a choice.
     if device_type in (None, "GPU") and sys._getframe(2).f_code.co_name != "_import_config":
@@ -129,7 +128,7 @@ def session(
     self._session = None
     resolver.named.note_graph(graph)
     if target:
-        # The target makes the session's devices. A target in this process has made them already.
+        # The server at the target makes the session's devices. A server in this process has made them already.
         original(self, target, graph, resolver.softened(config), **kwargs)
         return
     # Without a proto TensorFlow reads Context.config, whose hook completes it.
@@ -217,7 +216,10 @@ def _report_late_replicas(resolver: PlacementResolver, strategy: Any, found: Any
 
 
 def on_named_device(original: Any, resolver: PlacementResolver, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that does not place softly, or makes the first context itself, with names that exist."""
+    """Call the function with the names of existing GPUs in place of missing ones.
+
+    The function does not place softly, or makes the first context itself.
+    """
     resolver.named.note_arguments(*args, **kwargs)
     resolver.report_late_names()
     existing = resolver.existing
@@ -282,9 +284,9 @@ _CPU_BYTES = 256 << 20
 def list_local_devices(original: Any, resolver: PlacementResolver, session_config: Any = None) -> Any:
     """List the local devices without a context on any GPU.
 
-    Also used by ``tf.test.gpu_device_name`` and ``is_gpu_available``. TensorFlow makes a context on every GPU that it
-    lists. So TensorFlow lists only the other devices here. autogpu adds the GPUs that would exist without autogpu, with
-    attributes that the driver reports without a context.
+    ``tf.test.gpu_device_name`` and ``is_gpu_available`` call the function as well. TensorFlow makes a context on every
+    GPU that it lists. So TensorFlow lists only the other devices here. autogpu adds the GPUs that would exist without
+    autogpu, with attributes that the driver reports without a context.
     """
     devices = None  # remains None if the guarded code fails
     with resolver.framework.lock, resolver.framework.guard():

@@ -90,7 +90,7 @@ class NamedGpus:
             self.found |= {number for number in numbers if number is not None}
 
     def is_known(self, name: Any) -> bool:
-        """True if this name was passed in an earlier call. Scripts use some names at each step."""
+        """True if this name was passed in an earlier call; else remember it. Scripts use some names at each step."""
         if not isinstance(name, str) or name in self._known:
             return isinstance(name, str)
         self._known.add(name)
@@ -243,7 +243,7 @@ class PlacementResolver:
     def apply(self, placement: DevicePlacement, proto: Any) -> None:
         """Write ``placement`` into a ConfigProto that TensorFlow is about to use, and report the usage."""
         write_placement(proto, placement)
-        # If more GPUs would exist without autogpu, soft placement runs their later names on existing GPUs.
+        # If more GPUs would exist without autogpu and the script names one later, soft placement uses an existing GPU.
         proto.allow_soft_placement |= len(placement.logical) < self.gpu_count
         if len(placement.logical) > len(self._first.logical):
             self._first = placement

@@ -264,7 +264,7 @@ def _parts(placement: DevicePlacement, assignment: Assignment, ordinal: int, use
     if placement.fraction:
         return (_fraction_mib(placement, assignment, ordinal),) * count
     if given and placement.by_script:
-        # The script's own limit also holds for each added logical GPU, and the claim contains it as often.
+        # The script's own limit also holds for each added logical GPU. The claim includes all of these limits.
         return (*given, *[given[-1]] * (count - len(given)))
     size = sum(given) or _whole_mib(assignment.usable.get(ordinal, _UNKNOWN_BYTES))
     if placement.growth and not given:

@@ -251,7 +251,7 @@ class PyTorch(CudaOrderFramework):
         return int(original())
 
     def _claim_for_question(self) -> None:
-        """Claim if the process is to see only claimed GPUs, because PyTorch counts those in the environment's list."""
+        """Claim if the process is to see only claimed GPUs: PyTorch counts the GPUs in the environment's list."""
         is_first_question = False
         with self.lock, self.guard():
             allocation = self.allocation
@@ -319,7 +319,7 @@ class PyTorch(CudaOrderFramework):
         return None
 
     def _gpus_for_an_import(self) -> Sequence[CudaProperties | None] | None:
-        """Return the GPUs that CUDA will count if an installed module is being imported, else ``None``.
+        """If an installed module is being imported, return the GPUs that CUDA will count; else ``None``.
 
         Such a module must not claim a GPU or wait for one, because its program may need none.
         """

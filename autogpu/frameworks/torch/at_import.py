@@ -69,7 +69,7 @@ class KerasWatch:
         spec = PathFinder.find_spec(fullname, path, target)
         loader: Any = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
-            # Replaces the method of this loader only, which loads no other module.
+            # This replaces the method only in this loader, which loads no other module.
             loader.exec_module = partial(self._exec_module, loader.exec_module)
         return spec
 

@@ -16,7 +16,7 @@ from autogpu.frameworks.base import hooked, is_hooked
 _TRAINER = ("transformers.training_args", "_setup_devices")
 _TRAINER_MODULE = "transformers.trainer"
 
-# Lightning has had three names. It calls the function only for devices="auto": -1, a number or a list is the user's
+# Lightning has had three names. It calls the function only for devices="auto", because any other value is the user's
 # choice. Up to 2.3 Lightning caches the number of GPUs, so autogpu has to hook the function itself.
 _LIGHTNING_PACKAGES = ("lightning", "lightning_fabric", "pytorch_lightning")
 _LIGHTNING_MODULES = (
