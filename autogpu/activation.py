@@ -48,7 +48,7 @@ _lock = process.fork_safe_rlock(sys.modules[__name__], "_lock")
 
 
 class _SwitchedOff(Exception):
-    """The policy switches autogpu off. For JAX this is known only when the framework is used."""
+    """The policy switches autogpu off. A late framework learns this only when it is used."""
 
 
 # A class, not a generator: importing contextlib would delay the reading of the driver by 4 ms.
