@@ -64,7 +64,9 @@ class Job:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT_S)
         self.process.stdin.close()
-        self.process.stdout.close()
+        if not self.process.stdout.closed:
+            self.process.stdout.read()  # ends when the last child has ended, too
+            self.process.stdout.close()
 
 
 @pytest.fixture
