@@ -22,22 +22,22 @@ Sample = Tuple[str, Mapping[str, Optional[str]], Optional[float]]
 # Help texts, keyed by metric. All metrics are gauges.
 METRICS = {
     "info": "Versions of autogpu and of the NVIDIA driver; always 1.",
-    "driver_read_success": "1 if the driver could be read, else 0; also 0 on a machine without one.",
+    "driver_read_success": "1 if the driver could be read, else 0; also 0 on a machine without a driver.",
     "leases_read_success": "1 if the claims and the queue could be read, or there are none yet, else 0.",
     "gpu_read_success": "1 if the driver describes the GPU, 0 if it is lost.",
-    "gpu_memory_bytes": "Memory that the GPU has.",
-    "gpu_memory_used_bytes": "Memory that is used, by all processes.",
-    "gpu_utilization_ratio": "Share of the driver's last seconds in which the GPU computed, 0 to 1.",
+    "gpu_memory_bytes": "Total memory of the GPU.",
+    "gpu_memory_used_bytes": "Memory in use by all processes.",
+    "gpu_utilization_ratio": "Share of the driver's last sampling period in which the GPU computed, 0 to 1.",
     "gpu_state": "1 for the state that the GPU is in, 0 for the others.",
-    "gpu_health_problems": "Kinds of faults of the GPU's memory that the driver tells; 0 if it is healthy.",
+    "gpu_health_problems": "Number of kinds of memory faults that the driver reports for the GPU; 0 if it is healthy.",
     "claims": "Jobs that claim the GPU.",
-    "idle_claims": "Of these, jobs that have held the GPU for half an hour or more while nothing computes on it.",
-    "claim_bytes": "Memory promised to these jobs; 0 for best-effort jobs.",
-    "claim_used_bytes": "Memory that these jobs use; missing where the driver does not tell.",
+    "idle_claims": "Jobs that have held the GPU for half an hour or more while nothing computes on it.",
+    "claim_bytes": "Memory that jobs claim on the GPU; 0 for best-effort jobs.",
+    "claim_used_bytes": "Memory in use by jobs that claim the GPU; missing if the driver does not report it.",
     "unmanaged_processes": "Processes that compute on the GPU and belong to no job.",
-    "unmanaged_used_bytes": "Memory that these processes use; missing where the driver does not tell.",
+    "unmanaged_used_bytes": "Memory in use by processes of no job; missing if the driver does not report it.",
     "waiters": "Jobs in the queue.",
-    "longest_wait_seconds": "How long the job has been waiting that waits longest; 0 if none waits.",
+    "longest_wait_seconds": "Longest time that a job in the queue has waited; 0 if the queue is empty.",
 }
 
 
