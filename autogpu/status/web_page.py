@@ -21,7 +21,8 @@ function show() {
   const minutes = Math.floor((Date.now() - Date.parse(read.dateTime)) / 60000)
   if (minutes < 2) return
   const ago = minutes < 120 ? minutes + ' min' : Math.floor(minutes / 60) + ' h'
-  age.textContent = ', ' + ago + " ago by this computer's clock" + (minutes < 5 ? '' : ': outdated, check its timer')
+  const advice = minutes < 5 ? '' : ': outdated; check the timer that writes this page'
+  age.textContent = ', ' + ago + " ago by this computer's clock" + advice
   age.className = minutes < 5 ? '' : 'bad'
 }
 show(); setInterval(show, 5000)"""
@@ -112,7 +113,7 @@ def _problems(answer: Answer) -> Iterator[str]:
     if status.failure:
         yield hosts.driver_failure(status)
     elif not status.gpus and not status.unreadable:
-        yield "No GPU on this machine."
+        yield "This host has no GPU."
     yield from hosts.claim_problems(status)
 
 

@@ -70,7 +70,7 @@ def test_page_shows_the_host_its_gpus_its_jobs_and_the_queue(line):
     ("answer", "expected"),
     [
         pytest.param(Answer("lab7", None, "no route to host"), "No status: no route to host", id="no-answer"),
-        pytest.param(Answer("", host(inventory())), "No GPU on this machine.", id="no-gpu"),
+        pytest.param(Answer("", host(inventory())), "This host has no GPU.", id="no-gpu"),
         pytest.param(Answer("", host(NOTHING_READ)), "NVML reports: mismatch", id="broken-driver"),
         pytest.param(
             Answer("", host(Inventory(failure="x", failure_cause=FailureCause.NO_DRIVER))),
@@ -293,4 +293,7 @@ def test_page_fits_a_telephone_and_a_wide_screen_in_light_and_dark(shown):
 def test_page_that_is_no_longer_written_shows_a_warning(shown):
     _, facts, _ = shown
     assert facts["lab", 360]["age"] == ""
-    assert facts["old", 360]["age"] == ", 3 h ago by this computer's clock: outdated, check its timer"
+    assert (
+        facts["old", 360]["age"]
+        == ", 3 h ago by this computer's clock: outdated; check the timer that writes this page"
+    )
