@@ -36,8 +36,8 @@ def test_install_python_runs_the_autogpu_of_that_environment(base):
     assert f"A fresh python3.11 loads {hook}.\n" in made.stdout
     assert made.stdout.endswith(f"To undo: {other} -m autogpu uninstall\n")
     assert made.stderr == (
-        f"autogpu: {other.parents[1]} has none of tensorflow, jax, torch; probably it is not the one that you mean; "
-        "to serve another environment: autogpu install --python PATH\n"
+        f"autogpu: {other.parents[1]} contains none of tensorflow, jax, torch, so it is probably the wrong "
+        "environment; for another environment: autogpu install --python PATH\n"
     )
     assert run(other, "-c", LOOK).stdout == f"['{hook}']\n"
     undone = run(sys.executable, "-m", "autogpu", "uninstall", "--python", other)
@@ -51,7 +51,7 @@ def test_install_python_explains_how_to_add_a_missing_autogpu(base, capsys):
     assert frame.run(["install", "--python", str(other)]) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"autogpu: {other} can't import autogpu: ModuleNotFoundError: No module named 'autogpu'",
-        "autogpu: install autogpu for that Python as it is for this one, or name another by --python",
+        "autogpu: install autogpu for that Python too, or pass another Python with --python",
     ]
 
 

@@ -411,7 +411,7 @@ def test_uninstall_reports_that_the_host_still_serves_the_environment(built, pro
     done = run(as_person([str(python), "-m", "autogpu", "uninstall", "--this-python"]), env=given, cwd=project)
     nothing, hosts, _ = done.stdout.splitlines()
     assert (done.returncode, nothing.endswith("there is nothing to do.")) == (0, True), done.stderr
-    assert hosts == f"This Python loads the hook of its host, {built.resolve()}/sitecustomize.py."
+    assert hosts == f"This Python still loads autogpu, by the hook of this host: {built.resolve()}/sitecustomize.py"
 
 
 @pytest.mark.parametrize("stderr", throwaway.UNREAD)

@@ -99,7 +99,7 @@ def test_install_is_idempotent_and_uninstall_undoes_it(env):
     assert said.endswith(f"To undo: {env.python} -m autogpu uninstall\n")
     assert env.hooks() == f"['{hook}'] []"
     installed = tree(env.site_packages)
-    assert "Everything was in place" in env.autogpu("install").stdout
+    assert "All start-up files were already in" in env.autogpu("install").stdout
     assert tree(env.site_packages) == installed
     # A start that may write .pyc files adds none for the hook, because install has compiled it.
     ended([str(env.python), "-c", "pass"])

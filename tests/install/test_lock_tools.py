@@ -58,7 +58,7 @@ def test_uv_sync_keeps_the_files_only_if_the_lock_lists_them(index, tmp_path):
     python = tmp_path / ".venv" / "bin" / "python"
     said = ended([str(python), "-m", "autogpu", "install"]).stderr
     assert said.endswith(
-        f"autogpu: {tmp_path / 'uv.lock'} does not name autogpu-autoload, so `uv sync` will remove these files; "
+        f"autogpu: {tmp_path / 'uv.lock'} does not list autogpu-autoload, so `uv sync` will remove these files; "
         "to keep them: uv add autogpu autogpu-autoload (from a clone: uv add CLONE CLONE/sitecustomize_template)\n"
     )
     assert loads_the_hook(python)
