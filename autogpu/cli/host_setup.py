@@ -46,7 +46,7 @@ _POLICY_HEAD = b"""\
 # every value. `autogpu config` shows the values in use and where they come from.
 """
 
-_CHANGED = "somebody has changed it"
+_CHANGED = "it differs from the file that host-setup writes"
 _AT_BOOT = f"{HOST_FOLDER.parent} is emptied at boot, and then jobs coordinate in {FALLBACK_FOLDER} again."
 _WITHOUT_FOLDER = (
     f"Jobs coordinate in {FALLBACK_FOLDER}. Its first user owns it, and can remove the leases of others. Containers, "
@@ -85,8 +85,8 @@ class Host:
         paths = (Path("/etc/tmpfiles.d/autogpu.conf"), HOST_FOLDER, SYSTEM_FILE)
         self.tmpfiles, self.folder, self.policy = (root / path.relative_to(path.anchor) for path in paths)
         if not self.folder.parent.is_dir():
-            what = f"this is no Linux system: it has no folder {self.folder.parent}"
-            raise InstallError(what, remedy=f"nothing is to be set up; here jobs coordinate in {FALLBACK_FOLDER}")
+            what = f"this is not a Linux system: {self.folder.parent} does not exist"
+            raise InstallError(what, remedy=f"no set-up is needed: on this system jobs coordinate in {FALLBACK_FOLDER}")
 
     @property
     def proposed(self) -> dict[Path, bytes]:
@@ -100,7 +100,7 @@ class Host:
     def _boot(self) -> Part:
         if self.program is None:
             problem = "has no effect: nothing on this system reads tmpfiles.d at boot"
-            consequence = f"{_AT_BOOT} Have this line run at boot, for example by /etc/rc.local:\n    {BOOT_LINE}"
+            consequence = f"{_AT_BOOT} Run this line at boot, for example from /etc/rc.local:\n    {BOOT_LINE}"
             return Part(self.tmpfiles, problem, consequence, is_required=False)
         if not os.path.lexists(str(self.tmpfiles)):
             return Part(self.tmpfiles, "does not exist", _AT_BOOT, will_be_made=True)
@@ -113,7 +113,8 @@ class Host:
         # Ignore the other mode bits: the administrator decides which users may enter the folder.
         if status.st_uid == self.owner_uid and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
             return Part(self.folder)
-        problem = f"is {stat.filemode(status.st_mode)} of {user_name(status.st_uid)}, and not a sticky folder of root"
+        found = f"{stat.filemode(status.st_mode)} and owned by {user_name(status.st_uid)}"
+        problem = f"is {found}; it must be a sticky folder owned by root"
         return Part(self.folder, problem, "Jobs can't use this folder. As long as it exists, they use no other folder.")
 
     def _hook(self) -> list[Part]:
@@ -123,7 +124,7 @@ class Host:
         if found is None:
             return []
         problem = found and f"can't be used: {found}"
-        remedy = f"To build it anew: {host_setup_command(sudo())} --all-pythons"
+        remedy = f"To rebuild it: {host_setup_command(sudo())} --all-pythons"
         return [Part(link, problem, problem and remedy)]
 
     def _policy(self) -> Part:
@@ -139,7 +140,7 @@ class Host:
                 if is_closed or status.st_mode & stat.S_IWOTH:
                     wrong = "jobs of other users can't read it" if is_closed else "every user can change it"
                     mistakes.append(f"{path} is {stat.filemode(status.st_mode)}: {wrong}")
-        return Part(self.policy, "is not in force as it is written" if mistakes else "", "\n  ".join(mistakes))
+        return Part(self.policy, "does not take effect as written" if mistakes else "", "\n  ".join(mistakes))
 
 
 def setup(host: Host) -> list[str]:
@@ -166,7 +167,7 @@ def setup(host: Host) -> list[str]:
 
 def _need_root(host: Host, options: Sequence[str] = (), named: Sequence[str] = ()) -> None:
     if os.geteuid() != host.owner_uid:
-        what = "host-setup writes below /etc and /run, which only root may"
+        what = "host-setup needs root, because it writes below /etc and /run"
         words = [*options, *(f"--python {shlex.quote(name)}" for name in named)]
         raise InstallError(what, remedy=" ".join([host_setup_command("sudo "), *words]))
 
@@ -188,7 +189,7 @@ def _make_folder(host: Host) -> str:
     why = ""
     if host.program:
         create = [str(host.program), "--create", str(host.tmpfiles)]
-        why = f", which would be missing after the next boot: `{' '.join(create)}` did not work"
+        why = f", but the next boot will remove it, because `{' '.join(create)}` failed; run that command to see why"
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
@@ -214,21 +215,27 @@ Examples:
     "--check",
     "is_check",
     is_flag=True,
-    help="Change nothing; works without root. Exit status 0 if all is in place, else 1.",
+    help="Report what is missing or wrong, and change nothing; works without root. The exit status is 0 if all "
+    "required parts are in place, else 1.",
 )
-@click.option("--print", "is_print", is_flag=True, help="Change nothing; print what it would write and run.")
+@click.option(
+    "--print",
+    "is_print",
+    is_flag=True,
+    help="Print the files that a run would write and the commands that it would run; change nothing.",
+)
 @click.option(
     "--all-pythons",
     "is_for_all",
     is_flag=True,
-    help="Also give autogpu to every Python of this host, with nothing installed in its environments.",
+    help="Also make every Python of this host load autogpu; nothing is installed in its environments.",
 )
 @click.option(
     "--python",
     "named",
     multiple=True,
     metavar="PATH",
-    help="With --all-pythons: one more base Python, which root runs once. Repeatable.",
+    help="With --all-pythons: also set up this base Python, which root runs once. The option can be repeated.",
 )
 @click.option(
     "--undo",
@@ -237,7 +244,7 @@ Examples:
     help="Remove the files that this command wrote. Files that you have changed are kept and listed.",
 )
 def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[str, ...], is_undo: bool) -> int:
-    """Give all users of this host one folder to coordinate in.
+    """Set up a folder in which the jobs of all users coordinate.
 
     Only the administrator of the host needs this command. It makes /run/autogpu, and writes a file for tmpfiles.d
     that makes it again at every boot. It also writes a policy file, /etc/autogpu/autogpu.toml, in which every key
@@ -278,7 +285,7 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
 def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:
     chosen = [name for name, is_on in (("--check", is_check), ("--print", is_print), ("--undo", is_undo)) if is_on]
     if len(chosen) > 1 and chosen != ["--print", "--undo"]:
-        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
+        raise click.UsageError(f"{' and '.join(chosen)} can't be combined")
     if is_named and not is_for_all:
         raise click.UsageError("--python needs --all-pythons")
 
@@ -298,11 +305,11 @@ def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
 def _preview_of_undo(host: Host) -> Iterator[str]:
     planned = all_pythons.plan_undo(host.root, host.owner_uid)
     lines = list(all_pythons.preview(planned))
-    yield from lines or ["# no file of the host has lines of autogpu"]
+    yield from lines or ["# autogpu has no lines in the files of this host"]
     yield from (f"# remove {path}" for path in hook_folder.all_of(planned.link))
     for path, content in host.proposed.items():
         if path.is_file():
-            yield f"# remove {path}" if path.read_bytes() == content else f"# {path} stays: {_CHANGED}"
+            yield f"# remove {path}" if path.read_bytes() == content else f"# keep {path}: {_CHANGED}"
 
 
 def _recipes() -> Iterator[str]:
@@ -322,14 +329,14 @@ def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
         remove_leftovers(path)
         with suppress(FileNotFoundError):
             if path.read_bytes() != content:
-                done.append(f"{path} stays: {_CHANGED}")
+                done.append(f"kept {path}: {_CHANGED}")
                 continue
             path.unlink()
             done.append(f"removed {path}")
     with suppress(OSError):  # the folder does not exist or is not empty
         host.policy.parent.rmdir()
     if host.folder.exists():
-        done.append(f"{host.folder} stays until the next boot: running jobs use it")
+        done.append(f"kept {host.folder} until the next boot: running jobs may use it")
     return done or ["There is nothing to undo."], of_pythons.failures
 
 
@@ -348,4 +355,4 @@ def _state(parts: list[Part], is_check: bool) -> list[str]:
         lines.append(f"{HOST_FOLDER} exists until the next boot; nothing makes it again after that.")
     elif not wanting:
         lines.append("All that is required is in place.")
-    return [*lines, f"Containers take part with -v {HOST_FOLDER}:{HOST_FOLDER}"]
+    return [*lines, f"To let a container take part, start it with -v {HOST_FOLDER}:{HOST_FOLDER}"]

@@ -95,7 +95,7 @@ def test_help_explains_each_variable_of_its_examples():
         ("pick --frob 2", "--frob", " pick"),
         ("run --count", "Option '--count' requires an argument.", " run"),
         ("--frob", "--frob", ""),
-        ("host-setup --check --print", "--check and --print exclude each other", " host-setup"),
+        ("host-setup --check --print", "--check and --print can't be combined", " host-setup"),
         ("status --mine --user eve", "--mine can't be combined with --user", " status"),
         ("run --hold --count two -- true", "--count: select.count can't be", " run"),
         ("wait --mine --count 2", "--mine waits for an end, and can't be combined with --count", " wait"),

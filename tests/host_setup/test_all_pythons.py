@@ -218,7 +218,7 @@ def test_without_root_nothing_changes_and_the_sudo_command_is_printed():
     done = run(as_person(command), env=ENVIRON, cwd=str(ROOT), timeout=60)
     assert (done.returncode, os.path.lexists("/usr/local/lib/autogpu")) == (1, False)
     assert done.stderr.splitlines() == [
-        "autogpu: host-setup writes below /etc and /run, which only root may",
+        "autogpu: host-setup needs root, because it writes below /etc and /run",
         "autogpu: sudo $(command -v autogpu) host-setup --all-pythons",
     ]
 

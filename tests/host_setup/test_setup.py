@@ -62,7 +62,7 @@ def test_without_systemd_the_boot_command_makes_the_same_folder(image, missing):
 def test_folder_is_complete_even_if_systemd_tmpfiles_fails(image, text, is_said):
     image.program.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text.format(image)}\n")
     create = f"{image.program} --create {image.tmpfiles}"
-    said = f", which would be missing after the next boot: `{create}` did not work"
+    said = f", but the next boot will remove it, because `{create}` failed; run that command to see why"
     assert f"made {image.folder}{said if is_said else ''}" in image.setup()
     assert image.problems() == {}
 
@@ -76,12 +76,12 @@ def _make(path, mode, uid=-1):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        pytest.param(lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx of ", id="symbolic-link"),
-        pytest.param(lambda path: path.touch(mode=0o644), "is -rw-r--r-- of ", id="plain-file"),
-        pytest.param(lambda path: _make(path, 0o777), "is drwxrwxrwx of ", id="not-sticky"),
+        pytest.param(lambda path: path.symlink_to("../elsewhere"), "is lrwxrwxrwx and owned by ", id="symbolic-link"),
+        pytest.param(lambda path: path.touch(mode=0o644), "is -rw-r--r-- and owned by ", id="plain-file"),
+        pytest.param(lambda path: _make(path, 0o777), "is drwxrwxrwx and owned by ", id="not-sticky"),
         pytest.param(
             lambda path: _make(path, 0o1777, ALICE),
-            f"is drwxrwxrwt of uid {ALICE}, and not a sticky folder of root",
+            f"is drwxrwxrwt and owned by uid {ALICE}; it must be a sticky folder owned by root",
             id="owned-by-another-user",
             marks=needs_root,
         ),
