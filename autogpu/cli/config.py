@@ -30,14 +30,15 @@ Examples:
   autogpu config check autogpu.toml
   autogpu config check --help""",
 )
-@click.option("--changed", is_flag=True, help="Only the keys that are set somewhere.")
+@click.option("--changed", is_flag=True, help="Show only the keys that a file or variable sets.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
-    """Show every key of the policy: its value here, where it was set, and what it overrode.
+    """Show each policy key with its value here and its origin.
 
-    Exit status 1 if something in a file or variable is invalid; the problems are listed at the end.
-    `autogpu config check FILE` checks one file, whether it is in force or not.
+    If the value overrides other values, the line lists them too. The exit status is 1 if a file or variable has an
+    invalid entry; these problems are listed at the end. `autogpu config check FILE` checks one file, even if it is not
+    in force.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -63,11 +64,14 @@ Examples:
     "--system",
     "is_system",
     is_flag=True,
-    help=f"Check them as {SYSTEM_FILE}, which alone may have [limits] and locked.",
+    help=f"Check the files as {SYSTEM_FILE}, the only file that may have [limits] and locked.",
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def check(files: tuple[Path, ...], is_system: bool) -> int:
-    """Check policy files, for editors and CI. Exit status 1 if anything in them is invalid."""
+    """Check policy files, for editors and CI.
+
+    The exit status is 1 if a file has an invalid entry, else 0.
+    """
     status = 0
     for file in files:
         counts_as_system = is_system or file.resolve() == SYSTEM_FILE
@@ -120,15 +124,23 @@ Examples:
 )
 @click.option("--user", "is_user", is_flag=True, help="Write ~/.config/autogpu/autogpu.toml, for all your projects.")
 def init(is_user: bool) -> None:
-    """Write an autogpu.toml into this folder, with every key and none of them set. Nothing is overwritten."""
+    """Write an autogpu.toml into this folder, with every key as a comment.
+
+    The file sets no key. An existing file is not overwritten.
+    """
     file = user_file_of(os.environ) if is_user else Path(PROJECT_FILE)
     if file is None:
-        raise AutoGpuError("there is no home folder", remedy="set HOME, or leave out --user")
+        raise AutoGpuError("HOME is not set to an absolute path", remedy="set HOME, or leave out --user")
     file.parent.mkdir(parents=True, exist_ok=True)
     # Mode "x" fails if the file exists, even if another process has just created it.
-    with file.open("x", encoding="utf-8") as opened:
+    try:
+        opened = file.open("x", encoding="utf-8")
+    except FileExistsError:
+        what = f"{printable(str(file))} already exists and was not changed"
+        raise AutoGpuError(what, remedy="edit it, or move it away first") from None
+    with opened:
         opened.write(template())
     # Only a project file replaces other project files, and only if AUTOGPU_POLICY is not set.
     is_read = not is_user and POLICY_FILE not in os.environ
-    where = "; here and below it counts in place of any other project file" if is_read else ""
-    click.echo(f"wrote {printable(str(file))}, in which nothing is set yet{where}")
+    where = "; in this folder and below, it replaces any other project file" if is_read else ""
+    click.echo(f"wrote {printable(str(file))}, which sets no key yet{where}")

@@ -27,7 +27,7 @@ _MARKS = {
 
 
 @click.command(
-    epilog="""Exit status: 0 if nothing failed, else 1.
+    epilog="""Exit status: 0 if no check failed, else 1.
 
 \b
 Examples:
@@ -36,11 +36,14 @@ Examples:
   autogpu doctor --json"""
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--python", metavar="PATH", help="Examine the environment of this Python; it needs no autogpu.")
+@click.option(
+    "--python", metavar="PATH", help="Check the environment of this Python; autogpu need not be installed there."
+)
 def doctor(as_json: bool, python: str | None) -> int:
-    """Look for what keeps a script in this environment and folder from its GPU, or from autogpu.
+    """Find problems that keep scripts from their GPUs or from autogpu.
 
-    Takes some seconds, because the frameworks are imported. Nothing is claimed, and no context is made on a GPU.
+    The checks are for this environment and folder. They take some seconds, because they import the frameworks. They
+    claim no GPU, and make no context on one.
     """
     named = python and (shutil.which(python) or python)
     executable = os.path.abspath(named) if named else sys.executable  # noqa: PTH100  (a venv's Python is a link)
@@ -48,8 +51,8 @@ def doctor(as_json: bool, python: str | None) -> int:
         command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
         return subprocess.run(command, check=False).returncode
     if python and run_snippet(executable, "print(1)", os.environ).error:
-        raise click.BadParameter(f"{python} does not start", param_hint="--python")
-    with Console(stderr=True).status("looking at the driver, and importing the frameworks"):
+        raise click.BadParameter(f"{python} does not start; pass the path of a working Python", param_hint="--python")
+    with Console(stderr=True).status("reading the driver and importing the frameworks"):
         findings = examine(gather(os.environ, executable))
     states = [finding.state for finding in findings.values()]
     has_failed = State.FAILED in states
@@ -68,7 +71,7 @@ def doctor(as_json: bool, python: str | None) -> int:
         if finding.remedy:
             # Leave line breaks to the terminal: a user may copy a command from the remedy and paste it into a shell.
             console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
-    all_is_well = "No check failed." if State.WARNING in states else "No problem was found."
+    all_is_well = "No check failed, but there are warnings." if State.WARNING in states else "No problem was found."
     click.echo(f"{counted(states.count(State.FAILED), 'check')} failed." if has_failed else all_is_well)
     return int(has_failed)
 

@@ -10,7 +10,7 @@ from autogpu.policy import KEYS, Policy, resolve
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
-WROTE = "wrote autogpu.toml, in which nothing is set yet"
+WROTE = "wrote autogpu.toml, which sets no key yet"
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_config_check_system_applies_the_rules_of_the_system_file(run, project, 
 
 
 def test_init_writes_a_valid_file_in_which_each_setting_is_a_comment(run, project):
-    end = "; here and below it counts in place of any other project file"
+    end = "; in this folder and below, it replaces any other project file"
     assert run("init") == (0, f"{WROTE}{end}\n", "")
     resolved = resolve({}, script=None, working_directory=project, system_file=project / "none")
     assert (resolved.policy, resolved.problems) == (Policy(), ())
@@ -122,7 +122,11 @@ def test_init_promises_no_effect_if_a_variable_overrides_the_file(run, monkeypat
 
 def test_init_never_overwrites_a_file(run, project):
     (project / "autogpu.toml").write_text("# mine\n")
-    assert run("init") == (1, "", "autogpu: autogpu.toml: File exists\n")
+    assert run("init") == (
+        1,
+        "",
+        "autogpu: autogpu.toml already exists and was not changed\nautogpu: edit it, or move it away first\n",
+    )
     assert (project / "autogpu.toml").read_text() == "# mine\n"
 
 
