@@ -38,10 +38,20 @@ Examples:
   autogpu status --format prometheus > autogpu.prom
   autogpu status --on lab1,lab2 --format html > lab.html"""
 )
-@click.option("-w", "--watch", is_flag=True, help="Look again every two seconds; h shows the keys.")
-@click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds for --watch.")
-@click.option("--mine", "is_mine", is_flag=True, help="Only the GPUs that you are on, and your places in the queue.")
-@click.option("--user", metavar="NAME", help="Only the GPUs and queue places of this user, named as in the output.")
+@click.option("-w", "--watch", is_flag=True, help="Update the page every --interval seconds; press h for help.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two updates of --watch.",
+)
+@click.option(
+    "--mine", "is_mine", is_flag=True, help="Show only GPUs with your jobs or processes, and your places in the queue."
+)
+@click.option(
+    "--user", metavar="NAME", help="Show only the GPUs and queue places of this user, named as in the output."
+)
 @click.option(
     "--explain",
     "is_explained",
@@ -53,21 +63,23 @@ Examples:
     "--format",
     "form",
     type=click.Choice(["prometheus", "html"]),
-    help="prometheus: for node_exporter's textfile collector. html: a web page; with --on, one page for all hosts.",
+    help="Print metrics for node_exporter's textfile collector (prometheus), or a web page (html). With --on, one page "
+    "shows all hosts.",
 )
 @click.option(
     "--on",
     "hosts",
     metavar="HOSTS",
     multiple=True,
-    help="Show these hosts instead, separated by commas: runs autogpu there over ssh, which must ask for no password.",
+    help="Show these hosts instead, separated by commas. autogpu runs there over ssh, which must not ask for a "
+    "password.",
 )
 @click.option(
     "--remote-command",
     default="autogpu",
     show_default=True,
     metavar="TEXT",
-    help="With --on: the shell command that starts autogpu on these hosts.",
+    help="Use this shell command to start autogpu on the hosts of --on.",
 )
 def status(
     watch: bool,
@@ -83,7 +95,7 @@ def status(
     """Show each GPU with its memory, jobs and processes, and the queue.
 
     A full block in a bar is memory in use; a half-full block is memory claimed beyond that. The last lines show the
-    GPUs that a script started here now would get. --explain adds the reasons against the other GPUs. This command
+    GPUs that a script started here now would get. --explain adds why the other GPUs were not chosen. This command
     claims no GPU.
     """
     if form:
@@ -102,7 +114,9 @@ def status(
         # Return 0 even after a failure: the output reports it, and `> new && mv new page` must then publish it.
         return 0
     if watch:
-        _use_alone("--watch", {"--json": as_json, "a pipe": not (console.is_terminal and sys.stdin.isatty())})
+        _use_alone("--watch", {"--json": as_json})
+        if not (console.is_terminal and sys.stdin.isatty()):
+            raise click.UsageError("--watch needs a terminal for input and output")
         with suppress(KeyboardInterrupt):  # the user's way to leave
             _watch(ask, interval, view, console)
         return 0
@@ -130,7 +144,7 @@ def _asking(hosts: Sequence[str], remote_command: str) -> Callable[[], Sequence[
     # Host names are not checked here: ssh refuses invalid names, and after its `--` it reads no options.
     each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
     if not each_once:
-        raise click.BadParameter("names no host", param_hint="--on")
+        raise click.BadParameter("expected at least one host, such as lab1", param_hint="--on")
     return partial(remote.ask_hosts, each_once, remote_command)
 
 
@@ -174,7 +188,7 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
         is_helping = False
         key = ""
         while key != "q":
-            keys = f"q: leave, s: order ({view.order}), h: help"
+            keys = f"q: quit, s: sort ({view.order}), h: help"
             width = console.width
             height = console.height - 1
             lines = help_lines(width, height) if is_helping else fitted(answers, replace(view, width=width), height)

@@ -43,11 +43,11 @@ from autogpu.users import host_setup_command, sudo
 PIPE_WIDTH = 120
 
 _HELP = """\
-q, Ctrl-C    leave
-s            the next order of the GPUs: by number, memory, utilization
-h            this help, or back
+q, Ctrl-C    quit
+s            sort the GPUs by number, memory or utilization
+h            show or hide this help
 
-memory       used (full), and claimed beyond that (half full)
+memory       full blocks are in use, half-full blocks are claimed beyond that
 """ + "\n".join(f"{word:12} {meaning}" for word, meaning in TERMS.items())
 
 _STYLES = {"free": GOOD, "awaited": STANDS_OUT, "idle_lease": STANDS_OUT, "busy": BAD}
@@ -146,7 +146,7 @@ def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
         screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
             return screen
-    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines: autogpu status")]
+    return [*screen[: height - 2], Text(f"... {len(screen) - height + 2} more lines; `autogpu status` prints all")]
 
 
 def _head_lines(host: HostStatus, view: View) -> Iterator[Text]:
@@ -176,9 +176,9 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     if not host.has_hook and host.is_enabled:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
-        start = f"Under `autogpu run` {'a script' if view.is_brief else 'it'} would get "
+        start = "With `autogpu run`, a script would get "
     elif host.has_hosts_hook:
-        start = f"By the host's autogpu a script started {'there' if view.remote else 'here'} would get "
+        start = f"With the host's autogpu, a script started {'there' if view.remote else 'here'} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
     # A brief page has room for the first clause only.
     brief = re.split("[;(]", preview.why)[0].strip()
@@ -195,8 +195,8 @@ def no_hook(view: View) -> str:
     place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
-        f"A script started {place} takes its GPUs as without autogpu, whose start-up hook the Python {place} does not "
-        f"load: {install}"
+        f"Scripts started {place} don't use autogpu, because the Python {place} does not load its hook. "
+        f"To install the hook: {install}"
     )
 
 
@@ -207,7 +207,7 @@ def _preview_words(preview: Preview, gpus: Sequence[GpuStatus]) -> str:
         "cpu": "the CPU",
         "wait": "a place in the queue",
         "refuse": "an error",
-    }.get(preview.verdict, "what the framework chooses")
+    }.get(preview.verdict, "the GPUs that the framework chooses")
 
 
 def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
@@ -219,8 +219,8 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
         users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
         if view.is_explained or len(users) > 1:
             yield Text(
-                f"Claims are in {printable(folder.path)}, which belongs to {printable(folder.owner)} and does not "
-                f"reach into containers; `{host_setup_command(sudo())}` makes {HOST_FOLDER} for all users."
+                f"Claims are in {printable(folder.path)}. {printable(folder.owner)} owns this folder, and containers "
+                f"can't see it. To make {HOST_FOLDER} for all users: {host_setup_command(sudo())}"
             )
 
 

@@ -59,5 +59,5 @@ def message(error: click.UsageError) -> str:
             return f"No such option {error.option_name!r}. Did you mean {' or '.join(meant)}?"
     refused = error.param if isinstance(error, click.BadParameter) else None
     if refused and "--format" in refused.opts and "--json" in own:
-        return f"{error.format_message()} For JSON: --json"
+        return f"{error.format_message()} For JSON, use --json."
     return error.format_message()

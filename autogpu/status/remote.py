@@ -49,7 +49,7 @@ def ask_hosts(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
         AutoGpuError: This host has no ``ssh``.
     """
     if not shutil.which("ssh"):
-        raise AutoGpuError("there is no ssh on this machine", remedy="install OpenSSH's client")
+        raise AutoGpuError("this machine has no ssh", remedy="install the OpenSSH client")
     with ThreadPoolExecutor(len(hosts)) as pool:
         return tuple(pool.map(partial(_ask_host, command=command), hosts))
 
@@ -87,19 +87,19 @@ def _status_in(ended: int, text: str, said: str) -> HostStatus:
         ValueError: There is no status. The message is the reason.
     """
     if ended == -signal.SIGXFSZ:
-        raise ValueError(f"its answer is longer than {_MOST_MIB} MiB")
+        raise ValueError(f"the host's output is larger than {_MOST_MIB} MiB and is ignored")
     if ended == _EXIT_SSH:
-        raise ValueError(said or "ssh failed and does not say why")
+        raise ValueError(said or "ssh failed without a message; run ssh to this host to find the cause")
     # If the driver can't be read, `autogpu status` exits with 1, and its output has the reason.
     if ended not in (0, 1) or "{" not in text:
-        why = f"what was started there ended with status {ended}{said and f': {said}'} and printed no status of autogpu"
-        raise ValueError(f"{why}; --remote-command says how it is started there")
+        why = f"the remote command exited with status {ended}{said and f' ({said})'} and printed no autogpu status"
+        raise ValueError(f"{why}; set the command with --remote-command")
     # Skip the lines that a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:
         values, _ = json.JSONDecoder().raw_decode(text, begin)
     except (ValueError, RecursionError) as error:  # not JSON, a number with too many digits, or too deep
-        raise ValueError(f"this is not what `autogpu status --json` prints: {error}") from None
+        raise ValueError(f"the output is not that of `autogpu status --json`: {error}") from None
     return from_json(values)
 
 
@@ -112,12 +112,14 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
         ValueError: ``values`` is not a status, or its format has another version.
     """
     if values.get("version") != VERSION:
-        raise ValueError(f"this is not version {VERSION} of what `autogpu status --json` prints")
+        raise ValueError(
+            f"the output is not version {VERSION} of `autogpu status --json`; install the same autogpu on both hosts"
+        )
     try:
         status: HostStatus = _object(HostStatus, values)
     except (KeyError, TypeError, AttributeError) as error:
-        why = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
-        raise ValueError(f"this is not what `autogpu status --json` prints: {why}") from None
+        why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"the output is not that of `autogpu status --json`: {why}") from None
     return status
 
 
@@ -137,11 +139,11 @@ def _value(kind: str, plain: Any, name: str) -> Any:
         return None if plain is None else _value(kind[: -len(_OR_NONE)], plain, name)
     if kind.startswith("tuple["):
         if not isinstance(plain, (list, tuple)):
-            raise TypeError(f"{name} is no list")
+            raise TypeError(f"{name} is not a list")
         return tuple(_value(kind[len("tuple[") : -len(", ...]")], item, name) for item in plain)
     if kind in _MODELS:
         return _object(_MODELS[kind], plain)
     # Compare the exact types: for isinstance(), a bool is an int.
     if type(plain) not in _SCALARS[kind] or (kind in ("int", "float") and not 0 <= plain < _TOO_LARGE):
-        raise TypeError(f"{name} is no {kind} in its range")
+        raise TypeError(f"{name} is not a valid {kind}")
     return plain

@@ -117,7 +117,7 @@ def read_leases(environ: Mapping[str, str], devices: Sequence[Device] = ()) -> L
     parent = lease.ancestor_lease(environ, leases.holders, with_ancestors())
     family = family_of(parent, leases.holders, has_parents_list=lease.has_parents_list(original_environ(environ)))
     is_open = os.access(str(folder.path), os.W_OK | os.X_OK, effective_ids=True)
-    closed = f"the lease folder {folder.path} can't be written; `autogpu doctor` looks further"
+    closed = f"can't write to the lease folder {folder.path}; to find the cause: `autogpu doctor`"
     printed = JobLines(environ).read()
     return LeasesHere(folder, leases, processes, family, obstacle=None if is_open else closed, printed=printed)
 

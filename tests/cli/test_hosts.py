@@ -111,7 +111,10 @@ def test_silent_and_endless_hosts_together_cost_one_timeout(stand_in):
     begun_s = time.monotonic()
     done = asked(ssh, ",".join([*names, "endless"]), timeout_s=3.0)
     assert time.monotonic() - begun_s < 3 * len(names)
-    rows = [*(f"{name}  no answer within 3 s\n" for name in names), "endless  its answer is longer than 4 MiB\n"]
+    rows = [
+        *(f"{name}  no answer within 3 s\n" for name in names),
+        "endless  the host's output is larger than 4 MiB and is ignored\n",
+    ]
     assert (done.returncode, done.stdout) == (1, "\n".join(rows))
 
 
@@ -177,15 +180,15 @@ def test_web_page_shows_each_host_or_why_it_is_missing_and_exits_with_0(answerin
     page = done.stdout.decode("utf-8")
     assert re.findall("<h2>(.*)</h2>", page) == ["lab1", "lab2"]
     assert "训练.py (pid 7)" in page
-    assert re.findall("No status: (.*)", page) == [f"what was started there ended with status 0 {HOW}"]
+    assert re.findall("No status: (.*)", page) == [f"the remote command exited with status 0 {HOW}"]
 
 
-HOW = "and printed no status of autogpu; --remote-command says how it is started there"
+HOW = "and printed no autogpu status; set the command with --remote-command"
 FAILURES = {
-    "fails": ("echo broken >&2; exit 3", f"what was started there ended with status 3: broken {HOW}"),
-    "silent": ("exit 1", f"what was started there ended with status 1 {HOW}"),
-    "no-json": ("echo {", "this is not what `autogpu status --json` prints: .*"),
-    "no-answer": ("echo status", f"what was started there ended with status 0 {HOW}"),
+    "fails": ("echo broken >&2; exit 3", rf"the remote command exited with status 3 \(broken\) {HOW}"),
+    "silent": ("exit 1", f"the remote command exited with status 1 {HOW}"),
+    "no-json": ("echo {", "the output is not that of `autogpu status --json`: .*"),
+    "no-answer": ("echo status", f"the remote command exited with status 0 {HOW}"),
     "late": ("exec >&-; sleep 0.3; echo the reason >&2; exit 255", "the reason"),
 }
 
@@ -241,5 +244,5 @@ def test_each_host_is_asked_once(stand_in, monkeypatch, capsys, arguments):
 @pytest.mark.parametrize("hosts", ["", ",", " , "])
 def test_list_without_a_host_is_refused(capsys, hosts):
     assert frame.run(["status", "--on", hosts]) == 2
-    message = "autogpu: Invalid value for --on: names no host\nautogpu: see `autogpu status --help`\n"
-    assert capsys.readouterr() == ("", message)
+    message = "autogpu: Invalid value for --on: expected at least one host, such as lab1\n"
+    assert capsys.readouterr() == ("", f"{message}autogpu: see `autogpu status --help`\n")

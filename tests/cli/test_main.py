@@ -104,8 +104,8 @@ def test_help_explains_each_variable_of_its_examples():
         ("status --on a --format prometheus", "--format prometheus can't be combined with --on", " status"),
         ("status --format html --mine --json", "--format html can't be combined with --mine and --json", " status"),
         ("status --format html --on a --watch", "--format html can't be combined with --watch", " status"),
-        ("status --format html --on ,", "--on: names no host", " status"),
-        ("status --format json", "For JSON: --json", " status"),
+        ("status --format html --on ,", "--on: expected at least one host, such as lab1", " status"),
+        ("status --format json", "For JSON, use --json.", " status"),
         ("status --query-gpu=name --format=csv", "Did you mean --json?", " status"),
         ("status -l 2", "Did you mean --watch?", " status"),
         ("status -o json", "Did you mean --json?", " status"),
@@ -117,7 +117,8 @@ def test_help_explains_each_variable_of_its_examples():
         ("pick -i 0", "Did you mean --devices?", " pick"),
         ("wait --mem 6G", "Did you mean --need?", " wait"),
         ("wait -t 1h", "Did you mean --timeout?", " wait"),
-        ("status --watch --json", "--watch can't be combined with --json and a pipe", " status"),
+        ("status --watch --json", "--watch can't be combined with --json", " status"),
+        ("status --watch", "--watch needs a terminal for input and output", " status"),
     ],
 )
 def test_usage_error_shows_the_mistake_and_points_to_the_help(capsys, arguments, said, verb):

@@ -88,7 +88,7 @@ def test_screen_shows_the_claim_and_the_memory_of_a_real_job(lab):
     who = rf"^ +\S+ +train\.py \(pid {lab[2].pid}\) uses 0\.\d of 6\.0 GiB, for \d+ s, idle$"
     assert re.search(who, lines[1])
     assert re.search(rf"unknown +pid {UNKNOWN_PID}, uses 2\.0 GiB, no claim$", lines[3])
-    assert "Under `autogpu run` it would get GPU" in done.stdout
+    assert "With `autogpu run`, a script would get GPU" in done.stdout
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_only_gpus_granted_by_slurm_are_counted(slurm, expected):
 def test_preview_for_a_python_without_the_hook_requires_autogpu_run():
     lines = screen(host(inventory(gpu(0)), hook=None))
     at = lines.index(screens.no_hook(View(100)))
-    assert lines[at + 1].startswith("Under `autogpu run` it would get GPU 0: ")
+    assert lines[at + 1].startswith("With `autogpu run`, a script would get GPU 0: ")
     assert not any(line.startswith("A script started here would get") for line in lines)
 
 
@@ -217,7 +217,7 @@ def test_preview_mentions_the_hook_of_the_host(tmp_path):
     (tmp_path / "autogpu-private").mkdir()
     status = host(inventory(gpu(0)), hook=str(tmp_path / "sitecustomize.py"))
     assert any(
-        line.startswith("By the host's autogpu a script started here would get GPU 0") for line in screen(status)
+        line.startswith("With the host's autogpu, a script started here would get GPU 0") for line in screen(status)
     )
     assert status.to_json()["has_hosts_hook"] is True
 
@@ -282,7 +282,7 @@ def test_watch_drops_details_before_it_cuts_lines():
         assert sum(line.startswith("GPU ") for line in lines) == 16
         assert any(line.startswith("A script started here would get ") for line in lines)
     assert len(least) == 9
-    assert least[-1].endswith("more lines: autogpu status")
+    assert least[-1].endswith("more lines; `autogpu status` prints all")
 
 
 def test_watch_folds_long_lines():
@@ -454,11 +454,11 @@ def test_watch_redraws_obeys_keys_and_restores_the_terminal(lab, end):
     environ = {**environ, "TERM": "xterm-256color", "COLUMNS": "60", "LINES": "24"}
     screen = OnTerminal(server.popen, "status", "-w", "--interval", "0.5", is_whole=True, environ=environ)
     screen.until_shown("train.py", times=2)
-    screen.until_shown("q: leave, s: order (number), h: help")
+    screen.until_shown("q: quit, s: sort (number), h: help")
     screen.type("h")
     screen.until_shown("held for half an hour or more", times=2)
     screen.type("hs")
-    screen.until_shown("order (memory)", times=2)
+    screen.until_shown("sort (memory)", times=2)
     if end == "q":
         screen.type("q")
     else:

@@ -131,7 +131,7 @@ def test_job_never_gets_a_prohibited_gpu_and_falls_back_to_the_cpu(train):
 
 def test_pick_reports_the_lost_gpu_that_it_left_out(lab):
     autogpu = lab(Gpu(), Gpu(nvml="GPU_IS_LOST"))
-    picked = "autogpu: GPU 0 picked, not reserved: the only one"
+    picked = "autogpu: picked GPU 0 (not reserved): the only one"
     assert autogpu("pick").stderr == f"{picked} here\nautogpu: left out: GPU 1 (GPU is lost)\n"
     assert autogpu("pick", "--devices", "0").stderr == f"{picked} of select.devices\n"
 
@@ -150,7 +150,7 @@ def test_every_command_reports_that_all_gpus_are_lost(lab, visible):
         assert (done.returncode, done.stderr.splitlines()) == (1, told), command
     page = autogpu("status", **listed).stdout
     assert "GPU 0  not readable: GPU is lost\nGPU 1  not readable: GPU is lost\n" in page
-    assert f"would get what the framework chooses: {why}; policy: defaults\n" in page
+    assert f"would get the GPUs that the framework chooses: {why}; policy: defaults\n" in page
     assert "would get the CPU: no GPU" in autogpu("status", CUDA_VISIBLE_DEVICES="-1").stdout
 
 

@@ -44,7 +44,7 @@ def test_doctor_and_status_report_an_unwritable_folder(path):
     finally:
         os.seteuid(0)
     assert (problem.fault, problem.number) == (Fault.UNUSABLE, errno.EACCES)
-    assert (read.problem, "can't be written" in read.obstacle) == (None, True)
+    assert (read.problem, "can't write to" in read.obstacle) == (None, True)
     assert list(path.iterdir()) == []
 
 
