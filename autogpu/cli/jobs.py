@@ -50,7 +50,9 @@ def _read_jobs(names: Iterable[str] = ()) -> Sequence[Job]:
     """
     read = read_leases(os.environ)
     if read.problem:
-        raise AutoGpuError(f"the jobs here can't be told: {read.problem}", remedy="`autogpu doctor` looks further")
+        raise AutoGpuError(
+            f"can't list the jobs of this host: {read.problem}", remedy="to find the cause: `autogpu doctor`"
+        )
     records: list[Holder] = [*read.leases.holders, *read.leases.waiters]
     pids = {os.getpid()}
     pids.update(pid for pid in map(_pid_of, names) if pid is not None)
@@ -62,14 +64,14 @@ def _pid_of(text: str) -> int | None:
 
 
 def _find_jobs(jobs: Sequence[Job], name: str) -> tuple[str, Sequence[Job]]:
-    """Return a description for messages (``pid 7``, ``called train.py``), and the jobs with that pid or script."""
+    """Return a description for messages (``with pid 7``, ``called train.py``), and the jobs with that pid or script."""
     pid = _pid_of(name)
     if pid is None:
         script = name.rpartition("/")[2]
         return f"called {printable(name, 80)}", [job for job in jobs if job.script == script]
     here = [job for job in jobs if pid in job.pids_here]
     # A job in a container has pids of another namespace. The user sees them in the output of `status`.
-    return f"pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
+    return f"with pid {pid}", here or [job for job in jobs if job.pid == pid and not job.pids_here]
 
 
 def _watch(jobs: Sequence[Job]) -> Callable[[], Sequence[Job]]:
@@ -105,12 +107,12 @@ def wait_for_jobs(names: Sequence[str], within_s: float) -> int:
     # Without names, jobs that this user starts in the meantime count as well.
     look = _watch(jobs) if names else partial(_jobs_to_wait_for, ())
     if jobs and is_terminal():
-        say(f"waiting for the end of {_names_of(jobs)}; Ctrl-C stops")
+        say(f"waiting for the end of {_names_of(jobs)}; press Ctrl-C to stop waiting")
     while left:
         left_s = until_s - monotonic_s()
         if left_s <= 0:
-            still = f"{_names_of(left)} {'still runs' if len(left) == 1 else 'have not all ended'}"
-            remedy = "to wait longer: leave --timeout out; `autogpu status` shows them"
+            still = f"{_names_of(left)} {'has' if len(left) == 1 else 'have'} not ended"
+            remedy = "to wait longer: raise --timeout, or leave it out; `autogpu status` shows the jobs"
             raise WaitTimeout(f"{still} after {exact_span(within_s)}", remedy=remedy)
         time.sleep(min(_LOOK_EVERY_S, left_s))
         left = look() or look()
@@ -138,11 +140,11 @@ def _job_named(jobs: Sequence[Job], name: str, others: Sequence[Job]) -> Job:
     mine = [job for job in found if job.uid == os.getuid()]
     candidates = [job for job in mine or found if not _is_own(job)]
     if not candidates:
-        job = "other job" if found else "job"
-        there_is = f"there are {_names_with_users(others)}" if others else "there is none"
-        remedy = "`autogpu status` shows all that use a GPU"
-        raise AutoGpuError(f"no {job} of autogpu's is {what}; {there_is}", remedy=remedy)
+        other = "other " if found else ""
+        rest = f"jobs here: {_names_with_users(others)}" if others else f"no {other}job holds a GPU or waits for one"
+        remedy = "`autogpu status` shows all jobs and processes on GPUs"
+        raise AutoGpuError(f"there is no {other}autogpu job {what}; {rest}", remedy=remedy)
     if len(candidates) > 1:
-        why = f"{len(candidates)} jobs are {what}: {_names_with_users(candidates)}"
-        raise AutoGpuError(why, remedy=f"say which by its pid, as in `autogpu wait --job {candidates[0].pid}`")
+        why = f"there are {len(candidates)} jobs {what}: {_names_with_users(candidates)}"
+        raise AutoGpuError(why, remedy=f"choose one by its pid, as in `autogpu wait --job {candidates[0].pid}`")
     return candidates[0]

@@ -19,16 +19,16 @@ from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError, WaitTimeout
 # One row per verb, in the order of the help. A verb's module is imported when the verb runs, so that `autogpu --help`
 # stays fast.
 VERBS = {
-    "status": ("autogpu.cli.status:status", "Show every GPU, who has it, and which one you would get."),
-    "run": ("autogpu.cli.run:run", "Run one command under autogpu; --hold for any program."),
-    "pick": ("autogpu.cli.pick:pick", "Print which GPUs to use, for shells and containers."),
-    "wait": ("autogpu.cli.wait:wait", "Return when as many GPUs as asked for are free, or a job has ended."),
-    "config": ("autogpu.cli.config:config", "Show the policy's values here, and where each comes from."),
-    "init": ("autogpu.cli.config:init", "Write an autogpu.toml for this project, with nothing set."),
-    "doctor": ("autogpu.cli.doctor:doctor", "Look for what keeps a script from its GPU, with remedies."),
-    "install": ("autogpu.cli.install:install", "Make every Python start of this environment load autogpu."),
-    "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files again."),
-    "host-setup": ("autogpu.cli.host_setup:host_setup", "Prepare a host for several users, once, as root."),
+    "status": ("autogpu.cli.status:status", "Show every GPU, its jobs, and the GPU that you would get."),
+    "run": ("autogpu.cli.run:run", "Run a command with autogpu, or any program with --hold."),
+    "pick": ("autogpu.cli.pick:pick", "Print GPUs to use, for shell scripts and containers."),
+    "wait": ("autogpu.cli.wait:wait", "Wait until enough GPUs are free, or until jobs have ended."),
+    "config": ("autogpu.cli.config:config", "Show each policy key with its value here and its origin."),
+    "init": ("autogpu.cli.config:init", "Write an autogpu.toml here, with every key as a comment."),
+    "doctor": ("autogpu.cli.doctor:doctor", "Find problems that keep scripts from their GPUs, with remedies."),
+    "install": ("autogpu.cli.install:install", "Make every Python process of this environment load autogpu."),
+    "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files that `autogpu install` wrote."),
+    "host-setup": ("autogpu.cli.host_setup:host_setup", "Set up a host for several users (once, as root)."),
 }
 
 # Without these formats the output of `pick` is for `eval`, which succeeds if the output is empty. So a failure of
@@ -71,7 +71,7 @@ class LazyGroup(click.Group):
 @click.command(
     cls=LazyGroup,
     help=(product or "").partition("\n")[0]
-    + "\n\nInstalled once per environment; scripts stay as they are. With AUTOGPU=0 one run goes without it.",
+    + "\n\nInstall autogpu once per environment; scripts need no change. AUTOGPU=0 turns it off for one run.",
     invoke_without_command=True,
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -145,7 +145,7 @@ def _run(given: list[str]) -> int:
         _echo(" ".join(error.format_message().split()))
         return error.exit_code
     except OSError as error:  # for example, stdout is a file on a full disk
-        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write: {error.strerror}")
+        _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write the output: {error.strerror}")
         return EXIT_ERROR
     return status if isinstance(status, int) else 0
 

@@ -23,8 +23,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 
 
 @click.command(
-    epilog="""Exit status: 0 if there is one, or none is asked for (--count 0, --busy cpu), 1 if none may be used, 75
-if none is free now and the policy would wait. With --need it is also 75 if less memory is left now on each GPU.
+    epilog="""Exit status: 0 if GPUs were printed, or if you ask for none (--count 0, --busy cpu); 1 if no GPU may be
+used; 75 if no GPU is free now and the policy would wait, or if no GPU has the memory of --need left.
 
 \b
 Examples:
@@ -39,20 +39,20 @@ Examples:
     type=click.Choice(("export", "uuid", "index", "docker")),
     default="export",
     show_default=True,
-    help="A line for eval, UUIDs or indices (of nvidia-smi) with commas between them, or what docker's --gpus takes.",
+    help="Print a line for eval, UUIDs or nvidia-smi indices (separated by commas), or a value for docker's --gpus.",
 )
 @click.option("--explain", "is_explained", is_flag=True, help="Print on stderr why the other GPUs were not picked.")
 def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
-    """Print which GPUs to use at this moment, for programs that autogpu can't reach.
+    """Print GPUs to use now, for programs that autogpu can't reach.
 
-    Nothing is held: another job may take them before your program does. `autogpu run --hold -- command`
-    holds them for as long as the command runs.
+    This command claims nothing: another job may take the GPUs before your program does. `autogpu run --hold -- command`
+    claims GPUs until the command ends.
     """
     resolved = resolve_flags(flags)
     if "busy" in flags and resolved.policy.busy == "wait":
         raise click.UsageError(
-            "--busy wait: pick holds nothing, and does not wait; `autogpu wait` returns when GPUs are free, "
-            "`autogpu run --hold --busy wait -- command` also holds them"
+            "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; to claim them too: "
+            "`autogpu run --hold --busy wait -- command`"
         )
     if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
         # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
@@ -60,7 +60,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     if resolved.policy.count == 0:
         return _pick_none(choice.COUNT_IS_ZERO, form)
     try:
-        request = request_gpus(resolved, os.environ, without_driver="for a program that can use the CPU: --busy cpu")
+        request = request_gpus(resolved, os.environ, without_driver="if the program can use the CPU: --busy cpu")
     except NoDriver as error:
         if resolved.policy.busy != "cpu":
             raise
@@ -81,8 +81,8 @@ def _print_decision(decision: Decision, family: Family | None, form: str, reques
         return EXIT_TRY_AGAIN if decision.verdict is Verdict.WAIT else 1
     click.echo(_formatted(decision.devices, form))
     is_held = family is not None and all(family.held.get(device.uuid) for device in decision.devices)
-    held = "reserved already" if is_held else "not reserved"
-    picked = f"{labels(decision.devices)} picked, {held}: {choice.reason(decision)}"
+    held = "reserved by your job" if is_held else "not reserved"
+    picked = f"picked {labels(decision.devices)} ({held}): {choice.reason(decision)}"
     for line in with_notes([picked], choice.notes(decision)):
         say(with_options(line))
     return 0
@@ -102,7 +102,7 @@ def _pick_none(why: str, form: str) -> int:
 
 
 def _without_gpu(why: str) -> str:
-    return printable(why if why.startswith("no GPU") else f"no GPU: {why}", 2000)
+    return printable(why if why.startswith("no GPU") else f"picked no GPU: {why}", 2000)
 
 
 def _formatted(taken: Sequence[Device], form: str) -> str:

@@ -111,7 +111,7 @@ def request_gpus(
     """
     inventory = probe.finish(probe.start(os.environ))
     if inventory.has_no_driver:
-        raise NoDriver("no NVIDIA driver on this machine", remedy=without_driver)
+        raise NoDriver("this machine has no NVIDIA driver", remedy=without_driver)
     if inventory.failure:
         raise DriverUnavailable(printable(inventory.failure), remedy=driver_remedy(inventory))
     request = request_here(resolved, inventory, environ, own_pid)
@@ -122,8 +122,8 @@ def request_gpus(
         raise DriverUnavailable(no_device(inventory), remedy=driver_remedy(inventory))
     value = printable(str(request.visible_spec.value))
     if request.uuids is None:
-        what = f"which GPUs CUDA_VISIBLE_DEVICES={value} means only the CUDA driver can tell"
-        remedy = "name them by UUID"
+        what = f"can't tell which GPUs CUDA_VISIBLE_DEVICES={value} selects"
+        remedy = "list the GPUs by UUID"
         if inventory.unreadable:
             what += f" while {gpu_names(lost.index for lost in inventory.unreadable)} can't be read"
         else:
@@ -150,7 +150,7 @@ def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[D
     """
     read = read_leases(os.environ, request.inventory.devices)
     if read.problem:
-        say(f"{doing} without regard to the claims of other jobs: {read.problem}")
+        say(f"{doing} without the claims of other jobs, which can't be read: {read.problem}")
     decision = preview(request, read.leases, read.processes, unix_s(), read.family)
     # Read the leases twice. A waiting job that gets a GPU replaces its ticket by a lease. One reading may see neither,
     # if it has listed the folder before.

@@ -34,8 +34,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, PYNVML_FOLDER, TYPED
 
 @click.command(
     context_settings={"allow_interspersed_args": False},
-    epilog="""Exit status: the command's own; 126 or 127 if it can't be started; with --hold 75 if none came free
-in time.
+    epilog="""Exit status: that of the command; 126 or 127 if the command can't be started; with --hold, 75 if no GPU
+came free in time.
 
 \b
 Examples:
@@ -43,16 +43,20 @@ Examples:
   autogpu run --hold -- ./my-cuda-program""",
 )
 @policy_options("select", "memory", "report")
-@click.option("--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and show it no others.")
+@click.option(
+    "--hold", "is_held", is_flag=True, help="Claim GPUs before the command starts, and hide all others from it."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=click.Path().shell_complete)
 def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> int:
-    """Run COMMAND with autogpu in every Python that it starts; flags override every file and variable.
+    """Run COMMAND with autogpu in every Python that it starts.
 
-    With --hold any program can be run: the GPUs are claimed first and CUDA_VISIBLE_DEVICES holds only them, until
-    the command ends. On a machine without an NVIDIA driver the command starts without one, unless --busy error
-    is given. If no GPU is free, select.busy decides as for a script: by default the command shares one,
-    of which nothing is held; with --busy wait it waits. If no GPU of the machine could ever serve it, the
-    command does not start, unless --busy cpu is given.
+    Options override every policy file and variable.
+
+    With --hold, COMMAND can be any program. autogpu claims GPUs before the command starts and holds them until it
+    ends. CUDA_VISIBLE_DEVICES lists only these GPUs. If no GPU is free, select.busy decides as for a script: by
+    default the command shares a GPU without a claim, and with --busy wait it waits. If no GPU of this machine can
+    ever serve the command, it does not start; with --busy cpu it runs on the CPU. On a machine without an NVIDIA
+    driver the command runs without a GPU; with --busy error it does not start.
     """
     if not command[0]:
         _end_unstarted("an empty COMMAND", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
@@ -69,7 +73,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     if unreached and resolved.policy.level != "quiet":
         say(f"{printable(command_name(command))} runs without autogpu: {unreached}")
     if is_held and not resolved.policy.enabled:
-        say(f"nothing is held: autogpu is switched off by {resolved.settings['enabled'].origin}")
+        say(f"no GPU is claimed, because {resolved.settings['enabled'].origin} turns autogpu off")
     if not is_held or not resolved.policy.enabled:
         _become(command, environ)
     return _run_holding(resolved, command, environ)
@@ -87,8 +91,8 @@ def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
 
 
 def _end_unstarted(name: str, error: OSError) -> NoReturn:
-    remedy = f"; for a script: autogpu run -- python {printable(name)}" if name.endswith(".py") else ""
-    say(f"{printable(name)} can't be started: {error.strerror}{remedy}")
+    remedy = f"; to run a script: autogpu run -- python {printable(name)}" if name.endswith(".py") else ""
+    say(f"can't start {printable(name)}: {error.strerror}{remedy}")
     raise click.exceptions.Exit(127 if isinstance(error, FileNotFoundError) else 126)  # the exit statuses of shells
 
 
@@ -102,7 +106,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         if resolved.policy.busy == "error":
             raise
         if not is_quiet:
-            say(f"no GPU for {printable(script)}: {error.what}")
+            say(f"{printable(script)} runs without a GPU: {error.what}")
         _become(command, environ)
     is_told = request.grant.is_first and not is_quiet
 
@@ -138,11 +142,11 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is Verdict.REFUSE or decision.misses_gpu:
         raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is Verdict.CPU:
-        for line in with_notes([f"no GPU for {script}: {choice.reason(decision)}"], choice.notes(decision)):
+        for line in with_notes([f"{script} runs without a GPU: {choice.reason(decision)}"], choice.notes(decision)):
             tell(line)
         return {CUDA_VISIBLE_DEVICES: "-1"}
     if decision.verdict is not Verdict.TAKE:
-        raise AutoGpuError(f"no GPU can be held: {why}", remedy="`autogpu doctor` looks for the cause")
+        raise AutoGpuError(f"can't claim a GPU: {why}", remedy="to find the cause: `autogpu doctor`")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
     for line in choice.held(decision, script, shared, is_explained=request.policy.level == "explain"):
         tell(line)

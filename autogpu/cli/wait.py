@@ -30,8 +30,8 @@ _LOOK_EVERY_S = 2.0
 
 
 @click.command(
-    epilog="""Exit status: 0 when it could be served or has ended, 1 if waiting can't help or there is no such job, 75
-after --timeout, 130 after Ctrl-C.
+    epilog="""Exit status: 0 if enough GPUs are free or the jobs have ended, 1 if waiting can't help or no such job
+exists, 75 after --timeout, 130 after Ctrl-C.
 
 \b
 Examples:
@@ -47,45 +47,49 @@ Examples:
     "names",
     metavar="PID",
     multiple=True,
-    help="Return when this job has ended instead, also another user's: a pid of it, or the name of its script.",
+    help="Wait until this job has ended. Pass one of its pids, or the name of its script. The job may be another "
+    "user's.",
 )
-@click.option("--mine", "is_mine", is_flag=True, help="Return when no job of yours holds a GPU or waits for one.")
+@click.option("--mine", "is_mine", is_flag=True, help="Wait until no job of yours holds a GPU or waits for one.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=duration,
-    help='How long to wait at most, such as "90s", "30m" or "2h"; "0" looks once. Without it there is no end.',
+    help='Give up after this time, such as "90s", "30m" or "2h". "0" checks once. By default there is no limit.',
 )
 def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_s: float | None) -> int:
-    """Return when a job that asks for this could be served as it would be after waiting in the queue; with --job or
-    --mine, when jobs have ended, in whichever way.
+    """Wait until enough GPUs are free, or until jobs have ended.
 
-    That is an unused GPU; for a job that says what it needs, by --need or in its policy, also one that others
-    use and that has so much free memory. Nothing is held, and the jobs in the queue are served first: a GPU that one of
-    them could use does not count. A job that shall start as soon as it can has a place there: `autogpu run --hold
-    --busy wait -- command`, or AUTOGPU_BUSY=wait.
+    A GPU counts as free if nobody uses it. If a need is set, by --need or in the policy, a GPU in use also counts if
+    it has that much memory left. The queue comes first: a GPU that a queued job could use does not count.
+
+    With --job or --mine, the command waits for the end of jobs, even if they fail.
+
+    This command claims nothing and has no place in the queue. To start a job as soon as possible, use
+    `autogpu run --hold --busy wait -- command`, or AUTOGPU_BUSY=wait.
     """
     within_s = math.inf if timeout_s is None else timeout_s
     if names or is_mine:
         others = [BY_NAME[name].flag for name in flags] + ["--mine"] * (is_mine and bool(names))
         if others:
             option = "--job" if names else "--mine"
-            raise click.UsageError(f"{option} waits for an end, and can't be combined with {listed(others)}")
+            raise click.UsageError(f"{option} can't be combined with {listed(others)}")
         return wait_for_jobs(names, within_s)
-    remedy = "waiting can't help; `autogpu doctor` says how a container gets its host's GPUs"
+    remedy = "waiting can't help; if this is a container, see `autogpu doctor`"
     request = request_gpus(resolve_flags(flags), os.environ, without_driver=remedy)
     # Wait for what a queued job waits for. With busy = "share", a job could join others at nearly any time.
     request = replace(request, busy="wait")
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer: leave --timeout out; `autogpu status` lists the holders"
+        remedy = "to wait longer: raise --timeout, or leave it out; `autogpu status` lists the holders"
         raise WaitTimeout(f"gave up after {exact_span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")
     found = labels(decision.devices)
     asked = "".join(f"{BY_NAME[name].flag} {shlex.quote(text)} " for name, text in flags.items())
-    say(f"{found} could be had now (not reserved): {why}; to reserve: `autogpu run --hold {asked}-- command`")
+    verb = "is" if len(decision.devices) == 1 else "are"
+    say(f"{found} {verb} available now (not reserved): {why}; to reserve: `autogpu run --hold {asked}-- command`")
     return 0
 
 
@@ -94,7 +98,7 @@ def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision
     until_s = monotonic_s() + within_s
     decision, _ = decide_now(request, "waiting")
     if decision.verdict is Verdict.WAIT and within_s and is_terminal():
-        say(f"waiting, without a place in the queue: {in_words(decision)}; Ctrl-C stops")
+        say(f"waiting without a place in the queue: {in_words(decision)}; press Ctrl-C to stop")
     readings = WaitReadings()
     while decision.verdict is Verdict.WAIT and monotonic_s() < until_s:
         time.sleep(min(_LOOK_EVERY_S, max(0.0, until_s - monotonic_s())))

@@ -101,7 +101,7 @@ def test_exit_status_of_pick_shows_if_the_need_fits(server, shell, environ, tmp_
         listed = {"CUDA_VISIBLE_DEVICES": server.gpus[1].uuid}
         assert typed(server, shell, ASKS, **listed).stdout == "not now\n"
         shared = autogpu(server, "pick", "--need", "6GiB", "--busy", "share", **listed)
-        assert (shared.returncode, "not reserved: " in shared.stderr) == (0, True)
+        assert (shared.returncode, "(not reserved): " in shared.stderr) == (0, True)
         one_step = typed(server, shell, ONE_STEP.replace("./", ""))
         assert (one_step.returncode, one_step.stdout) == (75, "")
     (tmp_path / "small").mkdir()

@@ -11,16 +11,16 @@ from tests.gpusim import Gpu, Server
 
 asked_in_each_way = pytest.mark.parametrize("command", ["pick", "wait --timeout 0", "run --hold -- true"])
 NO_GPU = "export CUDA_VISIBLE_DEVICES=-1"
-NOT_RESERVED = "GPU 2 picked, not reserved: the idlest of 3"
+NOT_RESERVED = "picked GPU 2 (not reserved): the idlest of 3"
 
 # Options, stdout ({0} is the list of GPUs) and a part of stderr, keyed by rule.
 PICKS = {
-    "for-eval": ("--count 2", "export CUDA_VISIBLE_DEVICES={0[2].uuid},{0[1].uuid}", "GPU 2 and GPU 1 picked"),
+    "for-eval": ("--count 2", "export CUDA_VISIBLE_DEVICES={0[2].uuid},{0[1].uuid}", "picked GPU 2 and GPU 1 ("),
     "uuid": ("--format uuid", "{0[2].uuid}", NOT_RESERVED),
     "index": ("--format index", "2", NOT_RESERVED),
     "docker": ("--format docker", '"device={0[2].uuid}"', NOT_RESERVED),
-    "preferred": ("--prefer 1 --format index", "1", "GPU 1 picked, "),
-    "preferred-in-this-order": ("--prefer 2 --prefer 1 --format index", "2", "GPU 2 picked, "),
+    "preferred": ("--prefer 1 --format index", "1", "picked GPU 1 ("),
+    "preferred-in-this-order": ("--prefer 2 --prefer 1 --format index", "2", "picked GPU 2 ("),
     "list-given-twice": ("--exclude 0 --exclude 1 --format index", "2", ": the only one that select.exclude leaves"),
     "list-with-commas": ("--exclude 0,2 --format index", "1", ": the only one that select.exclude leaves"),
     "only-one-allowed": ("--devices 1 --format index", "1", ": the only one of select.devices"),
@@ -29,11 +29,11 @@ PICKS = {
         "1",
         "\nautogpu: select.count asks for 2 GPUs",
     ),
-    "none-wanted": ("--count 0", NO_GPU, "no GPU: select.count is 0\n"),
-    "none-wanted-as-an-index": ("--count 0 --format index", "-1", "no GPU: select.count is 0\n"),
+    "none-wanted": ("--count 0", NO_GPU, "picked no GPU: select.count is 0\n"),
+    "none-wanted-as-an-index": ("--count 0 --format index", "-1", "picked no GPU: select.count is 0\n"),
     "rather-the-cpu": ("--devices 0 --busy cpu", NO_GPU, "no GPU is free; GPU 0: "),
     "rather-the-cpu-explained": ("--devices 0 --busy cpu --explain", NO_GPU, "\nautogpu:   GPU 0: place 1: busy, "),
-    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "GPU 2 picked"),
+    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "picked GPU 2 ("),
 }
 
 
@@ -47,7 +47,7 @@ def test_pick_prints_one_line_and_explains_it_on_stderr(server, options, printed
 REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "(now: --wait 0)"),
-    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
+    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; "),
     "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
 }
@@ -108,18 +108,18 @@ def test_loss_of_every_gpu_is_an_error_with_a_reason_for_each_gpu(tmp_path, leas
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [
-        ("pick", "for a program that can use the CPU: --busy cpu"),
-        ("wait", "waiting can't help; `autogpu doctor` says how a container gets its host's GPUs"),
+        ("pick", "if the program can use the CPU: --busy cpu"),
+        ("wait", "waiting can't help; if this is a container, see `autogpu doctor`"),
         ("run --hold --busy error -- true", "to start the command without a GPU: --busy cpu"),
     ],
     ids=["pick", "wait", "run"],
 )
 def test_each_command_has_its_own_remedy_for_a_machine_without_a_driver(capsys, command, remedy):
     assert frame.run(command.split()) == 1
-    assert capsys.readouterr().err == f"autogpu: no NVIDIA driver on this machine\nautogpu: {remedy}\n"
+    assert capsys.readouterr().err == f"autogpu: this machine has no NVIDIA driver\nautogpu: {remedy}\n"
 
 
-NO_DRIVER, IS_ZERO = "no NVIDIA driver on this machine\n", "no GPU: select.count is 0\n"
+NO_DRIVER, IS_ZERO = "this machine has no NVIDIA driver\n", "picked no GPU: select.count is 0\n"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ NO_DRIVER, IS_ZERO = "no NVIDIA driver on this machine\n", "no GPU: select.count
     [
         ("", 1, "(exit 1)\n", NO_DRIVER),
         ("--count 0", 0, f"{NO_GPU}\n", IS_ZERO),
-        ("--busy cpu", 0, f"{NO_GPU}\n", f"no GPU: {NO_DRIVER}"),
+        ("--busy cpu", 0, f"{NO_GPU}\n", f"picked no GPU: {NO_DRIVER}"),
         ("--count 0 --format docker", 1, "", f"{IS_ZERO}autogpu: start the container without --gpus\n"),
     ],
 )

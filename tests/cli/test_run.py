@@ -38,11 +38,11 @@ def test_run_hold_starts_the_command_without_a_gpu_if_no_driver_exists():
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     done, refused = held(), held("--busy", "error")
-    said = "autogpu: no GPU for sh: no NVIDIA driver on this machine\n"
+    said = "autogpu: sh runs without a GPU: this machine has no NVIDIA driver\n"
     assert (done.returncode, done.stdout, done.stderr) == (7, "started\n", said)
     assert held("--level", "quiet").stderr == ""
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.startswith("autogpu: no NVIDIA driver on this machine\n")
+    assert refused.stderr.startswith("autogpu: this machine has no NVIDIA driver\n")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     first, second, third = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
     assert second.startswith("autogpu: not reserved: others may join, to wait for a free GPU: --busy wait; shared: ")
-    assert third.startswith("autogpu: GPU 0 picked, not reserved: shared with its parent process, sh (pid ")
+    assert third.startswith("autogpu: picked GPU 0 (not reserved): shared with its parent process, sh (pid ")
     assert "memory capped at what is free" in done.stdout
 
 
@@ -191,7 +191,7 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
-    assert "GPU 2 picked, reserved already: " in done.stderr
+    assert "picked GPU 2 (reserved by your job): " in done.stderr
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_deleted_directory_stops_no_verb_and_only_hold_makes_lease_folder(server
 def test_run_hold_holds_nothing_if_autogpu_is_switched_off(server):
     done = autogpu(server, "run", "--hold", "--", sys.executable, "-c", SHOW, AUTOGPU="0")
     assert (done.stdout, done.returncode) == ("None -\n", 0)
-    assert "nothing is held: autogpu is switched off by AUTOGPU\n" in done.stderr
+    assert "no GPU is claimed, because AUTOGPU turns autogpu off\n" in done.stderr
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_free_gpus_end_the_wait_at_once_and_are_not_held(server, lease_folder):
     done = autogpu(server, "wait", "--count", "2")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
-        "autogpu: GPU 2 and GPU 1 could be had now (not reserved): the 2 idlest of 3; "
+        "autogpu: GPU 2 and GPU 1 are available now (not reserved): the 2 idlest of 3; "
         "to reserve: `autogpu run --hold --count 2 -- command`\n"
     )
     assert "`autogpu run --hold -- command`\n" in autogpu(server, "wait").stderr
@@ -29,12 +29,12 @@ def test_free_gpus_end_the_wait_at_once_and_are_not_held(server, lease_folder):
     assert list(lease_folder.iterdir()) == []
 
 
-LATER = "\nautogpu: to wait longer: leave --timeout out; `autogpu status` lists the holders\n"
+LATER = "\nautogpu: to wait longer: raise --timeout, or leave it out; `autogpu status` lists the holders\n"
 OUTCOMES = {
     "count": ("--count 3", 75, f"gave up after 0 s: 2 of 3 GPUs are free, waiting for 1 more{LATER}"),
     "all": ("--count 9", 75, f"waiting for 1 more; 9 GPUs are requested, at most 3 can be free{LATER}"),
     "more-than-the-policy-allows": ("--count 9 --devices 0", 75, "; 9 GPUs are requested, at most 1 can be free; "),
-    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),
+    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 is available now (not reserved)"),
     "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "; GPU 0: needs 6.0 GiB, 4.0 GiB left; "),
     "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free; GPU 0: "),
     "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable; GPU 0: "),
@@ -57,25 +57,25 @@ def test_wait_does_not_accept_a_busy_gpu_that_pick_would_share(server, environ):
 
 def test_wait_fails_at_once_without_a_driver(capsys):
     assert frame.run(["wait"]) == 1
-    assert capsys.readouterr().err.startswith("autogpu: no NVIDIA driver on this machine\n")
+    assert capsys.readouterr().err.startswith("autogpu: this machine has no NVIDIA driver\n")
 
 
 def test_end_of_a_claim_ends_the_wait(server, environ, lease_folder):
     with other_job(environ, {gpu.uuid: WHOLE for gpu in server.gpus}) as job:
         before = sorted(lease_folder.iterdir())
         waiting = OnTerminal(server.popen, "wait")
-        waiting.until_shown("waiting, without a place in the queue: no GPU is free")
+        waiting.until_shown("waiting without a place in the queue: no GPU is free")
         waiting.until_shown("claimed by other.py")
         assert sorted(lease_folder.iterdir()) == before
         job.end()
         assert waiting.end() == ("", 0)
-    assert "GPU 2 could be had now (not reserved)" in waiting.shown
+    assert "GPU 2 is available now (not reserved)" in waiting.shown
 
 
 @pytest.mark.parametrize("comes_back", [True, False], ids=["for-a-moment", "for-good"])
 def test_loss_of_the_awaited_gpu_ends_the_wait_unless_it_recovers(server, comes_back):
     waiting = OnTerminal(server.popen, "wait", "--devices", "0")
-    waiting.until_shown("waiting, without a place")
+    waiting.until_shown("waiting without a place")
     server.change(0, nvml="GPU_IS_LOST")
     if comes_back:
         time.sleep(3)  # enough for one or two readings
@@ -104,7 +104,7 @@ def test_wait_does_not_end_before_the_queue_is_served(server, environ, lease_fol
 
 def test_ctrl_c_ends_the_wait_with_a_message(server):
     waiting = OnTerminal(server.popen, "wait", "--devices", "0")
-    waiting.until_shown("Ctrl-C stops")
+    waiting.until_shown("press Ctrl-C to stop")
     waiting.process.send_signal(signal.SIGINT)
     assert waiting.end() == ("", -signal.SIGINT)
     assert waiting.shown.endswith("\r\nautogpu: interrupted\r\n")
@@ -119,4 +119,4 @@ def test_wait_works_without_a_lease_folder_and_warns_once_of_a_bad_one(server, t
     command = ("wait", "--devices", "0", "--timeout", "3s" if is_odd else "1s")
     done = autogpu(server, *command, AUTOGPU_LEASE_DIR=str(folder))
     assert (done.returncode, folder.exists()) == (75, is_odd)
-    assert done.stderr.count("waiting without regard to the claims of other jobs: ") == is_odd
+    assert done.stderr.count("waiting without the claims of other jobs, which can't be read: ") == is_odd

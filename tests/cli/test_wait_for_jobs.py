@@ -31,7 +31,7 @@ def waited(*options, **settings):
 def on_terminal(*options):
     """Start ``autogpu wait`` on a terminal and return it as soon as it waits."""
     waiting = OnTerminal(subprocess.Popen, "wait", *options)
-    waiting.until_shown("Ctrl-C stops")
+    waiting.until_shown("press Ctrl-C to stop")
     return waiting
 
 
@@ -45,7 +45,7 @@ def test_end_of_a_job_ends_the_wait(environ, is_killed):
             os.kill(job.pid, signal.SIGKILL)
         job.end()
         assert waiting.end() == ("", 0)
-    assert f"waiting for the end of train.py (pid {job.pid}); Ctrl-C stops" in waiting.shown
+    assert f"waiting for the end of train.py (pid {job.pid}); press Ctrl-C to stop waiting" in waiting.shown
     assert f"autogpu: train.py (pid {job.pid}) has ended" in waiting.shown
 
 
@@ -80,16 +80,19 @@ def test_wait_mine_ends_at_once_without_a_lease_folder(tmp_path):
 
 
 def test_unknown_or_ambiguous_job_name_is_refused_with_a_list_of_jobs(environ):
-    assert "no job of autogpu's is called eval.py; there is none" in waited("--job", "eval.py").stderr
+    assert (
+        "there is no autogpu job called eval.py; no job holds a GPU or waits for one"
+        in waited("--job", "eval.py").stderr
+    )
     with other_job(environ, HELD, script="train.py") as one, other_job(environ, HELD, script="train.py") as two:
         me = user_name(os.getuid())
         both = f"train.py (pid {one.pid}) of {me} and train.py (pid {two.pid}) of {me}"
-        by_status = "`autogpu status` shows all that use a GPU"
-        by_pid = f"say which by its pid, as in `autogpu wait --job {one.pid}`"
+        by_status = "`autogpu status` shows all jobs and processes on GPUs"
+        by_pid = f"choose one by its pid, as in `autogpu wait --job {one.pid}`"
         for name, why, remedy in (
-            (str(os.getpid()), f"no job of autogpu's is pid {os.getpid()}; there are {both}", by_status),
-            ("eval.py", f"no job of autogpu's is called eval.py; there are {both}", by_status),
-            ("some/where/train.py", f"2 jobs are called some/where/train.py: {both}", by_pid),
+            (str(os.getpid()), f"there is no autogpu job with pid {os.getpid()}; jobs here: {both}", by_status),
+            ("eval.py", f"there is no autogpu job called eval.py; jobs here: {both}", by_status),
+            ("some/where/train.py", f"there are 2 jobs called some/where/train.py: {both}", by_pid),
         ):
             done = waited("--job", name, "--job", str(two.pid), "--timeout", "0")
             assert (done.returncode, done.stderr) == (1, f"autogpu: {why}\nautogpu: {remedy}\n")
@@ -106,8 +109,8 @@ def test_timeout_exits_with_75_and_lists_the_running_jobs(environ, timeout):
         done = waited("--mine", "--timeout", timeout)
         assert (done.returncode, done.stdout) == (75, "")
         first, second = done.stderr.splitlines()
-        assert first == f"autogpu: train.py (pid {job.pid}) still runs after {timeout.rstrip('s')} s"
-        assert second.startswith("autogpu: to wait longer: leave --timeout out; ")
+        assert first == f"autogpu: train.py (pid {job.pid}) has not ended after {timeout.rstrip('s')} s"
+        assert second.startswith("autogpu: to wait longer: raise --timeout, or leave it out; ")
 
 
 WITH_CHILD = (sys.executable, "-c", "import os; print(os.getpid(), flush=True); input()")
@@ -148,4 +151,4 @@ def test_wait_inside_a_job_does_not_wait_for_that_job(server, environ):
     done = autogpu(server, *held, "--mine")
     assert (done.returncode, "you have no other job here" in done.stderr) == (0, True)
     done = autogpu(server, *held, "--job", "autogpu")
-    assert (done.returncode, "no other job of autogpu's is called autogpu" in done.stderr) == (1, True)
+    assert (done.returncode, "there is no other autogpu job called autogpu" in done.stderr) == (1, True)
