@@ -143,8 +143,9 @@ def primary_contexts(ordinals: Sequence[int]) -> Iterator[None]:
 def begin_use(ordinals: Sequence[int]) -> None:
     """Make the primary contexts of some GPUs, allocate a little memory in each, and keep both until this process ends.
 
-    Call this before a framework makes contexts on these GPUs and on others. The memory distinguishes these GPUs from
-    the others, on which the framework allocates nothing.
+    Call this before a framework makes contexts on these GPUs and on others. Because of the memory, this process uses
+    more on these GPUs than on the others, so other jobs recognise its contexts on the others as idle
+    (``Process.is_bare``).
     """
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1")

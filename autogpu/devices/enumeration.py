@@ -23,7 +23,8 @@ def named_uuids(value: str | None, inventory: Inventory, order: str | None) -> t
 
     The rules are those of NVIDIA's CUDA programming guide (appendix on environment variables). The first invalid entry
     ends the list. A repeated GPU empties the list. A unique prefix of a UUID is enough. A list has indices or UUIDs,
-    but not both. A card in MIG mode stands for its instances. Only the driver can read ``gpu-`` in lower case.
+    but not both. A card in MIG mode stands for its instances. If an entry begins with ``gpu-`` or
+    ``mig-`` in lower case, only the driver can resolve the list.
 
     Args:
         value: ``None`` means every GPU.

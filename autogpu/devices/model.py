@@ -57,7 +57,7 @@ class Process(Value):
 
 
 class Device(Value):
-    """One GPU, or one MIG instance, at one moment. Every field but the identity may be missing.
+    """One GPU, or one MIG instance, at one moment. Only ``uuid`` and ``index`` are always known.
 
     Attributes:
         uuid: Stable name: ``GPU-5d0f...``, or ``MIG-...`` for an instance. No other identity is stored or exported.
@@ -195,7 +195,7 @@ class Inventory(Value):
 
     @classmethod
     def from_reading(cls, reading: Mapping[str, Any]) -> Inventory:
-        """Return the inventory for a result of :func:`autogpu.devices.nvml.read_inventory`, also after marshal."""
+        """Return the inventory for a result of :func:`autogpu.devices.nvml.read_inventory`, or its marshalled copy."""
         cause = reading.get("failure_cause")
         return cls(
             **{

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 
-# "Idle" is judged over this span of the driver's sample buffer: a job between two batches shows 0 % for a moment.
+# Read utilization and active processes over this span, because a job between two batches shows 0 % for a moment.
 UTILIZATION_SPAN_S = 10.0
 
 # A working GPU answers in milliseconds. A GPU that has fallen off the bus can block a call forever, and must not stop
@@ -37,7 +37,7 @@ _P2P_OVER_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 _P2P_OK = 0  # NVML_P2P_STATUS_OK
 _NVLINK = 100  # as in model.py
 _TEMPERATURE_OF_GPU = 0  # nvmlTemperatureSensors_t
-_BEST_ANCESTOR = 60  # minus nvmlGpuTopologyLevel_t, which is 0 for GPUs on one board and 50 for GPUs of two sockets
+_BEST_ANCESTOR = 60  # nearness is this minus nvmlGpuTopologyLevel_t (0: one board, 50: two sockets)
 
 # CUDA cores of a multiprocessor, keyed by compute capability or its major version. All others have 128 cores (CUDA C++
 # Programming Guide, 32-bit floating-point operations per clock cycle).
@@ -96,7 +96,7 @@ def load_pynvml() -> Any:
     try:
         if __package__:
             from autogpu._vendor import pynvml  # type: ignore[attr-defined]
-        else:  # in the probe's process, whose sys.path has only folders of packages
+        else:  # in the helper process, which imports this file as a top-level module
             import pynvml
     except ImportError as error:
         is_missing = getattr(error, "name", None) in ("autogpu._vendor", "pynvml")
@@ -112,7 +112,9 @@ def load_pynvml() -> Any:
 
 
 def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
-    """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types. Never raises.
+    """Read the fields of :class:`autogpu.devices.model.Inventory`, in built-in types.
+
+    If the reading fails, the result holds the reason, and no exception is raised.
 
     Args:
         silent: Indices of the GPUs that did not answer before. They are not queried again. ``None`` for the first
@@ -169,7 +171,7 @@ def _failure(nvml: Nvml, error: Exception) -> dict[str, str]:
     loader = error.__context__
     if isinstance(loader, OSError) and "No such file" not in str(loader):
         return {"failure": f"NVML can't be loaded: {loader}", "failure_cause": "driver"}
-    # An absent driver is a machine without GPU, not a fault.
+    # A missing driver is the ordinary state of a machine without a GPU, not a fault.
     is_absent = nvml.is_code(error, "NVML_ERROR_DRIVER_NOT_LOADED", "NVML_ERROR_LIBRARY_NOT_FOUND")
     reason = str(error).rstrip(".")
     return {"failure": f"NVML reports: {reason}", "failure_cause": "no-driver" if is_absent else "driver"}
@@ -257,7 +259,7 @@ def read_instances(nvml: Nvml, gpu: Any, card: Mapping[str, Any]) -> list[dict[s
             uuid = text(nvml.reading("nvmlDeviceGetUUID", instance)) if instance is not None else None
             if uuid:
                 found.append({**card, "uuid": uuid, **_read_instance(nvml, instance, card), "instance": number})
-        except nvml.error:  # any call may find that it is lost
+        except nvml.error:  # any call may report that the card is lost
             continue
     return found
 
@@ -267,7 +269,7 @@ def _read_instance(nvml: Nvml, instance: Any, card: Mapping[str, Any]) -> dict[s
     name = text(nvml.reading("nvmlDeviceGetName", instance)) or ""
     return {
         **dict.fromkeys(("utilization_percent", "active_pids", "multiprocessors")),
-        "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers give the card's name
+        "name": name if " MIG " in name else f"{card['name']} MIG",  # the first drivers with MIG report the card's name
         "memory_total_bytes": getattr(memory, "total", None),
         "memory_used_bytes": getattr(memory, "used", None),
         "compute_processes": nvml.processes("nvmlDeviceGetComputeRunningProcesses", instance),
@@ -319,7 +321,7 @@ def _health(nvml: Nvml, gpu: Any) -> dict[str, Any]:
 
 
 def _links(nvml: Nvml, card: Mapping[str, Any], *others: Mapping[str, Any]) -> list[tuple[tuple[str, str], int]]:
-    """Return the nearness of a card to each other card, as pairs of UUIDs with a number. Leave out unknown ones."""
+    """Return ``((uuid, uuid), nearness)`` for the card and each of ``others``. Leave out a pair of unknown nearness."""
     found = [((card["uuid"], other["uuid"]), _nearness(nvml, card["index"], other["index"])) for other in others]
     return [(pair, near) for pair, near in found if near]
 

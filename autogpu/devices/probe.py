@@ -34,7 +34,10 @@ _SECOND_CHANCE_S = 3.0
 
 
 def start(environ: Mapping[str, str]) -> Reading:
-    """Begin a reading in a helper process, else in a thread. Returns within milliseconds, whatever the driver does."""
+    """Begin a reading in a helper process; in a thread if this process can't or must not start one.
+
+    This call takes milliseconds, whatever the driver does.
+    """
     if is_this_python(sys.executable) and not _waits_for_children():
         try:
             return ProcessReading(environ)
@@ -246,13 +249,17 @@ class ProcessReading:
         while process.is_readable(self._pipe, until_s - monotonic_s()):
             piece = os.read(self._pipe, 1 << 16)
             self._printed += piece
-            # Look for END too: a process that another thread forked at our start may keep the pipe's other end open.
+            # Look for END too: if another thread forked while this one started the helper process, the forked process
+            # may hold the pipe's other end open.
             if not piece or self._printed.endswith(END):
                 return self._printed
         return None
 
     def _end(self, *, is_killed: bool) -> int:
-        """Wait for the helper process; kill it if it is late. Return its ``waitpid`` status; 0 if it is not known."""
+        """Wait for the helper process. Kill it if it is late, or at once if ``is_killed``.
+
+        Return its ``waitpid`` status; 0 if it is not known.
+        """
         until_s = monotonic_s() + _END_DEADLINE_S
         while True:
             try:

@@ -1,7 +1,8 @@
 """The checks of ``autogpu doctor``, and the function that gathers the facts for them.
 
-Gathering takes the host's mutex once and writes a temporary file into the lease folder. It changes nothing else. Each
-check is a pure function of the facts. If it fails, it returns a remedy, mostly a command that the user can paste.
+To gather the facts, :func:`gather` locks the lease folder once and writes a temporary file into it. It changes nothing
+else. Each check is a pure function of the facts. If it fails, it returns a remedy, mostly a command that the user can
+paste.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _PYTHON_DEADLINE_S = 20.0
 _OLDEST = (3, 7)
 NEWEST_TESTED = (3, 15)
 
-# The most unreadable files in the lease folder that are reported; there may be thousands.
+# Report at most this number of unreadable files in the lease folder; there may be thousands.
 _MOST_UNREADABLE = 4
 
 _FRAMEWORK = """
@@ -83,7 +84,7 @@ _PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))
 
 
 def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Facts:
-    """Gather the facts. Takes some seconds, most of them for importing the frameworks.
+    """Gather the facts. This takes some seconds, most of them for importing the frameworks.
 
     Args:
         executable: The Python to examine. Its environment may have no autogpu.

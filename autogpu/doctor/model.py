@@ -56,7 +56,7 @@ class Facts(Value):
         cuda: The answer to :data:`autogpu.devices.cuda.START` from a fresh process that sees all GPUs.
         frameworks: The answers of fresh processes that import a framework, keyed by module. An answer's value is
             ``None`` if the module is not installed, and has an ``error`` if the import fails.
-        lease_problem: Why this user's jobs can't coordinate.
+        lease_problem: The problem that prevents claims of GPUs by this user's jobs; ``None`` if there is none.
         is_folder_on_fuse: True if the lease folder is on FUSE, where jobs may not see each other's locks.
         unreadable_files: Sentences about files in the folder that can't be read.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.

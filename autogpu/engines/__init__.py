@@ -54,8 +54,8 @@ def granted_here(environ: Mapping[str, str], initial: InitialVisibility | None =
             slurm_job_has_ended=_slurm_job_has_ended(environ),
             ray=_ray_task(environ),
             dask=_dask_worker(environ),
-            # A launcher that has claimed GPUs is rank 0 itself, as in Lightning. The ranks below it use the GPUs of its
-            # list, which they choose by their rank number.
+            # A launcher that has claimed GPUs is rank 0 itself, as in Lightning. The other ranks are its children. They
+            # inherit its list of GPUs, and choose from the list by their rank number.
             rank=_rank(environ, is_below_rank_0=has_parents_list and is_marked(environ)),
             is_given=now not in (None, initial.value),
         ),

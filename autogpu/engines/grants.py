@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.ray_tasks import RayTask
 
-# Slurm writes CUDA_VISIBLE_DEVICES into these variables as well, unless its gres.conf says that all GPUs are NVIDIA's.
+# Slurm copies CUDA_VISIBLE_DEVICES into these variables, unless its gres.conf declares that all GPUs are NVIDIA's.
 _COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 

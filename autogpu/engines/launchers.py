@@ -1,6 +1,7 @@
 """The local rank of a process: its number among the processes that a launcher started together on this host.
 
-The ranks of a job divide the pool in the pool's order, and never take each other's GPU. All functions are pure.
+The ranks of a job divide the pool (the GPUs that the job may use) in the pool's order. No rank takes the GPU
+of another rank. All functions are pure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _NOWHERE = ("", "")
 
 # Innermost launcher first: inside a Slurm step, the ranks of an mpirun count. Each entry has the launcher's name, the
 # variable of the local rank, the variable of the number of ranks on the host, and the variables that identify the job.
-# Of the last group, the first is the job's host (``""`` if the launcher sets none), and the last one must be set.
+# In that last group, the first variable holds the job's host (``""`` if the launcher sets none). If the group's last
+# variable is not set, the job has no name.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
     ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _AGENT),
@@ -187,7 +189,7 @@ def _as_known(host: str) -> str:
 
 
 def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: str | None = None) -> LocalRank:
-    """Return ``rank`` with its ``dividers`` set for the ranks that see the same GPUs.
+    """Return ``rank`` with its ``dividers``: the number of ranks that divide the GPUs which this rank sees.
 
     Args:
         of_launcher: ``CUDA_VISIBLE_DEVICES`` of the launcher. A rank with a different value has a list of its own.

@@ -1,4 +1,4 @@
-"""Plans for the changes to a host's files that make its Pythons find the hook folder, and for their undo.
+"""Plans to change a host's files so that its Pythons find the hook folder, and plans to undo these changes.
 
 A plan holds the bytes of each file before and after the change. This module writes no file.
 """
@@ -136,7 +136,7 @@ def _with_pam_env(before: bytes | None) -> bytes:
 
 
 def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
-    """Return the new content of a base Python's sitecustomize.py. Append to it if it is Debian's file in /etc."""
+    """Return the new content of a base Python's sitecustomize.py. Debian's file in /etc keeps its own text."""
     text = (template_folder() / "base_python.py").read_bytes()
     if root / "etc" not in path.parents:
         return own(before, text)

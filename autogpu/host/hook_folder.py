@@ -184,7 +184,8 @@ def build(
         tell: Called with a few words about the current step.
 
     Raises:
-        InstallError: The folder would be on a network file system, or a Python can't compile the files.
+        InstallError: The folder would be on a network file system, something other than a link has the link's path, or
+            a Python can't compile the files.
     """
     link.parent.mkdir(parents=True, exist_ok=True)
     with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:

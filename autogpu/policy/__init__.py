@@ -50,7 +50,7 @@ _TABLES = [section for section in model.SECTIONS if section]
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
-# Names that people look for, and that are not similar to the key's name.
+# The key's name, keyed by another name that users write for it. `most_similar` does not find the key by that name.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
 _CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 
@@ -63,19 +63,20 @@ def resolve(
     flags: Mapping[str, str] | None = None,
     system_file: Path = SYSTEM_FILE,
 ) -> Resolved:
-    """Read all layers and merge them. Never raises for bad input: the result lists the mistakes in ``problems``.
+    """Read all layers and merge them. Bad input raises no exception. The result lists it in ``problems``.
 
     Args:
-        environ: The variables ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*`` are read. Without a home or
-            configuration folder there is no user file.
+        environ: The variables ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*`` are read. There is no user file
+            if neither ``HOME`` nor ``XDG_CONFIG_HOME`` is an absolute path.
         script: The script's file; ``None`` at a prompt, with ``-c`` and in a notebook.
         working_directory: The search for a project file continues here after the script's folders. A relative
-            ``AUTOGPU_POLICY`` starts here.
+            path in ``AUTOGPU_POLICY`` is relative to this folder.
         flags: Options of ``autogpu run``: the text of each, keyed by the key's name.
     """
     homes = sources.homes_of(environ)
     user_file = sources.user_file_of(environ)
-    # Don't check who could have written these two: whoever can do so controls the host or the home folder anyway.
+    # Don't check who could have written the system file and the user file: anyone who can write them controls the host
+    # or the home folder anyway.
     system = sources.source_of(homes, LayerName.SYSTEM, system_file)
     user = sources.source_of(homes, LayerName.USER, user_file) if user_file else sources.Source(LayerName.USER)
     named = environ.get(variables.POLICY_FILE, "").strip()
@@ -217,7 +218,6 @@ def _flag_layer(flags: Mapping[str, str]) -> Layer:
 
 
 def _file_layer(source: Source) -> Layer:
-    """Read the keys of a file. Only ``doctor`` reports unknown names and settings without effect in the system file."""
     layer = Layer(source.layer, source.problems)
     # A host may have several versions of autogpu: a name that is unknown to this version may be valid in another.
     problems = layer.unknown if layer.name is LayerName.SYSTEM else layer.problems

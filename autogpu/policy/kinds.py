@@ -76,9 +76,12 @@ class MemoryLimit(Value):
 
 
 def of_own_groups(numbers: Mapping[str, int]) -> int:
-    """Return the largest number that a Unix group of this process has. 0 means no limit, so it wins over all others.
+    """Return the cap for this process: the largest of the caps of its Unix groups, or 0 (no cap) if one of them is 0.
 
-    If none of the groups has a number, the number of ``default`` applies.
+    If none of the groups has a cap, the result is the cap of ``default``, or 0 without one.
+
+    Args:
+        numbers: Caps, keyed by a group's name or number, or by ``default``.
     """
     own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
     found = [number for name, number in numbers.items() if name != DEFAULT_GROUP and group_number(name) in own]

@@ -38,12 +38,13 @@ class Policy(Value):
     """The settings of this process, merged from all layers. The defaults here are autogpu's defaults.
 
     Attributes:
-        need_bytes: The stated need on each GPU; ``None`` means unknown.
+        need_bytes: The memory that the job needs on each GPU, as a layer states it; ``None`` if no layer does.
         devices: The GPUs to choose from; empty means all. Each entry is an index (``"0"``), a range (``"0-3"``), a MIG
             instance (``"0:1"``), a UUID prefix (``"GPU-5d0f"``, ``"MIG-..."``), or a name in which ``*`` stands for
             anything.
         limit: The memory cap on each GPU, or on each virtual GPU if there are several; ``None`` means no cap.
-        per_user: The largest number of GPUs for this process's user, chosen by the user's groups; 0 means no cap.
+        per_user: The largest number of GPUs that this process's user may lease at a time; 0 means no cap. If the system
+            file has a cap for each Unix group, the process's groups decide.
         locked: Dotted keys that only the system file may change. Unknown names are left out.
     """
 
@@ -99,12 +100,10 @@ class Key(Value):
 
     @property
     def variable(self) -> str:
-        """The name in the environment: ``AUTOGPU_COUNT``."""
         return PREFIX + self.name.upper()
 
     @property
     def flag(self) -> str:
-        """The name on the command line of ``autogpu run``: ``--count``."""
         return "--" + self.name.replace("_", "-")
 
     @property
@@ -136,7 +135,8 @@ class Setting(Value):
 
     Attributes:
         key: The dotted name, such as ``select.count``.
-        overrides: The setting of the next lower layer that sets the key, or the default; ``None`` for the default.
+        overrides: The setting that this one overrides: that of the next lower layer that sets the key, or the
+            default. ``None`` if this setting is the default itself.
     """
 
     key: str
@@ -211,7 +211,10 @@ SECTIONS = {
 
 
 def _key(dotted: str, about: str, kind: kinds.Kind | None = None, *, system_only: bool = False) -> Key:
-    """Return a key. Without a ``kind``, the type of its field decides: a ``Literal`` of words, else a boolean."""
+    """Return a key. Without a ``kind``, the field in :class:`Policy` must be a ``Literal`` of words or a boolean.
+
+    The kind of the key is then a choice of these words, or a boolean.
+    """
     section, _, name = dotted.rpartition(".")
     words = re.findall(r"['\"](\w+)['\"]", "" if kind else Policy.__annotations__[name])
     return Key(section, name, kind or (kinds.choice(*words) if words else kinds.FLAG), about, system_only)

@@ -23,7 +23,7 @@ PYPROJECT = "pyproject.toml"
 LARGEST_FILE_BYTES = 1024**2
 _USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
 
-# The reason begins like this if the file's own mode is at fault. Then chmod is a remedy.
+# A reason from `_distrust` begins like this if other users can write the file itself. Then chmod is a remedy.
 _ITS_MODE = "it can be written"
 
 # Finds our table in a pyproject.toml that can't be parsed, or that is not parsed because it is not trusted.
@@ -73,7 +73,7 @@ def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def user_file_of(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the user file; ``None`` without a home or configuration folder.
+    """Return the path of the user file; ``None`` if neither ``HOME`` nor ``XDG_CONFIG_HOME`` is an absolute path.
 
     A relative ``XDG_CONFIG_HOME`` is ignored, as the XDG specification requires.
     """
@@ -183,10 +183,11 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
 
 
 def _mistake(lines: Sequence[str], why: str, *, is_shared: bool) -> str:
-    """Describe a usual mistake in the last line. For any other, return the parser's reason and the usual mistakes.
+    """Return the mistake in the last of ``lines`` if it is a usual one; else ``why`` and a list of usual mistakes.
 
     Args:
         lines: The file up to the line at which the parser stopped; empty if the parser does not report it.
+        why: The parser's reason.
         is_shared: True for a file that also has tables of other programs.
     """
     line = lines[-1] if lines else ""
@@ -242,7 +243,7 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
 
     Args:
         path: The file, or a link to it.
-        judge: Check if another user could have written the file. Windows has no such owners, so there is no check.
+        judge: Check if another user could have written the file. There is no check on Windows, where files have no uid.
 
     Raises:
         UnreadableFile: The path is not a regular file, the file is too large, or this user may not read it.
@@ -251,7 +252,7 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         raise_if_from_script(error)
-        # No file, or a folder that this user may not enter, such as the HOME of another user that sudo has kept.
+        # The file does not exist, or this user may not enter its folder: sudo may have kept the HOME of another user.
         return None
     try:
         # Opening a device can already have an effect, so check the type before opening, and once more after it.
@@ -303,12 +304,13 @@ def _foreign(place: int | Path, found: os.stat_result) -> str:
 
 
 def _is_private_group(found: os.stat_result) -> bool:
-    """True if the owner of a file is the only listed member of the file's group.
+    """True if a file's group is its owner's private group.
 
-    Debian, Ubuntu and Fedora give every user a group of the same name and an umask of 002. If every file that a group
-    can write were refused, every project there would be refused. A primary group that many users share ("users") does
-    not have the owner's name. One case is not detected: an account whose primary group is another user's group. Only
-    a list of all accounts would show it, which takes minutes on a host with a directory service.
+    A private group is the owner's primary group, has the owner's name, and lists no other member. Debian, Ubuntu and
+    Fedora give every user such a group and an umask of 002. If every file that a group can write were refused, every
+    project there would be refused. A primary group that many users share ("users") does not have the owner's name. One
+    case is not detected: an account whose primary group is another user's group. Only a list of all accounts would show
+    it, which takes minutes on a host with a directory service.
     """
     import grp
     import pwd

@@ -27,7 +27,7 @@ def example() -> str:
 
 
 def template() -> str:
-    """Return a policy file for a project in which every key is commented out."""
+    """Return a policy file for a project. It has each key that such a file can set, commented out."""
     return _TEMPLATE_HEAD + "".join(listing([key for key in KEYS if not key.system_only], "# "))
 
 
