@@ -55,13 +55,13 @@ def run_snippet(
         return Answer(error=f"timed out after {deadline_s:.0f} s", timed_out=True)
     except OSError as error:
         raise_if_from_script(error)
-        return Answer(error=f"it does not start: {error.strerror}")
+        return Answer(error=f"the process does not start: {error.strerror}")
     stderr = done.stderr.decode(errors="replace").strip()
     try:
         value = json.loads(done.stdout.decode(errors="replace").strip().splitlines()[-1])
     except (ValueError, IndexError) as error:
         raise_if_from_script(error)
         if done.returncode < 0:
-            return Answer(error=f"it ended by signal {-done.returncode}")
-        return Answer(error=stderr.rpartition("\n")[2] or f"it ended with status {done.returncode}")
+            return Answer(error=f"the process was killed by signal {-done.returncode}")
+        return Answer(error=stderr.rpartition("\n")[2] or f"the process ended with status {done.returncode}")
     return Answer(value, stderr=stderr)

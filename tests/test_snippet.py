@@ -12,7 +12,9 @@ from autogpu.snippet import Answer, run_snippet
     [
         pytest.param("print('start-up'); print([1])", Answer([1]), id="value"),
         pytest.param("raise OSError('x timed out')", Answer(error="OSError: x timed out"), id="error"),
-        pytest.param("import os; os.kill(os.getpid(), 9)", Answer(error="it ended by signal 9"), id="signal"),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 9)", Answer(error="the process was killed by signal 9"), id="signal"
+        ),
     ],
 )
 def test_answer_has_a_value_or_an_error(program, expected):

@@ -22,7 +22,7 @@ UTILIZATION_SPAN_S = 10.0
 # the readings of the other GPUs.
 DEVICE_DEADLINE_S = 3.0
 _STEP_S = 0.02
-NO_ANSWER = "it does not answer"
+NO_ANSWER = "the driver does not answer"
 
 # No caller waits longer for a reading. A helper process ends itself after this time, whatever the driver does.
 LIFETIME_S = 20.0
@@ -208,9 +208,13 @@ def _answer(nvml: Nvml, index: int) -> list[dict[str, Any]] | str | None:
             return None
         # The UUID is the only reading that every GPU must support.
         if nvml.is_code(error, "NVML_ERROR_NOT_SUPPORTED"):
-            return "NVML tells no UUID of it"
+            return "NVML reports no UUID for the GPU"
         # Another version of pynvml may lack a function, or fail to decode a name.
-        return str(error) if isinstance(error, nvml.error) else f"pynvml fails at it: {type(error).__name__}: {error}"
+        return (
+            str(error)
+            if isinstance(error, nvml.error)
+            else f"pynvml fails to read the GPU: {type(error).__name__}: {error}"
+        )
 
 
 def _read_device(nvml: Nvml, index: int) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ class ThreadReading:
             self._thread.start()
         except RuntimeError as error:  # no more threads
             raise_if_from_script(error)
-            problem = f"neither a process nor a thread can be started to read NVML: {error}"
+            problem = f"can't start a process or a thread to read NVML: {error}"
             self._inventory = last or Inventory(failure=problem, failure_cause=FailureCause.DRIVER)
 
     def _read(self) -> None:

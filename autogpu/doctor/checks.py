@@ -203,16 +203,16 @@ def examine(facts: Facts) -> dict[str, Finding]:
     for module, answer in installed.items():
         findings.update(_examine_framework(module, answer, facts))
     if not installed:
-        what = f"this environment ({facts.executable}) has none of {', '.join(facts.frameworks)}"
+        what = f"no supported framework ({', '.join(facts.frameworks)}) is installed for {facts.executable}"
         findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.to_install(facts.version)}"))
         if facts.is_own and facts.hosts_folder:
-            findings["frameworks"] = not_applicable(f"{what}; for another: autogpu doctor --python PATH")
+            findings["frameworks"] = not_applicable(f"{what}; to examine another Python: autogpu doctor --python PATH")
     return findings
 
 
 def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, Finding]:
     framework = frameworks.load(module)
-    newer = "upgrade autogpu: a later one may know this version"
+    newer = f"upgrade autogpu: a newer version may support this {framework.NAME}"
     found = answer.value or {"error": answer.error}
     error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
     if error:
@@ -222,9 +222,9 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
         remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
         return {module: failed(obstacle, remedy)}
     build = judge(module, framework.NAME, found, facts)
-    hooks = passed("autogpu finds all that it hooks into")
+    hooks = passed("autogpu finds every function that it hooks into")
     if not found["build"]:
-        hooks = not_applicable("nothing to hook into")
+        hooks = not_applicable(f"nothing to hook into in a {framework.NAME} without CUDA")
     elif found["missing"]:
         lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
         hooks = failed(f"{framework.NAME} {found['version']} lacks {printable(lacks)}", newer)
@@ -234,13 +234,13 @@ def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, F
 def check_python(facts: Facts) -> Finding:
     if facts.version < _OLDEST:
         oldest = _numbered(_OLDEST)
-        return failed(f"{facts.executable} is older than {oldest}", f"make the environment with {oldest} or newer")
+        return failed(f"{facts.executable} is older than {oldest}", f"create an environment with {oldest} or newer")
     if facts.version > NEWEST_TESTED:
         version, newest = _numbered(facts.version), _numbered(NEWEST_TESTED)
         what = f"{facts.executable} is {version}; this autogpu was not tested with it, only up to {newest}"
         remedy = f"{facts.pip('install --upgrade autogpu')}; if a script behaves differently with AUTOGPU=0, report it"
         return Finding(State.WARNING, what, remedy)
-    return passed(f"{facts.executable} is {_numbered(facts.version)}, with which autogpu is tested")
+    return passed(f"{facts.executable} is {_numbered(facts.version)}; autogpu is tested with this version")
 
 
 def _numbered(version: tuple[int, int]) -> str:
@@ -257,15 +257,15 @@ def check_hook(facts: Facts) -> Finding:
     if start.hook is not None and facts.has_hosts_hook:
         return _examine_hosts_hook(start.hook, facts)
     if start.hook is not None and not facts.hook_is_current:
-        return failed(f"{start.hook} is of another version of autogpu than the package", remedy)
+        return failed(f"{start.hook} is from another version of autogpu than the installed package", remedy)
     if start.hook is not None:
         return passed(f"a fresh {facts.executable} loads {start.hook}")
     if start.complaint:
         return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
     if facts.hosts_folder and not facts.is_person:
-        what = f"{hook_folder.LINK} does not give autogpu to root and system users"
-        return Finding(State.WARNING, what, f"{remedy}, or run this command as a user")
+        what = f"{hook_folder.LINK} does not load autogpu for root and system users"
+        return Finding(State.WARNING, what, f"{remedy}, or run this command as an ordinary user")
     if facts.hosts_folder and start.sitecustomize:
         hidden += f", which hides the one in {hook_folder.LINK}"
     elif facts.hosts_folder:
@@ -280,27 +280,29 @@ def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
     if folder is None or folder.problem:
         why = folder.problem if folder else f"{hook_folder.LINK} does not lead to it"
         return failed(
-            f"{hook}, the hook of the host, can't be used: {printable(why)}", f"ask the administrator: {build}"
+            f"the host's hook {hook} can't be used: {printable(why)}", f"ask the administrator to run: {build}"
         )
-    what = f"a fresh {facts.executable} loads the hook of the host, {hook}, of autogpu {folder.version}"
+    what = f"a fresh {facts.executable} loads the host's hook {hook} (autogpu {folder.version})"
     if facts.tag not in folder.tags:
-        what += f"; it has no compiled files for {facts.tag}, so each start takes longer"
-        return Finding(State.WARNING, what, f"ask the administrator: {build} --python {facts.executable}")
+        what += f"; the hook has no compiled files for {facts.tag}, so each start takes longer"
+        return Finding(State.WARNING, what, f"ask the administrator to run: {build} --python {facts.executable}")
     return passed(what)
 
 
 def check_environment(facts: Facts) -> Finding:
     if not facts.is_own:
-        return not_applicable(f"{facts.executable} was named")
+        return not_applicable(f"PATH is not checked, because --python selects {facts.executable}")
     if not facts.pythons:
-        return passed(f"`python` is the one that has autogpu, {facts.executable}")
+        return passed(f"`python` belongs to the environment that has autogpu ({facts.executable})")
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
-    what = f"{others}: another environment than autogpu's, {facts.executable}"
+    what = f"{others}, but autogpu is installed in another environment ({facts.executable})"
     if facts.hosts_folder:  # the host's hook also loads autogpu in that Python
         return Finding(
-            State.WARNING, what, f"to look at it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
+            State.WARNING, what, f"to examine it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
         )
-    return failed(what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu there as well')
+    return failed(
+        what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu in the other environment too'
+    )
 
 
 def check_driver(facts: Facts) -> Finding:
@@ -309,19 +311,19 @@ def check_driver(facts: Facts) -> Finding:
         what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
         return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
     if inventory.has_no_driver and facts.cuda_count:
-        what = "CUDA has GPUs, and NVML (libnvidia-ml.so.1) is not there: autogpu can't tell which is idle"
+        what = "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle"
         remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return failed(what, remedy)
     if inventory.has_no_driver:
         what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
-        return not_applicable(f"{what}; a container has the host's by docker run --gpus all")
+        return not_applicable(f"{what}; to give a container the host's driver: docker run --gpus all")
     unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
         remedy = f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot"
         return failed_or_slow(printable(inventory.failure), remedy, is_slow=inventory.may_be_busy)
     if lost:
-        remedy = f"{facts.sudo}dmesg | grep -i xid; a lost GPU needs a restart"
+        remedy = f"to find the cause: {facts.sudo}dmesg | grep -i xid; a lost GPU needs a reboot"
         return failed_or_slow(f"not every GPU can be read: {lost}", remedy, is_slow=inventory.may_be_busy)
     gpus = counted(len(cards(inventory.devices)), "GPU")
     denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
@@ -337,13 +339,13 @@ def check_health(facts: Facts) -> Finding:
     remedies = []
     if faulty:
         names = gpu_names(device.index for device in faulty)
-        reset = f"have {names} reset (`nvidia-smi --gpu-reset`, with nothing on it)"
-        remedies.append(f"{reset} or the machine rebooted; a card whose faults come back is to be replaced")
+        reset = f"reset {names} (`nvidia-smi --gpu-reset`, while no process uses it)"
+        remedies.append(f"{reset} or reboot the machine; replace a card whose faults come back")
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
-        bad.append(f"{gpu_names(uncut)}: in MIG mode without an instance, so that no job can use it")
-        remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or give it instances")
-    return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver tells of no fault of a GPU")
+        bad.append(f"{gpu_names(uncut)}: in MIG mode without an instance, so no job can use it")
+        remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or create MIG instances")
+    return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver reports no GPU faults")
 
 
 def check_cuda(facts: Facts) -> Finding:
@@ -352,14 +354,14 @@ def check_cuda(facts: Facts) -> Finding:
     if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
         return not_applicable("no GPU is granted to this process")
     if facts.cuda_count is None:
-        remedy = f"{facts.sudo}reboot, or install the driver again; a container is given the GPUs by --gpus all"
+        remedy = f"{facts.sudo}reboot, or reinstall the driver; in a container: start it with --gpus all"
         what = f"CUDA does not start: {printable(facts.cuda.error)}"
         return failed_or_slow(what, remedy, is_slow=facts.cuda.timed_out)
     readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
     if readable and facts.cuda_count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
         what = f"CUDA sees {counted(facts.cuda_count, 'GPU')} and NVML {readable}"
-        return failed(what, "give the container all of /dev/nvidia*, or as many GPUs to both")
-    return passed(f"CUDA sees {facts.cuda_count} of them")
+        return failed(what, "give the container all of /dev/nvidia*, so that CUDA and NVML see the same GPUs")
+    return passed(f"CUDA sees {counted(facts.cuda_count, 'GPU')}")
 
 
 def check_visible(facts: Facts) -> Finding:
@@ -383,7 +385,7 @@ def check_leases(facts: Facts) -> Finding:
     named = facts.environ.get(LEASE_DIR)
     path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
     if facts.unreadable_files:
-        what = f"in {path}, {'; '.join(facts.unreadable_files)}: what its owner claims with it does not count"
+        what = f"in {path}, {'; '.join(facts.unreadable_files)}; autogpu ignores claims in unreadable files"
         return Finding(State.WARNING, what, "ask the owner to remove the file, or remove it as root")
     if facts.is_folder_on_fuse:
         return Finding(State.WARNING, *lease_messages.folder_on_fuse(path))
@@ -393,8 +395,8 @@ def check_leases(facts: Facts) -> Finding:
         on_host = host_setup_command("sudo ")
         remedy = f"on the host: {on_host}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}"
         return failed(what, remedy)
-    note = f", which belongs to its first user; `{host_setup_command(facts.sudo)}` makes one for all users"
-    when = "" if facts.folder else ", which the first one makes"
+    note = f", which belongs to its first user; to make one for all users: `{host_setup_command(facts.sudo)}`"
+    when = "" if facts.folder else " (the first claim makes it)"
     return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
 
 
@@ -402,9 +404,9 @@ def check_policy(facts: Facts) -> Finding:
     mistakes = _policy_mistakes(facts)
     if not mistakes:
         files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
-        return passed(f"read without a problem ({files})")
+        return passed(f"the policy is valid ({files})")
     what = "; ".join(text for _, text in mistakes)
-    remedy = "correct or unset it; `autogpu config` shows the values, and where each is set"
+    remedy = "correct or unset it; `autogpu config` shows the values and where each is set"
     has_own = any(layer is not LayerName.SYSTEM for layer, _ in mistakes)
     has_others = any(layer is LayerName.SYSTEM for layer, _ in mistakes) and facts.system_policy_owner
     if not has_others:

@@ -59,9 +59,9 @@ _CUDA_BUILDS: Mapping[str, Sequence[CudaBuild]] = {
     "jax": (CudaBuild((0, 4, 23), "jax[cuda12]"),),
 }
 _PAGES = {
-    "tensorflow": "https://www.tensorflow.org/install/source#gpu names the CUDA and the cuDNN to install for it",
-    "jax": "https://docs.jax.dev/en/latest/installation.html names the wheel for this machine",
-    "torch": "https://pytorch.org/get-started/locally names the wheel for this machine",
+    "tensorflow": "https://www.tensorflow.org/install/source#gpu lists the CUDA and cuDNN for each TensorFlow",
+    "jax": "https://docs.jax.dev/en/latest/installation.html lists the wheels for each CUDA version",
+    "torch": "https://pytorch.org/get-started/locally lists the wheels for each CUDA version",
 }
 
 # A command that prints on stderr why the framework finds no GPU.
@@ -79,14 +79,15 @@ def judge(module: str, name: str, found: Mapping[str, Any], facts: Facts) -> Fin
     name = f"{name} {version}"
     remedy = _remedy(module, version, facts, lacks_libraries=bool(build))
     if not build and not count:
-        return passed(f"{name}, without CUDA, and there is no GPU to use")
+        return passed(f"{name} is built without CUDA, and there is no GPU to use")
     if not build:
         return failed(f"{name} is built without CUDA and uses no GPU", remedy)
     if count and found["gpus"] == 0 and not facts.hides_all_gpus:
         what = (
-            f"{name}, {build}, lists no GPU of {count}: it finds no CUDA libraries that fit, or the driver is too old"
+            f"{name}, {build}, lists no GPU, but the driver has {counted(count, 'GPU')}: "
+            "it finds no matching CUDA libraries, or the driver is too old"
         )
-        return failed(what, f"{remedy}; {_SAYS_WHY[module].format(facts.executable)} says why")
+        return failed(what, f"{remedy}; to see the reason: {_SAYS_WHY[module].format(facts.executable)}")
     return passed(f"{name}, {build}" + ("" if found["gpus"] is None else f", lists {counted(found['gpus'], 'GPU')}"))
 
 

@@ -43,7 +43,7 @@ not_applicable = partial(Finding, State.NOT_APPLICABLE)
 def failed_or_slow(what: str, remedy: str, *, is_slow: bool) -> Finding:
     """Return a failure; only a warning if no answer came in time, because the machine may just be busy."""
     if is_slow:
-        later = "run `autogpu doctor` again when the machine is less busy; if it stays so"
+        later = "run `autogpu doctor` again when the machine is less busy; if the finding stays"
         return Finding(State.WARNING, what, f"{later}: {remedy}")
     return failed(what, remedy)
 

@@ -45,7 +45,7 @@ def test_healthy_environment_passes(server):
     failed, said = findings({**server.environ, "PATH": str(python.parent)}, python)
     assert failed == set(), said
     assert said["tensorflow"] == "TensorFlow 2.21.0, built with CUDA, lists 2 GPUs"
-    assert said["tensorflow-hooks"] == "autogpu finds all that it hooks into"
+    assert said["tensorflow-hooks"] == "autogpu finds every function that it hooks into"
     assert not server.calls(call="context"), "asking takes no GPU"
 
 
@@ -64,7 +64,7 @@ def test_all_mistakes_in_the_variables_of_a_shell_are_found_at_once(server):
         "policy": "nearest is AUTOGPU_COUNT",
         "leases": "is not a folder",
         "hook": "does not load autogpu",
-        "frameworks": "has none of tensorflow, jax, torch",
+        "frameworks": "no supported framework (tensorflow, jax, torch) is installed for",
     }
     assert failed == whats.keys()
     assert [check for check, what in whats.items() if what not in said[check]] == []
@@ -134,7 +134,9 @@ def test_missing_cuda_library_of_tensorflow_is_found(server, tmp_path):
     environ = machine_without(server, tmp_path / "libraries", "libcudnn.so.9")
     failed, said = findings(environ, environments.tensorflow_with_autogpu())
     assert ("tensorflow" in failed, "driver" in failed) == (True, False)
-    assert said["tensorflow"].startswith("TensorFlow 2.21.0, built with CUDA, lists no GPU of 2: it finds no CUDA libr")
+    assert said["tensorflow"].startswith(
+        "TensorFlow 2.21.0, built with CUDA, lists no GPU, but the driver has 2 GPUs: it "
+    )
 
 
 @pytest.mark.matrix

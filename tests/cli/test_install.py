@@ -59,7 +59,7 @@ def test_install_python_explains_how_to_add_a_missing_autogpu(base, capsys):
 @pytest.mark.parametrize(("verb", "python"), [("install", "/no/such/python"), ("uninstall", "")])
 def test_invalid_python_path_is_an_error_and_never_means_this_python(capsys, verb, python):
     assert frame.run([verb, "--python", python]) == 1
-    assert f"{python} can't import autogpu: it does not start: " in capsys.readouterr().err
+    assert f"{python} can't import autogpu: the process does not start: " in capsys.readouterr().err
 
 
 # The tests with this mark write into the same environment.

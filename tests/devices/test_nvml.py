@@ -366,9 +366,11 @@ def raising(error):
 @pytest.mark.parametrize(
     ("uuid", "reason"),
     [
-        pytest.param(failing(NOT_SUPPORTED), "NVML tells no UUID of it", id="uuid-not-supported"),
-        pytest.param(raising(UnicodeError("bad")), "pynvml fails at it: UnicodeError: bad", id="uuid-undecodable"),
-        pytest.param(None, "pynvml fails at it: AttributeError: ", id="pynvml-lacks-the-call"),
+        pytest.param(failing(NOT_SUPPORTED), "NVML reports no UUID for the GPU", id="uuid-not-supported"),
+        pytest.param(
+            raising(UnicodeError("bad")), "pynvml fails to read the GPU: UnicodeError: bad", id="uuid-undecodable"
+        ),
+        pytest.param(None, "pynvml fails to read the GPU: AttributeError: ", id="pynvml-lacks-the-call"),
         pytest.param(failing(NO_PERMISSION), None, id="permission-denied"),
     ],
 )

@@ -37,7 +37,7 @@ def lost(inventory):
     return [(gpu.index, gpu.reason) for gpu in inventory.unreadable]
 
 
-SILENT = [(1, "it does not answer")]
+SILENT = [(1, "the driver does not answer")]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_unreadable_gpus_are_reported_and_the_others_are_read(machine):
     # A GPU that this process may not use is counted, and not listed as unreadable.
     reasons = dict(lost(inventory))
     assert ([*reasons], inventory.denied) == ([1, 2, 3], 1)
-    assert reasons[1] and reasons[2] and reasons[3] == "it does not answer"
+    assert reasons[1] and reasons[2] and reasons[3] == "the driver does not answer"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ print(repr(probe.start(os.environ).result(float(sys.argv[1]))))
 def test_user_at_the_process_limit_gets_a_failure_with_its_reason(machine):
     with machine(Gpu()) as server:
         inventory = read(server, program=AT_THE_LIMIT)
-    assert inventory.failure.startswith("neither a process nor a thread can be started to read NVML: ")
+    assert inventory.failure.startswith("can't start a process or a thread to read NVML: ")
 
 
 TWO_THREADS = """

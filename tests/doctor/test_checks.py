@@ -110,9 +110,9 @@ WRONG = {
     "python": [({"version": (3, 6)}, "/env/bin/python is older than Python 3.7", "with Python 3.7 or newer")],
     "hook": [
         (start(sitecustomize=DEBIAN), f"does not load autogpu; its sitecustomize is {DEBIAN}", "-m autogpu install"),
-        ({"hook_is_current": False}, "_autogpu_hook.py is of another version of autogpu than the", "autogpu install"),
+        ({"hook_is_current": False}, "_autogpu_hook.py is from another version of autogpu than the", "autogpu install"),
         (start(complaint="OSError: x timed out"), "a fresh Python reports: OSError: x timed out", "autogpu install"),
-        (HOSTS, "the hook of the host, can't be used: /usr/local/lib/autogpu does not lead to it", "--all-pythons"),
+        (HOSTS, "sitecustomize.py can't be used: /usr/local/lib/autogpu does not lead to it", "--all-pythons"),
         ({**HOSTS, "hosts_folder": replace(WHOLE, problem="cut")}, "can't be used: cut", "--all-pythons"),
         (
             {**start(sitecustomize=DEBIAN), "hosts_folder": WHOLE},
@@ -130,20 +130,20 @@ WRONG = {
     "environment": [
         (
             CONDA,
-            "another environment than autogpu's, /env/bin/python",
-            'PATH="/env/bin:$PATH", or install autogpu there',
+            "but autogpu is installed in another environment (/env/bin/python)",
+            'PATH="/env/bin:$PATH", or install autogpu in the other environment too',
         ),
     ],
     # An error text with "timed out" is a failure and not a warning, because drivers and libraries write such texts.
     "driver": [
         (driver("NVML reports: x timed out"), "x timed out", "sudo reboot"),
         (driver("NVML reports: Driver/library version mismatch"), "version mismatch", "sudo reboot"),
-        ({"inventory": NO_DRIVER}, "NVML (libnvidia-ml.so.1) is not there", "DRIVER_CAPABILITIES=compute,utility"),
+        ({"inventory": NO_DRIVER}, "NVML (libnvidia-ml.so.1) is missing", "DRIVER_CAPABILITIES=compute,utility"),
         (gpus(unreadable=(LOST, SILENT)), "GPU 1: GPU is lost", "sudo dmesg | grep -i xid; a lost"),
         (NO_PYNVML, "is not installed: autogpu can't tell which GPU is idle", "/env/bin/python -m pip install "),
     ],
     "health": [
-        (gpus(gpu(1, remapping_failed=True)), "GPU 1: row remapping failed", "is to be replaced"),
+        (gpus(gpu(1, remapping_failed=True)), "GPU 1: row remapping failed", "replace a card"),
         (gpus(gpu(1, uncorrected_errors=3)), "3 uncorrectable memory errors", "--gpu-reset"),
         (gpus(gpu(1, remapping_pending=True)), "pending until a reset", "--gpu-reset"),
         (gpus(*cut(1)), "GPU 1: in MIG mode without an instance", "sudo nvidia-smi -i 1 -mig 0"),
@@ -158,20 +158,30 @@ WRONG = {
         for text in ("-1", "99", "abc")
     ],
     "tensorflow": [
-        (answer(None, "it ended by signal 11"), "can't be used: it ended by signal 11", "repair"),
+        (answer(None, "it was killed by signal 11"), "can't be used: it was killed by signal 11", "repair"),
         (answer({"error": "OSError: Connection timed out"}), "can't be used: OSError: Connection timed out", "repair"),
         (answer({"error": "ImportError: numpy"}), "can't be used: ImportError: numpy", "repair"),
         (tensorflow(build="", gpus=0), "built without CUDA", "pip install 'tensorflow[and-cuda]==2.21.0'"),
         (tensorflow(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
-        (tensorflow(gpus=0), "built with CUDA, lists no GPU of 2: it finds no", "[and-cuda]==2.21.0'; TF_CPP"),
+        (
+            tensorflow(gpus=0),
+            "built with CUDA, lists no GPU, but the driver has 2 GPUs: it finds no",
+            "[and-cuda]==2.21.0'; to see the reason: TF_CPP",
+        ),
     ],
     "tensorflow-hooks": [
         (tensorflow(missing={"Context.x": "claims nothing"}), "lacks Context.x: claims nothing", "upgrade autogpu"),
     ],
-    "frameworks": [(answer(None), "has none of tensorflow", "pip install 'tensorflow[and-cuda]'")],
+    "frameworks": [
+        (answer(None), "no supported framework (tensorflow) is installed", "pip install 'tensorflow[and-cuda]'")
+    ],
     "torch": [
         (torch(build="", gpus=0), "built without CUDA and uses no GPU", "pytorch.org"),
-        (torch(gpus=0), "built for CUDA 13.2, lists no GPU of 2: it finds no", "for this machine; /"),
+        (
+            torch(gpus=0),
+            "built for CUDA 13.2, lists no GPU, but the driver has 2 GPUs: it",
+            "each CUDA version; to see the reason: /",
+        ),
         (torch(error="ImportError: libc10"), "can't be used: ImportError: libc10", "repair"),
         (torch(obstacle="built for ROCm"), "built for ROCm", "HIP_VISIBLE_DEVICES"),
         (torch(obstacle="no torch._C.x"), "no torch._C.x", "upgrade autogpu"),
@@ -246,21 +256,21 @@ def test_python_newer_than_the_tested_versions_is_a_warning(healthy):
 def test_host_wide_doctor_suggests_a_check_of_the_shells_python(healthy):
     changes = {**CONDA, **answer(None), "hosts_folder": WHOLE}
     other, frameworks = found(healthy, "environment", **changes), found(healthy, "frameworks", **changes)
-    assert (other.state, other.remedy) == (State.WARNING, "to look at it: autogpu doctor --python /conda/bin/python")
+    assert (other.state, other.remedy) == (State.WARNING, "to examine it: autogpu doctor --python /conda/bin/python")
     assert frameworks.state is State.NOT_APPLICABLE
 
 
 def test_root_gets_a_warning_that_the_host_hook_serves_only_people(healthy):
     finding = found(healthy, "hook", **start(), hosts_folder=WHOLE, is_person=False)
     assert finding.state is State.WARNING
-    assert "does not give autogpu to root and system users" in finding.what
+    assert "does not load autogpu for root and system users" in finding.what
 
 
 def test_hook_of_the_host_has_a_version_and_needs_compiled_files(healthy):
     finding = found(healthy, "hook", **HOSTS, hosts_folder=WHOLE)
     file = WHOLE.folder / "sitecustomize.py"
     assert finding.state is State.PASSED
-    assert finding.what == f"a fresh /env/bin/python loads the hook of the host, {file}, of autogpu 1.2.3"
+    assert finding.what == f"a fresh /env/bin/python loads the host's hook {file} (autogpu 1.2.3)"
     newer = found(healthy, "hook", **{**HOSTS, "tag": "cpython-312"}, hosts_folder=WHOLE)
     assert (newer.state, "no compiled files for cpython-312" in newer.what) == (State.WARNING, True)
     assert newer.remedy.endswith("host-setup --all-pythons --python /env/bin/python")
@@ -268,7 +278,7 @@ def test_hook_of_the_host_has_a_version_and_needs_compiled_files(healthy):
 
 def test_lease_folder_owned_by_its_first_user_gets_a_note(healthy):
     notes = [found(healthy, "leases", **each).what.partition(", ")[2] for each in ({}, {"folder": FALLBACK})]
-    assert notes == ["", f"which belongs to its first user; `{SETUP}` makes one for all users"]
+    assert notes == ["", f"which belongs to its first user; to make one for all users: `{SETUP}`"]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +286,7 @@ def test_lease_folder_owned_by_its_first_user_gets_a_note(healthy):
     [
         # A later version may know this key, so only the doctor reports it in the system file.
         pytest.param({}, "[select]\nmood = 'calm'\n", "", "select.mood", id="unknown-key"),
-        pytest.param({}, "", "[select]\ncount = 2\n", "does not count as a project file", id="of-others"),
+        pytest.param({}, "", "[select]\ncount = 2\n", "is not used as a project file", id="of-others"),
         pytest.param({"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", id="no-such-gpu"),
         pytest.param({"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", id="switched-off"),
     ],
@@ -385,7 +395,9 @@ def test_only_installed_frameworks_have_findings(healthy, installed, rows):
 
 
 def test_finding_of_no_driver_ends_with_the_option_of_docker(healthy):
-    assert found(healthy, "driver", inventory=NO_DRIVER, **no_cuda()).what.endswith(" by docker run --gpus all")
+    assert found(healthy, "driver", inventory=NO_DRIVER, **no_cuda()).what.endswith(
+        " to give a container the host's driver: docker run --gpus all"
+    )
 
 
 def test_cuda_visible_devices_is_not_a_failure_without_a_driver(healthy):
@@ -418,13 +430,13 @@ def test_remedies_for_root_have_no_sudo_and_no_remedy_has_dots(healthy):
     assert as_root == {"leases"}
     assert not [each.remedy for each in whole if "..." in each.remedy]
     first_user = found(healthy, "leases", folder=FALLBACK, sudo="").what
-    assert first_user.endswith("; `autogpu host-setup` makes one for all users")
+    assert first_user.endswith("; to make one for all users: `autogpu host-setup`")
 
 
 @pytest.mark.parametrize(
     ("check", "changes", "what"),
     [
-        ("driver", gpus(unreadable=(SILENT,)), "GPU 2: it does not answer"),
+        ("driver", gpus(unreadable=(SILENT,)), "GPU 2: the driver does not answer"),
         ("driver", driver("no answer", FailureCause.TIMEOUT), "no answer"),
         ("cuda", no_cuda("no answer", timed_out=True), "CUDA does not start: no answer"),
         ("hook", start(complaint="no answer", timed_out=True), "a fresh Python reports: no answer"),

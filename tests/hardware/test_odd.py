@@ -166,7 +166,7 @@ def test_job_reports_all_gpus_lost_and_fails_as_without_autogpu(train):
 @pytest.mark.slow
 def test_driver_without_an_answer_is_reported_as_possibly_busy(lab):
     autogpu = lab(*[Gpu(nvml="hang")] * 2)
-    why = "no GPU can be read (GPU 0: it does not answer; GPU 1: it does not answer)"
+    why = "no GPU can be read (GPU 0: the driver does not answer; GPU 1: the driver does not answer)"
     for command in (["pick"], ["run", "--hold", "--", "true"]):
         done = autogpu(*command)
         told = [f"autogpu: {why}", "autogpu: the driver may only be busy: try again when `nvidia-smi` answers"]
