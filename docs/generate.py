@@ -36,45 +36,44 @@ set; `autogpu init` writes a file to start from.
 
 ## Where settings come from
 
-Later rows of this table override earlier ones. Each key is decided by itself: a file that sets `count` leaves the other
-keys to the rows before it.
+Later rows of this table override earlier ones. Each key is resolved separately: a file that sets only `count` leaves the
+other keys to the earlier rows.
 
 | Layer | Place | Applies to |
 |---|---|---|
 | default | built in | everything |
 | system | `{system}` | this host |
-| user | `$XDG_CONFIG_HOME/autogpu/autogpu.toml` (`~/.config/autogpu/autogpu.toml`) | all that you run |
+| user | `$XDG_CONFIG_HOME/autogpu/autogpu.toml` (`~/.config/autogpu/autogpu.toml`) | all your processes |
 | project | `autogpu.toml`, or `[tool.autogpu]` in `pyproject.toml` | the scripts in and below that folder |
 | environment | `AUTOGPU_COUNT`, `AUTOGPU_LIMIT`, ... | one shell or one process |
 | command line | `autogpu run --count 2 -- python train.py` | one command |
 
-**Which project file.** The nearest one, going up from the script's folder; if there is none, going up from
-the working directory. The search ends at your home folder or at the root; both are looked at. In one folder
-`autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` names the project file outright, and
-`AUTOGPU_POLICY=/dev/null` means none.
+**Which project file.** autogpu searches upwards from the script's folder, and then upwards from the working directory.
+It uses the first file that it finds. Each search ends at your home folder or at the root, and includes that folder. In one
+folder `autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search, and
+`AUTOGPU_POLICY=/dev/null` means no project file.
 
-**Which files are trusted.** A project file that was found counts only if it and its folder belong to you or to
-root, and no other user can write them, and if it is no link. A group that has its owner's name and no other member
+**Which files are trusted.** A project file that was found is used only if three things hold: it and its folder belong to you
+or to root, no other user can write to them, and it is not a link. A group with its owner's name and no other member
 does not count as another user. Any other file is ignored with one line: a file that was left in a shared folder must
-not control your jobs. The owner of a file that `AUTOGPU_POLICY` names does
-not matter.
+not control your jobs. If `AUTOGPU_POLICY` is the path of a file, autogpu uses the file, whoever owns it.
 
-**Locks.** The system file may list keys in `locked`. No other layer can change those; a line names each attempt.
+**Locks.** The system file may list keys in `locked`. No other layer can change these keys; autogpu prints a line for
+each attempt.
 
-**The environment.** Every key has one variable. An empty one counts as unset. Lists are separated by commas;
+**The environment.** Every key has one variable. An empty variable counts as unset. Lists are separated by commas;
 `none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
-`off`. A file may write them so as well. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
+`off`. A file may also hold these forms. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
 
-**Mistakes.** What can't be read is ignored and the rest applies; the framework is imported in any case. All
-mistakes are reported at once, each with file and line, what is allowed, the nearest known name, and the value that is
-used instead; of more than 20 unknown names in one file the first 20. Names in the system file that this version does not
-know are shown only by `doctor`, `config check` and `host-setup --check`, since one host may have several versions. A policy
-can't name code to run.
+**Mistakes.** Invalid entries are ignored and the rest applies; the framework is always imported. All mistakes are reported
+together, each with its file and line, the allowed values, the nearest known name, and the value that is used instead. At
+most 20 unknown names are reported per file. Unknown names in the system file are shown only by `doctor`, `config check` and
+`host-setup --check`, because one host may have several versions of autogpu. A policy can't contain code to run.
 
-The same keys are described for editors in [autogpu.schema.json](autogpu.schema.json): put its place behind `#:schema` on
-the first line of a file, where editors look for it. The schema is stricter than autogpu: it knows each value as the
-example file writes it, so an editor marks `count = "2"`, `devices = "0,2"` or `busy = "Wait"`, which count. What a text may
-be, such as a size, `autogpu config check` tells.
+[autogpu.schema.json](autogpu.schema.json) describes the same keys for editors: write `#:schema` and its address on the
+first line of a file. The schema is stricter than autogpu: it accepts each value only as the example file writes it. So an
+editor marks `count = "2"`, `devices = "0,2"` and `busy = "Wait"`, although autogpu accepts them. `autogpu config check`
+also checks texts such as sizes.
 
 ## How values are written
 
@@ -189,8 +188,8 @@ def rules(text: str) -> dict[str, str]:
     words.update(part for module in imported for part in module.split("."))
     shown = f"`{code[0]}`" if len(code) == 1 else f"{len(code)} lines"
     return {
-        "its code: in a `.pth` file one line, which begins with `import`": shown,
-        "all that it imports, at the start or later": ", ".join(f"`{module}`" for module in sorted(imported)),
+        "code (a `.pth` file has one line, which begins with `import`)": shown,
+        "modules that it imports, at the start or later": ", ".join(f"`{module}`" for module in sorted(imported)),
         **{rule: "no" if words & set(names.split()) else "yes" for rule, names in _RULES.items()},
     }
 

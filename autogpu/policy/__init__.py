@@ -170,14 +170,14 @@ class Layer:
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            verb, seen = ("be", brief(written)) if refused.element is None else ("hold", refused.element)
+            verb, seen = ("be", brief(written)) if refused.element is None else ("contain", refused.element)
             wrong = f"{key.dotted} can't {verb} {seen}{_meant(key.kind, seen)}; allowed: {key.kind.allowed}"
         else:
             if not key.system_only or self.name is LayerName.SYSTEM:
                 self.values[key.dotted] = (value, origin)
             elif value != key.default:
                 # The default is no problem, because a user may copy the example file, which has every key.
-                wrong = f"{key.dotted} counts only in the system file, {model.SYSTEM_FILE}"
+                wrong = f"{key.dotted} can be set only in the system file, {model.SYSTEM_FILE}"
         if wrong:
             self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
 
@@ -257,12 +257,14 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
         near = _nearest(name)
         hint = f", nearest is {near.dotted}" if near else ""
-        yield Problem(f"{origin}: locked names {brief(name)}, which is no key{hint}", origin)
+        yield Problem(f"{origin}: locked contains {brief(name)}, which is not a key{hint}", origin)
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
             origin = source.origin(name)
-            yield Problem(f"{origin}: limits.per_user names {brief(name)}, which is no group of this host", origin)
+            yield Problem(
+                f"{origin}: limits.per_user contains {brief(name)}, which is not a group on this host", origin
+            )
 
 
 def _nearest(name: str) -> Key | None:

@@ -323,7 +323,7 @@ DEVICES = Kind(
     hints=(
         ("[0-9:-]+( +[0-9:-]+)+", "write commas between them"),
         ("[0-9]+-[0-9]+", "the smaller number comes first"),
-        ("[0-9]{4,}", 'a name is written between stars, as "*3090*"'),
+        ("[0-9]{4,}", 'write a name between stars, such as "*3090*"'),
     ),
 )
 KEY_NAMES = Kind(
@@ -333,7 +333,7 @@ KEY_NAMES = Kind(
     sorted,
 )
 CAPS = Kind(
-    "a number of GPUs (0 for no cap), or a table of such numbers by Unix group, as {default = 2, staff = 4}",
+    "a number of GPUs (0 for no cap), or a table of such numbers keyed by Unix group, such as {default = 2, staff = 4}",
     _by_group,
     {"anyOf": [_CAP.schema, {"type": "object", "additionalProperties": _CAP.schema}]},
 )

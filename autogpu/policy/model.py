@@ -221,17 +221,19 @@ def _key(dotted: str, about: str, kind: kinds.Kind | None = None, *, system_only
 
 
 KEYS = (
-    _key("enabled", "whether autogpu does anything at all"),
+    _key("enabled", "turn autogpu on or off"),
     _key(
         "locked",
-        "keys that no other layer may change. Counts only in the system file",
+        "keys that no other layer may change. Only the system file can set this key",
         kinds.KEY_NAMES,
         system_only=True,
     ),
     _key(
         "select.count",
         'GPUs for this process: a number, "all", or 0 for CPU only',
-        kinds.number('a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"', 0, 1024, ("all",)),
+        kinds.number(
+            'a number of GPUs (0 for CPU only; to choose which: AUTOGPU_DEVICES=1,2), or "all"', 0, 1024, ("all",)
+        ),
     ),
     _key("select.need", 'memory the job will need on each GPU, such as "6GiB"; "" = unknown', kinds.NEED),
     _key(
@@ -240,7 +242,7 @@ KEYS = (
         kinds.DEVICES,
     ),
     _key("select.exclude", "never choose these; written like devices", kinds.DEVICES),
-    _key("select.prefer", "of equally good ones, these first; written like devices", kinds.DEVICES),
+    _key("select.prefer", "choose these first among equally good GPUs; written like devices", kinds.DEVICES),
     _key(
         "select.busy",
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
@@ -266,12 +268,12 @@ KEYS = (
     ),
     _key(
         "limits.per_user",
-        "GPUs one user may lease at a time; 0 = no cap. Counts only in the system file",
+        "GPUs one user may lease at a time; 0 = no cap. Only the system file can set this key",
         kinds.CAPS,
         system_only=True,
     ),
     _key("report.level", '"quiet", "line" (one line on stderr when a GPU is claimed), or "explain"'),
-    _key("report.history", "keep how much memory each script took, for you alone, and use it for its next run"),
+    _key("report.history", "record each script's memory use, for you only, and use it for its next run"),
 )
 
 BY_DOTTED = {key.dotted: key for key in KEYS}

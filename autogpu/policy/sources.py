@@ -21,7 +21,7 @@ from autogpu.variables import POLICY_FILE
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 LARGEST_FILE_BYTES = 1024**2
-_USUAL_MISTAKES = 'text stands in quotes, as in "6GiB", and a key or table only once'
+_USUAL_MISTAKES = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
 
 # A reason from `_distrust` begins like this if other users can write the file itself. Then chmod is a remedy.
 _ITS_MODE = "it can be written"
@@ -92,7 +92,7 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     source = source_of(homes, LayerName.PROJECT, file)
     if source.file or source.problems:
         return source
-    what = f"{POLICY_FILE} names {short_path(file, homes)}, which does not exist or can't be reached"
+    what = f"{POLICY_FILE} is {short_path(file, homes)}, which does not exist or can't be reached"
     origin = Origin(LayerName.ENVIRONMENT, POLICY_FILE)
     return replace(source, problems=(Problem(what, origin, instead="no project file is read"),))
 
@@ -146,7 +146,7 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
         if distrust:
             name = printable(str(file))
             ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
-            raise UnreadableFile(f"does not count as a project file: {printable(distrust)} (to use it: {ways})")
+            raise UnreadableFile(f"is not used as a project file: {printable(distrust)} (to use it: {ways})")
         table, text = _parsed(content, is_shared=is_shared)
         if is_shared:
             tool = table.get("tool")

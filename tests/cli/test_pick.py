@@ -71,7 +71,7 @@ def test_pick_respects_variables_limits_and_the_inherited_list(server):
     assert picked("--devices", "0,1", "--limit", "8GiB") == "1\n"
     assert picked("--devices", "0", "--limit", "8GiB") == ""
     wrong = autogpu(server, "pick", AUTOGPU_DEVICES="1 2").stderr
-    assert 'AUTOGPU_DEVICES: select.devices can\'t hold "1 2" (write commas between them)' in wrong
+    assert 'AUTOGPU_DEVICES: select.devices can\'t contain "1 2" (write commas between them)' in wrong
 
 
 def test_pick_avoids_claimed_gpus_and_explains_the_ranking(server, tmp_path, lease_folder):

@@ -81,7 +81,7 @@ def test_without_systemd_the_output_warns_that_the_folder_ends_at_boot(without_s
     ]
 
 
-MISSPELT = 'locked names "select.exclud", which is no key, nearest is select.exclude'
+MISSPELT = 'locked contains "select.exclud", which is not a key, nearest is select.exclude'
 
 
 @pytest.mark.parametrize(

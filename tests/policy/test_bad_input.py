@@ -7,7 +7,7 @@ from autogpu.policy import Policy
 from autogpu.policy.model import LayerName
 
 FILE = "~/proj/autogpu.toml"
-COUNTS = 'a number of GPUs (0 for CPU only; which ones: AUTOGPU_DEVICES=1,2), or "all"'
+COUNTS = 'a number of GPUs (0 for CPU only; to choose which: AUTOGPU_DEVICES=1,2), or "all"'
 BUSY = '"share", "wait", "cpu" or "error"'
 LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
 SIZES = 'a size with its unit such as "6GiB", or "" for none'
@@ -41,7 +41,7 @@ def test_all_problems_are_reported_and_valid_settings_hold(workplace):
         'allowed: a size with its unit such as "6GiB", or "" for none; the setting is ignored',
         f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
         '"wait", "cpu" or "error"; the default "share" is used',
-        f'{FILE}:8: select.exclude can\'t hold "3-1" (the smaller number comes first); allowed: a list of '
+        f'{FILE}:8: select.exclude can\'t contain "3-1" (the smaller number comes first); allowed: a list of '
         'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
         f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
         f'AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: {LIMITS}; '
@@ -133,15 +133,15 @@ def test_common_synonym_of_a_key_is_reported_with_the_keys_name(workplace, name,
         ('busy = "waits"', '"waits" (nearest is "wait")'),
         ('devices = "1 2"', '"1 2" (write commas between them)'),
         ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
-        ('devices = "3090"', '"3090" (a name is written between stars, as "*3090*")'),
-        ("devices = [3090]", '3090 (a name is written between stars, as "*3090*")'),
+        ('devices = "3090"', '"3090" (write a name between stars, such as "*3090*")'),
+        ("devices = [3090]", '3090 (write a name between stars, such as "*3090*")'),
     ],
 )
 def test_common_mistake_in_a_value_is_reported_with_a_correction(workplace, written, meant):
     workplace.autogpu_toml(f"[select]\n{written}\n")
     (problem,) = workplace.problems()
     key = written.partition(" ")[0]
-    verb = "hold" if key == "devices" else "be"
+    verb = "contain" if key == "devices" else "be"
     assert problem.startswith(f"{FILE}:2: select.{key} can't {verb} {meant}; allowed: ")
 
 
@@ -178,7 +178,7 @@ def test_unclear_toml_error_is_reported_with_the_usual_mistakes(workplace, text)
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
     assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
-    usual = 'text stands in quotes, as in "6GiB", and a key or table only once'
+    usual = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
     assert problem.endswith(f" ({usual}); this file is ignored")
 
 
@@ -186,7 +186,7 @@ def test_unclear_toml_error_is_reported_with_the_usual_mistakes(workplace, text)
     ("table", "mistake"),
     [
         pytest.param("tool.autogpu.report", 'write level = "line", not level = lnie;', id="table-of-autogpu"),
-        pytest.param("tool.logger", "Invalid value (text stands", id="table-of-another-program"),
+        pytest.param("tool.logger", "Invalid value (put text", id="table-of-another-program"),
     ],
 )
 def test_line_of_another_program_is_not_judged_as_a_key(workplace, table, mistake):

@@ -55,18 +55,18 @@ def test_only_the_system_file_may_set_limits_per_user(workplace):
     setting = resolved.settings["limits.per_user"]
     assert (resolved.policy.per_user, setting.value, str(setting.origin)) == (2, {"default": 2}, f"{file}:2")
     where, instead = "the system file, /etc/autogpu/autogpu.toml", f"{{default = 2}} from {file}:2 is used"
-    told = f"limits.per_user counts only in {where}; {instead}"
+    told = f"limits.per_user can be set only in {where}; {instead}"
     assert [*map(str, resolved.problems)] == [f"~/proj/autogpu.toml:1: {told}", f"AUTOGPU_PER_USER: {told}"]
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ('students = "two"', 'can\'t hold students = "two"; allowed'),
-        ("students = -1", "can't hold students = -1; allowed: a number of GPUs (0 for no cap), or a table"),
-        ("students = true", "can't hold students = true; allowed"),
-        ('"a b" = [1]', 'can\'t hold "a b" = a list; allowed'),
-        ("students = {x = 1}", "can't hold students = a table; allowed"),
+        ('students = "two"', 'can\'t contain students = "two"; allowed'),
+        ("students = -1", "can't contain students = -1; allowed: a number of GPUs (0 for no cap), or a table"),
+        ("students = true", "can't contain students = true; allowed"),
+        ('"a b" = [1]', 'can\'t contain "a b" = a list; allowed'),
+        ("students = {x = 1}", "can't contain students = a table; allowed"),
     ],
 )
 def test_group_limit_that_is_not_a_number_is_reported(workplace, table, said):
@@ -80,7 +80,7 @@ def test_group_limit_that_is_not_a_number_is_reported(workplace, table, said):
 def test_unknown_group_is_reported_to_the_administrator_only(workplace):
     file = workplace.system("[limits.per_user]\nstudnets = 1\ndaemon = 1\n")
     resolved = workplace.resolve()
-    what = f'{file}:2: limits.per_user names "studnets", which is no group of this host; it is ignored'
+    what = f'{file}:2: limits.per_user contains "studnets", which is not a group on this host; it is ignored'
     assert [*map(str, resolved.problems)] == []
     assert [*map(str, resolved.system_notes)] == [what]
     assert [*map(str, problems_of(file, {}, is_system=True))] == [what]

@@ -103,7 +103,7 @@ OFF_LOCKED = {"system": 'enabled = false\nlocked = ["enabled"]\n'}
 OFF = "AUTOGPU: enabled is locked by SYSTEM:2; false from SYSTEM:1 is used"
 TWO_LOCKED = {"system": 'locked = ["select.count"]\n[select]\ncount = 2\n'}
 LOCKED_ELSEWHERE = {"autogpu_toml": 'locked = ["select.count"]\n'}
-ELSEWHERE = "counts only in the system file, /etc/autogpu/autogpu.toml"
+ELSEWHERE = "can be set only in the system file, /etc/autogpu/autogpu.toml"
 NOT_HERE = f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; the setting is ignored"
 COPIED = {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[limits]\nper_user = 0\n"}
 
@@ -154,7 +154,7 @@ def test_unknown_names_in_locked_are_notes_for_doctor(workplace):
     workplace.system('locked = ["select.exlude", "select.count"]\n')
     resolved = workplace.resolve({"AUTOGPU_COUNT": "2"})
     assert (resolved.policy.count, resolved.policy.locked) == (1, frozenset(["select.count"]))
-    what = 'locked names "select.exlude", which is no key, nearest is select.exclude; it is ignored'
+    what = 'locked contains "select.exlude", which is not a key, nearest is select.exclude; it is ignored'
     assert [str(note) for note in resolved.system_notes] == [f"{workplace.system_file}:1: {what}"]
 
 

@@ -23,7 +23,7 @@ COUNT_3 = "[select]\ncount = 3\n"
 
 def refused(file: str, why: str, path: Path) -> str:
     ways = f"chmod go-w {path}, or AUTOGPU_POLICY={path}" if "it can be" in why else f"AUTOGPU_POLICY={path}"
-    return f"{file} does not count as a project file: {why} (to use it: {ways}); this file is ignored"
+    return f"{file} is not used as a project file: {why} (to use it: {ways}); this file is ignored"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_autogpu_policy_disables_the_search_even_without_a_file(workplace, name,
     workplace.autogpu_toml(COUNT_2)
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1
-    said = [f"AUTOGPU_POLICY names {problem}; no project file is read"] if problem else []
+    said = [f"AUTOGPU_POLICY is {problem}; no project file is read"] if problem else []
     assert [str(problem) for problem in resolved.problems] == said
     assert resolved.files == ()
 
