@@ -76,7 +76,7 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         places.append(path)
         try:
             if os.path.lexists(str(path)) and not path.is_file():
-                raise _Foreign("it is no file")
+                raise _Foreign("it is not a regular file")
             before = path.read_bytes() if os.path.lexists(str(path)) else None
             after = undone(before) if is_undo else change(before)
         except (OSError, _Foreign) as error:

@@ -191,10 +191,10 @@ def build(
     with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
         system = mounts_of(opened.number).file_system
     if system in _NETWORK_FILE_SYSTEMS:
-        what = f"{link.parent} is on {system}: when its server hangs, every Python of this host would hang"
+        what = f"{link.parent} is on {system}: if its server hangs, every Python of this host hangs"
         raise InstallError(what, remedy=f"mount a local disk at {link.parent}")
     if os.path.lexists(str(link)) and not link.is_symlink():
-        raise InstallError(f"{link} exists, and is not the link that autogpu makes", remedy="move it away")
+        raise InstallError(f"{link} exists and is not the link that autogpu makes", remedy="move it away")
     by_tag = {python.tag: python for python in pythons}
     folder = place_of(link, files, pythons, base_files)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))

@@ -100,19 +100,19 @@ def _examine(path: Path, root: Path) -> BasePython:
     try:
         executable = path.resolve(strict=True)
         if any((folder / "pyvenv.cfg").exists() for folder in executable.parents[:2]):
-            raise _LeftOut("it belongs to a virtual environment, and is no base Python")
+            raise _LeftOut("it belongs to a virtual environment and is not a base Python")
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
             refuse_what_others_can_change(part, root)
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a loop of links before 3.13
-        raise _LeftOut(f"it can't be looked at: {getattr(error, 'strerror', None) or error}") from None
+        raise _LeftOut(f"it can't be examined: {getattr(error, 'strerror', None) or error}") from None
     except _Changeable as error:
         raise _LeftOut(str(error)) from None
     answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
     if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        raise _LeftOut("it is no CPython from 3.7 on")
+        raise _LeftOut("it is not CPython 3.7 or later")
     if Path(answer[3]).resolve() != library:
-        raise _LeftOut(f"it uses another standard library than {library}")
+        raise _LeftOut(f"its standard library is not {library}")
     return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
 
 
@@ -123,7 +123,7 @@ def _library_of(executable: Path) -> Path:
     prefix = executable.parent.parent
     found = [file for name in ("lib", "lib64") for file in sorted((prefix / name).glob(pattern))]
     if len({file.resolve() for file in found}) != 1:
-        raise _LeftOut("its standard library is not found")
+        raise _LeftOut("its standard library was not found")
     return found[0].resolve().parent
 
 

@@ -151,7 +151,7 @@ def _change(edit: Edit) -> str:
     # Another program may have changed the file since the plan was made.
     now = edit.path.read_bytes() if edit.path.exists() else None
     if now != edit.before:
-        raise InstallError(f"{edit.path} has changed meanwhile", remedy="run the command again")
+        raise InstallError(f"{edit.path} has changed since the plan was made", remedy="run the command again")
     if edit.after is None:
         _remove_start_up_file(edit.path)
         return f"removed {edit.path}"

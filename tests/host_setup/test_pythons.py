@@ -115,5 +115,5 @@ def test_named_python_before_3_7_is_an_error():
     old = interpreter("3.6") or interpreter("2.7")
     if old is None:
         pytest.skip("no older Python on this machine")
-    with pytest.raises(InstallError, match=r"is no CPython from 3\.7 on|its standard library is not found"):
+    with pytest.raises(InstallError, match=r"is not CPython 3\.7 or later|its standard library was not found"):
         pythons.find_pythons(Path("/"), [str(old)])
