@@ -31,6 +31,7 @@ OWNER = "autogpu_autoload"
 # The content of our file INSTALLER, which we write before the other files of the dist-info folder. Other installers,
 # such as pip, write their own name into it, or don't write the file.
 OURS = "autogpu"
+_UNKNOWN_INSTALLER = "another installer"
 
 HOOK = "_autogpu_hook.py"
 STEPS = "_autogpu_steps.py"
@@ -285,11 +286,12 @@ def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
     owner = owner_of(folder)
     if owner:
         what = f"the start-up files in {folder} belong to {owner}"
-        raise InstallError(what, remedy="upgrade or remove autogpu-autoload by what installed it")
+        tool = "that installer" if owner == _UNKNOWN_INSTALLER else owner
+        raise InstallError(what, remedy=f"upgrade or remove autogpu-autoload with {tool}")
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not has_marker(path):
             what = f"{path} exists and was not written by autogpu"
-            raise InstallError(what, remedy="move it away, or choose another way with --method")
+            raise InstallError(what, remedy="move it away, or choose another method with --method")
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
@@ -320,7 +322,7 @@ def _installer(info: Path) -> str:
     with suppress(OSError):
         return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
     # `python -m installer` writes no INSTALLER. We write it first, so a killed install of ours left no other file.
-    return "another installer" if any(info.glob("[!.]*")) else OURS
+    return _UNKNOWN_INSTALLER if any(info.glob("[!.]*")) else OURS
 
 
 def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
@@ -340,7 +342,7 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
     if start.hook is None or start.hook.resolve() != hook.resolve():
         first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
         seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")
-        remedy = f"leave out --method, or remove what comes first; this tells it: {executable} -v -c pass"
+        remedy = f"leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass"
         raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
 
 

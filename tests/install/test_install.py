@@ -183,7 +183,7 @@ def test_files_of_another_installer_are_left_unchanged(folder, installer):
     for action in (installing.install, installing.uninstall):
         with pytest.raises(InstallError, match=f"belong to {installer or 'another installer'}$") as refused:
             action(folder)
-        assert refused.value.remedy == "upgrade or remove autogpu-autoload by what installed it"
+        assert refused.value.remedy == f"upgrade or remove autogpu-autoload with {installer or 'that installer'}"
     assert tree(folder) == before
 
 

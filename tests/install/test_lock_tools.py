@@ -69,7 +69,7 @@ def test_uv_sync_keeps_the_files_only_if_the_lock_lists_them(index, tmp_path):
     assert loads_the_hook(python)
     run("sync", "--locked")
     refused = ended([str(python), "-B", "-m", "autogpu", "uninstall"], 1).stderr
-    assert refused.endswith(" belong to uv\nautogpu: upgrade or remove autogpu-autoload by what installed it\n")
+    assert refused.endswith(" belong to uv\nautogpu: upgrade or remove autogpu-autoload with uv\n")
     assert loads_the_hook(python)
     run("remove", "autogpu-autoload")
     assert not loads_the_hook(python)
