@@ -11,8 +11,8 @@ except ModuleNotFoundError as error:
     from autogpu import __version__
 
     sys.exit(
-        f"autogpu: this Python has autogpu {__version__} from {folders[0]}, without what its commands need "
-        f"({error.name}); to have them, install autogpu into the environment of {sys.executable}"
+        f"autogpu: autogpu {__version__} from {folders[0]} lacks {error.name}, which its commands need; "
+        f"install autogpu into the environment of {sys.executable}"
     )
 
 if __name__ == "__main__":

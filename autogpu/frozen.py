@@ -45,7 +45,7 @@ class Value:
             named = {**self._defaults, **placed, **named}
             if named.keys() != names or not is_once:
                 wrong = ", ".join(sorted(named.keys() ^ names)) or "none"
-                what = f"{self.__class__.__name__} takes each once of {', '.join(names)}"
+                what = f"{self.__class__.__name__} takes each of {', '.join(names)} exactly once"
                 raise TypeError(f"{what}; missing or unknown: {wrong}")
         self.__dict__.update(named)
 

@@ -89,7 +89,7 @@ def notice_bypass(framework):
         spec = getattr(sys.modules.get(framework), "__spec__", None)
         # Ignore a stub that a test put into sys.modules, and a folder that happens to have the framework's name.
         if getattr(spec, "origin", None) and not is_off():
-            give_up(framework, f"another import hook, {type(spec.loader).__module__}, has loaded it")
+            give_up(framework, f"another import hook ({type(spec.loader).__module__}) loaded it first")
     except Exception as error:
         raise_if_from_script(error)
 
@@ -172,7 +172,7 @@ def import_package():
     spec = next(filter(is_package, specs), None) or find_package()
     has_own = found is not None and found.origin is not None
     if has_own and (spec is None or not is_package(found)):
-        return "the script has an autogpu of its own, which hides the package" if spec or hook.folders else ""
+        return "a module of the script is named autogpu and hides the package" if spec or hook.folders else ""
     if spec is None:
         # The caller's import may still find autogpu, because an editable install has a finder of its own.
         return None

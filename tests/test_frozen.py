@@ -57,7 +57,7 @@ def test_fields_are_set_by_position_or_by_name():
     ],
 )
 def test_wrong_fields_raise_an_error_that_lists_the_right_ones(given, named):
-    with pytest.raises(TypeError, match=r"Reading takes each once of index, used_bytes"):
+    with pytest.raises(TypeError, match=r"Reading takes each of index, used_bytes exactly once"):
         Reading(*given, **named)
 
 

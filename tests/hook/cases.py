@@ -189,7 +189,7 @@ CASES = [
         "finder-before-us-that-asks-no-other",
         BYPASS,
         "body",
-        stderr=NOT_APPLIED.format("another import hook, __main__, has loaded it"),
+        stderr=NOT_APPLIED.format("another import hook (__main__) loaded it first"),
     ),
     Case("finder-before-us-that-asks-no-other-and-off", BYPASS, "body", {"AUTOGPU": "0"}),
     # Before 3.10 a zipimporter has no exec_module that the hook could wrap.

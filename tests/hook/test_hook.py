@@ -80,7 +80,7 @@ def test_autogpu_module_of_the_project_is_not_run(place, tmp_path, name, by):
     else:
         # The project's autogpu runs only when the script itself imports it, after TensorFlow.
         assert (ran.returncode, ran.steps) == (0, "body theirs")
-        assert "the script has an autogpu of its own, which hides the package" in ran.stderr
+        assert "a module of the script is named autogpu and hides the package" in ran.stderr
 
 
 def test_steps_file_is_never_loaded_from_the_script_folder(place, tmp_path):

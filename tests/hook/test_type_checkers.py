@@ -15,7 +15,7 @@ COMPILED = "import py_compile\npy_compile.compile('tensorflow/python.py', cfile=
 TYPEGUARD = "import typeguard\ntypeguard.install_import_hook(['tensorflow'])\nimport tensorflow.compiled\n"
 IS_APPLIED = "from autogpu import activation\nprint(list(activation.imported))\nimport autogpu.lease.queue\n"
 
-LEFT_AS_IT_IS = NOT_APPLIED.format("another import hook, typeguard._importhook, has loaded it")
+LEFT_AS_IT_IS = NOT_APPLIED.format("another import hook (typeguard._importhook) loaded it first")
 
 
 @pytest.mark.thorough

@@ -219,13 +219,13 @@ def test_autogpu_of_the_environment_wins_over_the_hosts(built, project, version)
         (
             {"autogpu.py": "raise SystemExit('run')"},
             False,
-            "autogpu: not applied to tensorflow: the script has an autogpu of its own, which hides the package; "
+            "autogpu: not applied to tensorflow: a module of the script is named autogpu and hides the package; "
             "AUTOGPU=0 turns autogpu off\n",
         ),
         (
             {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""},
             False,
-            "autogpu: not applied to tensorflow: the script has an autogpu of its own, which hides the package; "
+            "autogpu: not applied to tensorflow: a module of the script is named autogpu and hides the package; "
             "AUTOGPU=0 turns autogpu off\n",
         ),
     ],
@@ -400,9 +400,9 @@ def test_python_m_autogpu_explains_why_there_are_no_commands(built, bare, projec
     given = {**environments.ENVIRON, "PYTHONPATH": str(built)}
     done = run(as_person([str(bare(OWN)), "-m", "autogpu", "status"]), env=given, cwd=project)
     package = built.resolve() / PRIVATE / "autogpu"
-    said = f"autogpu: this Python has autogpu {autogpu.__version__} from {package}, without what its commands need "
+    said = f"autogpu: autogpu {autogpu.__version__} from {package} lacks "
     assert (done.returncode, done.stdout, done.stderr.startswith(said)) == (1, "", True), done.stderr
-    assert done.stderr.endswith(f"to have them, install autogpu into the environment of {bare(OWN)}\n")
+    assert done.stderr.endswith(f", which its commands need; install autogpu into the environment of {bare(OWN)}\n")
 
 
 def test_uninstall_reports_that_the_host_still_serves_the_environment(built, project):
