@@ -74,7 +74,7 @@ class JAX(HookedFramework):
         bridge: Any = sys.modules.get(_BRIDGE)
         if all(hasattr(bridge, name) for name in _BACKENDS):
             return Hooks(version, (f"xla_client.{_MAKE_CLIENT}", "xla_bridge.backends"))
-        missing = {"xla_bridge.backends": 'select.count = 0 and busy = "cpu" do not keep JAX from the GPUs'}
+        missing = {"xla_bridge.backends": 'JAX uses GPUs despite select.count = 0 or busy = "cpu"'}
         return Hooks(version, (f"xla_client.{_MAKE_CLIENT}",), missing)
 
     def install_hooks(self, hooks: Hooks) -> None:

@@ -44,7 +44,7 @@ class TensorFlow(HookedFramework):
         if _is_built_with_rocm():
             return Hooks(version, obstacle="this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only")
         if _config_property() is None:
-            missing = {"Context.config": "autogpu chooses at the import, and claims nothing"}
+            missing = {"Context.config": "autogpu chooses GPUs at import and claims none"}
             return Hooks(version, missing=missing, variables={FORCE_GROWTH: "true"})
         effects = {path: effect for path, (_, effect) in entry_points.HOOKS.items() if effect}
         found = [_short(path) for path in effects if _find(path)[-1]]

@@ -350,24 +350,27 @@ def _entry(kind: Any, device_type: str, number: int, memory_limit: int, descript
     return entry
 
 
-_PLAIN = "take what they would without autogpu"
+_PLAIN = "take the same GPUs and memory as without autogpu"
 
 # Hook and consequence, keyed by function. A hook's first arguments are the original function and the resolver. The
 # consequence is a phrase for a version that lacks the function; "" if there is none, so that it is not reported.
 HOOKS: Mapping[str, tuple[Callable[..., Any], str]] = {
     "eager.context.Context.set_visible_devices": (
         set_visible_devices,
-        "a script that makes every GPU visible gets the policy's choice",
+        "if a script makes all GPUs visible, the policy still chooses",
     ),
     "eager.context.Context._initialize_physical_devices": (initialize_physical_devices, ""),
     "client.session.BaseSession.__init__": (session, f"sessions with a ConfigProto {_PLAIN}"),
     "client.session.BaseSession.list_devices": (
         list_devices,
-        "multi_gpu_model refuses GPUs that the process does not have",
+        "multi_gpu_model refuses GPUs that this process did not get",
     ),
     "client.device_lib.list_local_devices": (list_local_devices, "listing makes a context on each GPU"),
     "training.server_lib.Server.__init__": (server, f"servers {_PLAIN}"),
-    "distribute.mirrored_strategy.MirroredExtended.__init__": (mirrored, "its replicas are not counted"),
+    "distribute.mirrored_strategy.MirroredExtended.__init__": (
+        mirrored,
+        "autogpu does not report missing replicas of MirroredStrategy",
+    ),
     "distribute.one_device_strategy.OneDeviceExtended.__init__": (one_device, ""),
     **{
         f"distribute.central_storage_strategy.{name}.__init__": (central_storage, "")

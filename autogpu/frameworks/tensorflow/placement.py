@@ -180,7 +180,9 @@ class PlacementResolver:
         gpus = [device for device in context._physical_devices if device.device_type == "GPU"]
         if any(gpu in getattr(context, "_pluggable_devices", ()) for gpu in gpus):
             # A plug-in device may have the type GPU, too. It has no CUDA ordinal, and NVML does not list it.
-            self.framework.on_unsupported("the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver")
+            self.framework.on_unsupported(
+                "this TensorFlow gets its GPUs from a plug-in, and autogpu supports NVIDIA GPUs only"
+            )
             self._allowed = ()
             return []
         return gpus

@@ -43,11 +43,11 @@ _LAUNCHER_MODULES = (
 # ``torch.cuda._lazy_init`` calls this function once, under a lock, when the script first needs CUDA.
 _INIT = "_cuda_init"
 
-# Consequence if a function is missing, or the setting that then has no effect, keyed by the function's name.
+# Consequence if a function is missing, keyed by the function's name.
 # ``torch.cuda.is_available`` calls the first function.
 _OTHERS = {
-    "_cuda_getDeviceCount": "a script that asks whether there is CUDA keeps the order of the import",
-    "_cuda_setMemoryFraction": "memory.limit",
+    "_cuda_getDeviceCount": "a script that only asks for CUDA sees the GPU order from the import",
+    "_cuda_setMemoryFraction": "memory.limit has no effect",
 }
 
 # Functions of ``torch.cuda`` that bitsandbytes, fastai and other libraries call while they are imported.
@@ -118,7 +118,7 @@ class PyTorch(CudaOrderFramework):
         found = [name for name in _OTHERS if callable(getattr(core, name, None))]
         missing = {f"torch._C.{name}": effect for name, effect in _OTHERS.items() if name not in found}
         if not _start_function():
-            missing[f"torch.multiprocessing.{_START}"] = "the GPUs of all workers of a spawn are claimed together"
+            missing[f"torch.multiprocessing.{_START}"] = "the workers of a spawn don't get their GPUs in one claim"
         return Hooks(version, (_INIT, *found), missing)
 
     def install_hooks(self, hooks: Hooks) -> None:

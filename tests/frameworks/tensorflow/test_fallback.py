@@ -28,8 +28,8 @@ def python(request) -> Path:
 
 
 LACKS = (
-    "autogpu: this TensorFlow (9.0) lacks what autogpu hooks into: Context.config (autogpu chooses at the import, and "
-    "claims nothing)"
+    "autogpu: this TensorFlow (9.0) lacks what autogpu hooks into: Context.config (autogpu chooses GPUs at import and "
+    "claims none)"
 )
 
 

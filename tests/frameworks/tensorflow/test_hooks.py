@@ -55,7 +55,7 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
     assert (ran.contexts, list(ran.allocated)) == ([3], [3])
     assert ran.allocated[3] <= 64 * MIB
     assert len(ran.said) == 1
-    assert "lacks what autogpu hooks into: Context.config (autogpu chooses at the import" in ran.said[0]
+    assert "lacks what autogpu hooks into: Context.config (autogpu chooses GPUs at import" in ran.said[0]
     assert ran.said[0].endswith("; not in force: memory.limit (AUTOGPU_LIMIT)")
 
 
@@ -74,8 +74,8 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
             "client.session",
             "class Base(module.BaseSession): pass\nmodule.BaseSession = Base",
             SESSION,
-            "BaseSession.__init__ (sessions with a ConfigProto take what they would without autogpu), "
-            "BaseSession.list_devices (multi_gpu_model refuses GPUs that the process does not have)",
+            "BaseSession.__init__ (sessions with a ConfigProto take the same GPUs and memory as without autogpu), "
+            "BaseSession.list_devices (multi_gpu_model refuses GPUs that this process did not get)",
             [0, 1, 2, 3],
             id="session-methods-in-a-base-class",
         ),
@@ -83,7 +83,7 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
             "eager.context",
             "del module.Context.set_visible_devices",
             EAGER,
-            "Context.set_visible_devices (a script that makes every GPU visible gets the policy's choice)",
+            "Context.set_visible_devices (if a script makes all GPUs visible, the policy still chooses)",
             [3],
             id="missing-setter",
         ),
@@ -122,8 +122,8 @@ def test_gpus_of_a_tensorflow_plug_in_are_left_alone(run):
     script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)
     ran = run(script, AUTOGPU_COUNT="1")
     assert ran.said == [
-        "autogpu: policy not applied: the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver; "
-        "TensorFlow continues with its defaults"
+        "autogpu: policy not applied: this TensorFlow gets its GPUs from a plug-in, and autogpu supports NVIDIA GPUs "
+        "only; TensorFlow continues with its defaults"
     ]
     assert ran.contexts == [0, 1, 2, 3]
 
