@@ -40,7 +40,7 @@ class NoEligibleDevice(AutoGpuError):
     """No GPU satisfies the policy at this moment. The text has the remedy too, because this error ends a script."""
 
     def __str__(self) -> str:
-        return f'{self.what}; select.busy = "error" stops the script; {self.remedy}'
+        return f'{self.what}; the script stops because select.busy = "error"; {self.remedy}'
 
 
 class WaitTimeout(AutoGpuError):

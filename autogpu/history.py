@@ -169,12 +169,12 @@ class History:
             raise FileNotFoundError("there is no home folder")
         # With sudo, HOME may be the folder of another user, whose links may lead anywhere.
         if next(each for each in (self._home, *self._home.parents) if each.is_dir()).stat().st_uid != os.geteuid():
-            raise PermissionError("the home folder of another user")
+            raise PermissionError("the home folder belongs to another user")
         if make:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
         found = self.folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError("a link, or another user's")
+            raise PermissionError("the folder is a link or belongs to another user")
         return self.folder / name
 
 
@@ -192,7 +192,7 @@ def _make(file: Path) -> None:
 def _read(file: Path) -> str:
     text = read_own_file(file, _MOST_BYTES).decode("ascii", "replace")
     if not re.match("[0-9a-f]{32}\n", text):
-        raise PermissionError("a file without the line of the salt")
+        raise PermissionError("the file does not begin with a salt")
     return text
 
 
@@ -206,7 +206,7 @@ def read_own_file(file: Path, most_bytes: int) -> bytes:
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError("not a regular file of this user")
+            raise PermissionError("the file is not a regular file of this user")
         return os.read(descriptor, most_bytes)
     finally:
         os.close(descriptor)

@@ -205,7 +205,7 @@ def open_for_reading(folder: int, name: str) -> Descriptor:
 def refuse_special(status: os.stat_result) -> None:
     """Raise OSError if this is a device, a pipe, a folder or a link."""
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.ENXIO, "it is not a regular file")
+        raise OSError(errno.ENXIO, "not a regular file")
 
 
 def flock_holder(descriptor: int) -> tuple[int, int | None] | None:

@@ -319,7 +319,7 @@ def ticket_fields(raw: bytes) -> dict[str, Any]:
     count = whole(fields.get("count"))
     uuids = fields.get("uuids")
     if not isinstance(uuids, list) or len(uuids) > _MAX_GPUS or not 1 <= count <= _MAX_GPUS:
-        raise MalformedRecord("no demand")
+        raise MalformedRecord("the ticket has no valid demand")
     return {
         **of_process,
         "group": _name(fields.get("group", "")),
@@ -342,13 +342,13 @@ def _decoded(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         # Check this before parsing: the parser recurses in C, and would crash the process if a program has raised
         # Python's recursion limit.
         if decoded.count("{") + decoded.count("[") > _MOST_BRACKETS:
-            raise MalformedRecord("may be nested too deeply")
+            raise MalformedRecord("too many brackets")
         fields = json.loads(decoded)
     except (ValueError, RecursionError) as error:
         raise_if_from_script(error)
         raise MalformedRecord(str(error)) from None
     if not isinstance(fields, dict) or whole(fields.get("v")) < 1:
-        raise MalformedRecord("no record of any version")
+        raise MalformedRecord("not a record of a known form")
     return fields, {
         "pid": whole(fields.get("pid")),
         "pid_namespace": _optional(_name, fields.get("pidns")),
@@ -370,7 +370,7 @@ def whole(value: object) -> int:
 
 def _claims(gpus: object) -> dict[str, int]:
     if not isinstance(gpus, dict) or len(gpus) > _MAX_GPUS:
-        raise MalformedRecord("no GPUs")
+        raise MalformedRecord("not a mapping from GPU UUIDs to bytes")
     return {_uuid(uuid): whole(size) for uuid, size in gpus.items()}
 
 

@@ -161,7 +161,7 @@ class FolderReader:
 
 
 def _covered_by_mounts(mounts: Mounts) -> list[UnreadableFile]:
-    error = OSError(errno.EXDEV, "something is mounted on it")
+    error = OSError(errno.EXDEV, "a file system is mounted on the file")
     return [UnreadableFile(name, None, error) for name in mounts.inside if _OURS.fullmatch(name)]
 
 

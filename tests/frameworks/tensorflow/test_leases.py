@@ -94,7 +94,8 @@ def test_traceback_of_a_refusal_shows_the_script_and_few_autogpu_frames(host):
     # Each hook adds two lines. The folder of the checkout, in which all environments are, may also be called autogpu.
     assert sum("/site-packages/autogpu/" in line for line in trace.splitlines()) <= 6, trace
     assert trace.splitlines()[-1].endswith(
-        '; select.busy = "error" stops the script; to wait for one: AUTOGPU_BUSY=wait; to share one: AUTOGPU_BUSY=share'
+        '; the script stops because select.busy = "error"; '
+        "to wait for one: AUTOGPU_BUSY=wait; to share one: AUTOGPU_BUSY=share"
     )
 
 
