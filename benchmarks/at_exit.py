@@ -94,9 +94,9 @@ atexit.register(end)
 )
 
 ROWS = {
-    "end of a run without an error, its preparation at the claim included": WITHOUT_AN_ERROR,
-    "end of a run: what it took is kept": END_OF_A_RUN,
-    "next start: what its last runs took is read": NEXT_START,
+    "end of a run without an error, with the preparation at the claim": WITHOUT_AN_ERROR,
+    "end of a run that saves its peak memory": END_OF_A_RUN,
+    "next start, which reads the script's history": NEXT_START,
 }
 
 

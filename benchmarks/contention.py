@@ -82,7 +82,9 @@ SCENARIOS = (Scenario(4, 4), Scenario(16, 8, jobs_per_gpu=2), Scenario(64, 8, jo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="starts of each scenario, and hand-overs (default: 5)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="starts of each scenario, and number of hand-overs (default: 5)"
+    )
     runs = parser.parse_args().runs
     python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
     python = environments.environment(python, ["nvitop"])
@@ -179,7 +181,7 @@ def start(
 def wait_until_on(job: subprocess.Popen[str]) -> None:
     assert job.stdout is not None
     if job.stdout.readline() != "on\n":
-        raise SystemExit(f"contention.py: a job ended with status {job.wait(timeout=60)} and had no GPU")
+        raise SystemExit(f"contention.py: a job got no GPU and ended with status {job.wait(timeout=60)}")
 
 
 if __name__ == "__main__":

@@ -42,14 +42,22 @@ EARLIER_DAYS = 3
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many days (default: {SEEDS})")
-    parser.add_argument("--load", type=float, nargs="+", default=list(LOADS), help="hours of work per hour of GPU")
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="of a card")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of days (default: {SEEDS})")
     parser.add_argument(
-        "--stating", type=float, nargs="+", default=list(STATING), help="the part of the scripts that state their need"
+        "--load", type=float, nargs="+", default=list(LOADS), help="the day's work divided by its GPU hours"
     )
-    parser.add_argument("--warm", action="store_true", help="autogpu knows the scripts' runs of earlier days")
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument(
+        "--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="memory of a card"
+    )
+    parser.add_argument(
+        "--stating",
+        type=float,
+        nargs="+",
+        default=list(STATING),
+        help="fraction of the scripts that state their need, 0 to 1",
+    )
+    parser.add_argument("--warm", action="store_true", help="give autogpu the history of three earlier days")
     options = parser.parse_args()
     settings = [
         Setting(load=load, gpus=options.gpus, card_bytes=memory * GIB, stating=part)
@@ -107,7 +115,7 @@ def packages_of_others() -> list[str]:
     """Install nvitop and GPUtil if they are missing, and return the folders that hold them."""
     from tests.support import environments
 
-    say("installing nvitop and GPUtil where they are missing")
+    say("installing nvitop and GPUtil if they are missing")
     python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
     try:
         found = environments.environment(python, contenders.PACKAGES, with_autogpu=False)

@@ -86,7 +86,7 @@ class Bench:
         for _ in range(2):  # the first start compiles
             done = run(by(command), surroundings)
             if done.stderr:
-                raise RuntimeError(f"a start with {name} complains:\n{done.stderr}")
+                raise RuntimeError(f"a start with {name} printed to stderr:\n{done.stderr}")
         return count_instructions(command, surroundings, by)
 
     def install(self) -> None:
@@ -163,7 +163,7 @@ def print_table(results: dict) -> None:
     print(f"{'':8}{'bare':>12}{'idle .pth':>12}{'autogpu':>22}{'folder':>12}{'setuptools':>12}{'coverage':>12}")
     for version, row in results.items():
         ratio = {name: count and count / row["bare"] for name, count in row.items()}
-        cells = {name: f"{value:.4f}" if value else "ships none" for name, value in ratio.items()}
+        cells = {name: f"{value:.4f}" if value else "none" for name, value in ratio.items()}
         folder = f"{cells['folder']:>12}"
         ours = f"{cells['autogpu']} (+{millions(row['autogpu'] - row['bare'])})"
         print(

@@ -16,16 +16,17 @@ PACKAGES = ("nvitop", "gputil", "setuptools<80")
 
 DEFAULT, FORGETFUL, ORACLE = "autogpu", "autogpu, no history", "true needs"
 LEGEND = {
-    "by hand": "nvidia-smi and CUDA_VISIBLE_DEVICES: the card with the least memory in use, growth on, no waiting; who "
-    "starts several jobs at once starts them on that one card",
-    "by hand, spread": "the same, where each of several jobs is put on another card, the emptiest first",
-    "nvitop": "select_devices(max_count=1) of nvitop 1.7 itself, with min_free_memory where a need is stated",
-    "GPUtil": "getAvailability() of GPUtil 1.4 itself: load and memory below one half, else again in 15 minutes",
-    "exclusive": "a whole card for each, first come, first served, as with Slurm's --gres=gpu:1 or safe_gpu in a loop",
-    DEFAULT: "its defaults",
-    FORGETFUL: "AUTOGPU_HISTORY=false: a job also starts where its script's last runs took more than is free",
+    "by hand": "nvidia-smi and CUDA_VISIBLE_DEVICES: the card with the least memory in use, growth on, no "
+    "waiting; several jobs started at once go to the same card",
+    "by hand, spread": "the same, but several jobs started at once go to different cards, the emptiest first",
+    "nvitop": "nvitop 1.7's own select_devices(max_count=1), with a stated need as min_free_memory",
+    "GPUtil": "GPUtil 1.4's own getAvailability(): load and memory below one half, else a new try in 15 minutes",
+    "exclusive": "a whole card for each job, first come, first served, as with Slurm's --gres=gpu:1 or safe_gpu",
+    DEFAULT: "autogpu with its defaults",
+    FORGETFUL: "AUTOGPU_HISTORY=false: a job also starts on a card with less memory left than its script's last runs "
+    "took",
     "autogpu, wait": "AUTOGPU_BUSY=wait",
-    ORACLE: "AUTOGPU_BUSY=wait, and every job states to the byte what it will take, as nobody can",
+    ORACLE: "AUTOGPU_BUSY=wait, and every job states its peak memory to the byte, which no real user can",
 }
 
 

@@ -157,7 +157,7 @@ class Replay:
             elif kind == "end" and epoch == self._server.cards[what.card].epoch:
                 self._end(what, now_s)
         if len(self._outcome.took_s) < len(self._jobs):
-            raise RuntimeError(f"{len(self._jobs) - len(self._outcome.took_s)} jobs were never done")
+            raise RuntimeError(f"{len(self._jobs) - len(self._outcome.took_s)} jobs never succeeded")
         self._outcome.over_byte_s = sum(card.over_byte_s for card in self._server.cards)
         return self._outcome
 

@@ -24,8 +24,8 @@ COLUMNS = (
 )
 HEADS = """\
 mean, median, p95, longest: hours from a job's first submission to the end of the run that succeeded; ± between days
-failed: starts of a day that ended for memory, or found no GPU; victims: runs whose memory a later neighbour had taken
-lost: hours of GPU that went into runs that did not succeed; over: GiB x h that jobs were let take beyond their card"""
+failed: starts of a day that ran out of memory or found no GPU; victims: failed runs whose memory a later job took
+lost: GPU hours of runs that did not succeed; over: GiB x h by which the peaks of a card's jobs exceed its memory"""
 
 
 def report(results: Sequence[Mapping[str, Any]]) -> str:
@@ -40,11 +40,11 @@ def report(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _heading(result: Mapping[str, Any]) -> list[str]:
     share, bounds = result["stating"], result["bounds_h"]
-    stated = f"{share:.0%} of the scripts state their need" if share else "nobody states needs"
+    stated = f"{share:.0%} of the scripts state their need" if share else "no script states its need"
     return [
         f"{result['gpus']} GPUs of {result['memory_gib']} GiB, load {result['load']:g}, {stated}; "
         f"{result['seeds']} days of {result['jobs']} jobs",
-        f"  no mean is below {bounds['exclusive']:.2f} h (exclusive), {bounds['shared']:.2f} h (shared)",
+        f"  lower bounds of the mean: {bounds['exclusive']:.2f} h (exclusive), {bounds['shared']:.2f} h (shared)",
     ]
 
 

@@ -212,5 +212,5 @@ def a_table():
 def test_report_shows_the_setting_and_if_the_goals_are_met():
     told = tables.report([a_table()])
 
-    assert "4 GPUs of 24 GiB, load 0.9, nobody states needs; 1 days of 20 jobs" in told
+    assert "4 GPUs of 24 GiB, load 0.9, no script states its need; 1 days of 20 jobs" in told
     assert "mean / mean with true needs: 1.11, goal: at most 1.3, met" in told
