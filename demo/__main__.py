@@ -42,15 +42,15 @@ def main() -> int:
         plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
         with_autogpu = environments.tensorflow_with_autogpu()
         torch = pythons_with_torch()
-    server = f"at the same moment, on a simulated server with {len(LAB)} GPUs of 11 GiB.\n"
-    console.print("\ndemo/train.py is a plain Keras training that says nothing about GPUs.")
+    server = f"at the same time on a simulated server with {len(LAB)} GPUs of 11 GiB.\n"
+    console.print("\ndemo/train.py is a plain Keras script that selects no GPU.")
     jobs = [[(python, KERAS)] * 2 for python in (plain, with_autogpu)]
     if torch:
-        console.print("demo/train_torch.py is a plain PyTorch training; `python` here has PyTorch.")
-        console.print(f"Both are started {server}")
+        console.print("demo/train_torch.py is a plain PyTorch script (used because your `python` has PyTorch).")
+        console.print(f"Both start {server}")
         jobs = [[first, (python, TORCH)] for (first, _), python in zip(jobs, torch)]
     else:
-        console.print(f"It is started twice {server}")
+        console.print(f"Two copies of it start {server}")
     before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
     return compare(run, jobs[0], jobs[1], before, [index for index, gpu in enumerate(LAB) if gpu.processes])
 

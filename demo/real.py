@@ -39,12 +39,12 @@ def main() -> int:
     """Run the jobs twice and show both runs; return 1 if no GPU can be used or a job failed with autogpu."""
     progress = Console(stderr=True)
     if shutil.which("nvidia-smi") is None:
-        progress.print("There is no nvidia-smi here, so no NVIDIA GPU to show this on. `make demo` needs none.")
+        progress.print("nvidia-smi not found: this demo needs an NVIDIA GPU. Run `make demo`, which needs none.")
         return 1
     machine = reading()
     free = [device for device in machine.devices if is_unused(device)]
     if not free:
-        progress.print("Every GPU has a process on it; the demo leaves those alone. `make demo` needs no GPU.")
+        progress.print("All GPUs are in use, and this demo uses only idle ones. Run `make demo`, which needs no GPU.")
         return 1
     names = ", ".join(f"GPU {device.index} ({device.name})" for device in free)
     question = f"Train a small network twice, {JOBS} jobs at once of at most {LIMIT_MIB} MiB each, on {names}? [y/N] "

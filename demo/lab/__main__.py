@@ -29,7 +29,7 @@ OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
 CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # folder of the environment with TensorFlow
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 
-TORCH = "\n  ./torch-python train_torch.py         a PyTorch script, with the PyTorch of your `python`"
+TORCH = "\n  ./torch-python train_torch.py         run a PyTorch script with the PyTorch of your `python`"
 
 SHELL = """\
 #!/bin/sh
@@ -46,24 +46,24 @@ PS1='lab$ '
 """
 
 WELCOME = """
-A simulated server with {gpus} ({fleet}), on which jobs of other people
-come and go: {people}. All run as you; a script's name says whose it is.
+A simulated server with {gpus} ({fleet}). Jobs of other people come and go:
+{people}. All run as you; a script's name begins with its user.
 
-  autogpu status                        who has which GPU, who waits; -w: watch
-  autogpu pick --explain                which GPU you would get, and why
-  autogpu run --hold -- python job.py   a program that uses CUDA
-  autogpu wait --count 2                until two GPUs are free
-  python train.py                       a Keras script that names no GPU; needs `make demo`{torch}
+  autogpu status                        show the jobs on each GPU and the queue; -w: watch
+  autogpu pick --explain                show which GPU you would get, and why
+  autogpu run --hold -- python job.py   run a program that uses CUDA
+  autogpu wait --count 2                wait until two GPUs are free
+  python train.py                       run a Keras script that names no GPU; needs `make demo`{torch}
   AUTOGPU=0 python train.py             the same without autogpu: on GPU 0, beside dora's job
 
-Another shell on it, in another terminal: {shell}
+To open another shell on this server, run in another terminal: {shell}
 `exit` ends the server. Other servers, such as dgx-a100: make lab FLEET=dgx-a100.
 """
 
 
 def main() -> int:
     """Become a process on a simulated server, start the jobs there, and run a shell until it ends."""
-    parser = argparse.ArgumentParser(prog="python -m demo.lab", description="A shell on a living simulated GPU server.")
+    parser = argparse.ArgumentParser(prog="python -m demo.lab", description="Open a shell on a simulated GPU server.")
     parser.add_argument(
         "--fleet", default=FLEET, help=f"{', '.join(FLEETS)}, or a file like tests/gpusim/lab.toml (default: {FLEET})"
     )
