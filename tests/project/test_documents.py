@@ -222,7 +222,7 @@ def test_policy_shown_on_a_page_is_valid(tmp_path, block):
     file.write_text(block.text, encoding="utf-8")
     is_system = "locked" in block.text or "[limits" in block.text or "per_user" in block.text
     problems = map(str, problems_of(file, os.environ, is_system=is_system))
-    assert [problem for problem in problems if "is no group of this host" not in problem] == []
+    assert [problem for problem in problems if "is not a group on this host" not in problem] == []
 
 
 def test_every_command_on_a_page_can_be_parsed(tmp_path, monkeypatch):
