@@ -48,7 +48,7 @@ REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "(now: --wait 0)"),
     "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; "),
-    "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
+    "asked-wrongly": ("--count 1,2", {}, 2, "to choose which: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
 }
 
