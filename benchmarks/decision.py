@@ -56,7 +56,7 @@ for index in range(nvml.nvmlDeviceGetCount()):
     nvml.nvmlDeviceGetComputeMode(gpu)
 """
 
-# Started in the same way as in autogpu/devices/probe.py.
+# The program by which autogpu/devices/probe.py starts the process that reads the driver.
 READER = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
 
 # The minimum of a decision for which a separate process reads the driver: two interpreters, one of them with ctypes.

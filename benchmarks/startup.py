@@ -14,7 +14,7 @@ The largest costs on 3.11:
 * Four fifths are the price of *any* ``.pth`` line that imports a module. Python reads the file, compiles its line (both
   twice in a virtual environment, CPython issue 75723), looks for the module in each folder of ``sys.path`` and opens
   its ``.pyc``. Listing site-packages adds nothing: Python does that at every start to look for a sitecustomize.
-* The hook's own code is the last seventh. A class for the finder would add as much again, so the module itself is the
+* The hook's own code is a seventh. A class for the finder would add as much again, so the module itself is the
   finder. A reference to ``os`` would add four times as much, when the interpreter ends. The functions that only the
   import of a framework needs would double it, so they are in a second file.
 * The finder inside the ``.pth`` line would cost more than all of this: that line is compiled at every start.

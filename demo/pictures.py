@@ -75,12 +75,11 @@ def main(names: list[str]) -> int:
 
 
 def draw_status(folder: Path, path: Path) -> None:
-    """Draw ``autogpu status`` for a server with holders, an idle lease, an unmanaged process and a queue."""
     _save("$ autogpu status", list(lines(status_of_lab(folder), View(COLUMNS))), path)
 
 
 def draw_web_page(folder: Path, path: Path) -> None:
-    """Draw ``autogpu status --format html`` for the same server; needs Chromium."""
+    """Draw the page of ``autogpu status --format html``; needs Chromium."""
     page = web_page([Answer("", status_of_lab(folder))], HOUR_S)
     # Drop the page's script, which would compare the made-up time with the current time.
     (folder / "page.html").write_text(re.sub("<script>.*</script>", "", page, flags=re.DOTALL), encoding="utf-8")

@@ -70,7 +70,7 @@ def reading() -> Inventory:
 
 
 def is_unused(device: Device) -> bool:
-    """True if MIG is off, no compute process is listed, and hidden processes could hold less than 1 GiB in all."""
+    """True if MIG is off, no compute process is listed, and non-graphics use of the memory is below 1 GiB."""
     hidden_bytes = (device.memory_used_bytes or 0) - sum(
         p.memory_used_bytes or 0 for p in device.graphics_processes or ()
     )

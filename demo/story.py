@@ -64,7 +64,6 @@ def phase(
 
 
 def sentence(before: Phase, after: Phase, busy: Iterable[int]) -> str:
-    """Describe both runs for newcomers; every word follows from the driver's log."""
     busy = set(busy)
     return f"Without autogpu {_deeds(before, busy)}. With it {_deeds(after, busy)}."
 

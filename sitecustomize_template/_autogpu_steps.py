@@ -47,11 +47,12 @@ def is_off():
 
 
 def separate_parents_list():
-    """Show the script the ``CUDA_VISIBLE_DEVICES`` of its parent's script, and CUDA the list that autogpu wrote there.
+    """Split ``CUDA_VISIBLE_DEVICES`` into the two values that it had in the parent process.
 
-    The child may have inherited either value: the parent's os.environ holds the first, its environment of C the second.
-    If the list came from another host, remove it. If the variable now has another value, or came from another host,
-    put CUDA_DEVICE_ORDER back to its value without autogpu.
+    os.environ gets the value that the parent's script saw. The environment of C, which CUDA reads, gets the list that
+    autogpu wrote in the parent, except with AUTOGPU=0. This process may have inherited either value. If the list came
+    from another host, the variable gets its value without autogpu. In that case, or if the variable now has a third
+    value, CUDA_DEVICE_ORDER gets its value without autogpu too.
     """
     os = sys.modules["os"]
     environ = os.environ
@@ -213,8 +214,8 @@ def take_step(step, framework, value):
         raise_if_from_script(error)
         if not isinstance(error, Exception):
             raise
-        # Print nothing if autogpu was uninstalled and only this file is left. A folder that the uninstall left
-        # behind imports as a namespace package; the error then has no path either.
+        # Print nothing if autogpu was uninstalled and only this file is left. If the uninstall left a folder called
+        # autogpu behind, Python imports it as a namespace package. The error has no path in that case either.
         is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path and not hook.folders
         give_up(framework, "" if is_gone else repr(error))
 

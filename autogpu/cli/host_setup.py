@@ -29,7 +29,7 @@ from autogpu.stderr import say
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
 
-# Full paths below the root, because host-setup runs as root, but its PATH may be a user's.
+# Paths relative to Host.root. host-setup runs as root, but a user may have set its PATH, so nothing is looked up there.
 _PROGRAMS = ("usr/bin/systemd-tmpfiles", "bin/systemd-tmpfiles")
 
 # The command to run at boot, for example by /etc/rc.local, if nothing reads tmpfiles.d.
@@ -291,7 +291,7 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield the lines of a preview. ``named`` is ``None`` for a run without ``--all-pythons``."""
+    """Yield what ``--print`` shows. ``named`` is ``None`` for a run without ``--all-pythons``."""
     for path, content in host.proposed.items():
         yield f"# {path}\n{content.decode()}"
     yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"

@@ -24,8 +24,9 @@ from autogpu.text import printable
 AUTOLOAD = "autogpu-autoload"
 _FROM_A_CLONE = "CLONE CLONE/sitecustomize_template"
 
-# Keyed by lock file: words that its tool writes into it, the tool's command that removes unlisted packages, and how to
-# list autogpu's start-up files there. Source: the headers that pip-tools 7.6 and uv 0.13 write.
+# Keyed by the name of a lock file: text by which a file of the tool is recognized ("" if the name suffices), the tool's
+# command that removes packages which the file does not list, and how to add autogpu's start-up files to the list.
+# Source: the headers that pip-tools 7.6 and uv 0.13 write.
 _LOCKS = {
     "uv.lock": ("", "uv sync", f"uv add autogpu {AUTOLOAD} (from a clone: uv add {_FROM_A_CLONE})"),
     "requirements.txt": (
@@ -125,7 +126,6 @@ def _doubts() -> Iterator[str]:
 
 
 def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
-    """Return the error for a user who has activated one environment and started the autogpu of another one."""
     nothing_was, to_do, action = {
         "install": ("nothing was written", "to install it for", "install ."),
         "uninstall": ("nothing was removed", "to remove it from", f"uninstall {AUTOLOAD}"),
@@ -167,11 +167,13 @@ def _absolute(folder: Path) -> Path:
 def what_to_add(environment: Path, here: Path, environ: Mapping[str, str] = os.environ) -> str:
     """Return a warning if a lock file makes its tool remove the start-up files; ``""`` if none does."""
     beside = environment.parent
-    # UV_PROJECT_ENVIRONMENT may put the environment outside the project's folder. A relative path starts there.
+    # UV_PROJECT_ENVIRONMENT may put the environment outside the project's folder. uv resolves a relative value against
+    # the project's folder, so the project is in `here` if the value leads from `here` to the environment.
     of_uv = here if here / (environ.get("UV_PROJECT_ENVIRONMENT") or "/") == environment else beside
     for lock in (of_uv / "uv.lock", beside / "requirements.txt", here / "requirements.txt"):
         written, command, remedy = _LOCKS[lock.name]
-        # A network file system may be gone. The start-up files are written by now, so install must still list them.
+        # A lock file may be unreadable, for example on a lost network file system. Ignore that: the start-up files are
+        # written by now, and install must still list them.
         with suppress(OSError):
             text = lock.read_text(encoding="utf-8", errors="replace") if lock.is_file() else AUTOLOAD
             if written in text and AUTOLOAD not in text:

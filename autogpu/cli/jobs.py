@@ -22,7 +22,6 @@ _LOOK_EVERY_S = 1.0
 
 
 def _name_of(job: Job) -> str:
-    """Return the name of a job for people: ``train.py (pid 4121)``."""
     return f"{job.script or '?'} (pid {job.pid or '?'})"
 
 
@@ -35,7 +34,7 @@ def _names_with_users(jobs: Sequence[Job]) -> str:
 
 
 def _is_own(job: Job) -> bool:
-    """True if this command is a process of the job. It may itself keep the job's lease locked."""
+    """True if this process belongs to the job. The job may then keep its lease locked until this process ends."""
     return os.getpid() in job.pids_here
 
 
@@ -43,7 +42,8 @@ def _read_jobs(names: Iterable[str] = ()) -> Sequence[Job]:
     """Return all users' jobs: first the jobs that hold GPUs, by the time of their claim, then the waiting jobs.
 
     Args:
-        names: Pids and scripts for which the caller searches.
+        names: Pids and scripts that the caller will look up. A pid among them is matched to its job, even if the
+            driver does not list it.
 
     Raises:
         AutoGpuError: The lease folder can't be trusted or read.

@@ -63,7 +63,6 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing their modules."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
 
@@ -108,7 +107,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # the terminal may have no bars, or not the letters of a script's name
+        # The encoding of the terminal may lack the blocks of a bar, or letters of a script's name.
+        sys.stdout.reconfigure(errors="replace")
     status = EXIT_ERROR  # for an unexpected exception
     try:
         status = _run(given)

@@ -142,7 +142,7 @@ def in_words(decision: Decision) -> str:
 
 
 def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[Decision, Family | None]:
-    """Return the decision beside the present jobs, and the job to which a process started here would belong.
+    """Return the decision given the present jobs, and the job to which a process started here would belong.
 
     Args:
         doing: First words of the warning that is printed if the leases can't be read.
@@ -152,8 +152,8 @@ def decide_now(request: SelectionRequest, doing: str, looks: int = 2) -> tuple[D
     if read.problem:
         say(f"{doing} without the claims of other jobs, which can't be read: {read.problem}")
     decision = preview(request, read.leases, read.processes, unix_s(), read.family)
-    # Read the leases twice. A waiting job that gets a GPU replaces its ticket by a lease. One reading may see neither,
-    # if it has listed the folder before.
+    # Read the leases twice. A waiting job that gets a GPU replaces its ticket by a lease. A reading that has listed the
+    # folder just before finds neither: the lease is not in its list, and the ticket is gone.
     if decision.verdict is Verdict.TAKE and looks > 1:
         return decide_now(request, doing, looks - 1)
     return decision, read.family

@@ -123,7 +123,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         raise WaitTimeout(what, remedy=remedy) from None
     if acquired.problem:
         tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
-    # Remove the list of an autogpu above this process: the command gets a list of its own.
+    # Remove the list of GPUs that autogpu wrote in a parent process: the command gets a list of its own.
     environ = original_environ(environ)
     environ.update(_listed(acquired.decision, request, printable(script), tell))
     if acquired.lease is not None:

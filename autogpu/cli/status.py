@@ -204,7 +204,7 @@ def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, c
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that returns the next key; ``""`` if no key was pressed within so many seconds."""
+    """Yield a function that waits for a key, at most the given seconds, and returns it; ``""`` if none was pressed."""
     import termios  # missing on Windows
     import tty
 

@@ -61,8 +61,8 @@ _INDENT = " " * 6
 # Orders of the GPUs. By memory or utilization, the GPU with the most comes first.
 ORDERS = ("number", "memory", "utilization")
 
-# Most lines of a GPU; another line counts the rest. On hosts with _MANY_GPUS or more, a GPU shows only one
-# process, so that 200 processes on 16 GPUs fit into one or two screens.
+# Maximum number of jobs and of processes listed for a GPU; another line counts the rest. On hosts with _MANY_GPUS or
+# more, a GPU shows only one process, so that 200 processes on 16 GPUs fit into one or two screens.
 _MOST_JOBS = 8
 _MOST_PROCESSES = 4
 _MANY_GPUS = 9
@@ -134,7 +134,6 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
 
 
 def help_lines(width: int, height: int) -> list[Text]:
-    """Return the help on keys and terms, cut to ``height`` lines."""
     return [piece for line in _HELP.split("\n") for piece in folded(Text(line), width, indent=13)][:height]
 
 
@@ -191,7 +190,6 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def no_hook(view: View) -> str:
-    """Return the warning for a Python that does not load the hook, with the command that installs it."""
     place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (

@@ -43,14 +43,12 @@ OPTIONS = {
 
 
 def unknown_command(name: str, known: Sequence[str]) -> str:
-    """Return the message for an unknown command; it suggests the command that the user probably meant."""
     meant = [command for command, names in COMMANDS.items() if name in names.split()]
     meant = meant or [command for command in [most_similar(name, known)] if command]
     return " ".join([f"No such command {name!r}.", *(f"Did you mean `autogpu {command}`?" for command in meant)])
 
 
 def message(error: click.UsageError) -> str:
-    """Return click's message; for an unknown option it suggests the option that the user probably meant."""
     parameters = error.ctx.command.params if error.ctx else []
     own = [option for parameter in parameters for option in parameter.opts]
     if isinstance(error, click.NoSuchOption):

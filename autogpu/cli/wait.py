@@ -77,7 +77,8 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
         return wait_for_jobs(names, within_s)
     remedy = "waiting can't help; if this is a container, see `autogpu doctor`"
     request = request_gpus(resolve_flags(flags), os.environ, without_driver=remedy)
-    # Wait for what a queued job waits for. With busy = "share", a job could join others at nearly any time.
+    # Decide as for a job that waits in the queue. With busy = "share" the wait would end at once in most cases, because
+    # a job may then join the jobs on a GPU.
     request = replace(request, busy="wait")
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)

@@ -1,4 +1,4 @@
-"""Preview for a process that would be started now: its request, and the decision beside the present jobs and queue."""
+"""Preview for a process that would be started now: its request, and the decision given the present jobs and queue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def request_for_new_process(
 def preview(
     request: SelectionRequest, leases: LeaseSnapshot, processes: Processes, now_s: float, family: Family | None = None
 ) -> Decision:
-    """Return the decision on ``request`` beside the present jobs and queue.
+    """Return the decision on ``request``, given the present jobs and queue.
 
     Args:
         family: The job that would start the process; ``None`` if no job would.

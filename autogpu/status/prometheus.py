@@ -42,7 +42,6 @@ METRICS = {
 
 
 def exposition(host: HostStatus) -> str:
-    """Return all metrics of the host, for node_exporter's textfile collector."""
     # Add samples with the same labels up: the format allows each set of labels only once.
     known: dict[str, dict[str, float]] = {name: defaultdict(int) for name in METRICS}
     for name, labels, number in _samples(host):

@@ -17,7 +17,7 @@ from autogpu.status import model
 from autogpu.status.model import VERSION, Answer, HostStatus
 from autogpu.text import printable, span
 
-# Most output of one host: a host that prints without end must not fill this host's disk. The status of 64 GPUs with
+# Maximum output of one host: a host that prints without end must not fill this host's disk. The status of 64 GPUs with
 # 2,000 processes is 0.5 MB. `ulimit -f` counts in units of 512 bytes.
 _MOST_MIB = 4
 _LIMITED = ["sh", "-c", f'ulimit -f {_MOST_MIB * 2048}; exec "$@"', "sh"]
@@ -35,7 +35,7 @@ _MODELS = {name: kind for name, kind in vars(model).items() if isinstance(kind, 
 _SCALARS: Mapping[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int": (int,), "float": (int, float)}
 _OR_NONE = " | None"
 
-# Greater than every size, span and time. `time.localtime` fails for much greater times.
+# A number from here on is refused. No size, span or time is as large, and `time.localtime` fails for much larger times.
 _TOO_LARGE = 1 << 53
 
 

@@ -59,7 +59,6 @@ def user_and_program(pid: int) -> tuple[str | None, str | None]:
 
 
 def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostStatus:
-    """Return the status of this host, with a preview for a script started with ``environ`` and this policy."""
     inventory = probe.finish(probe.start(environ))
     return host_status(
         inventory,
@@ -199,7 +198,7 @@ def _gpus(
             "awaited": awaited(free, read.leases.queue, claims),
             device_tier.name.lower(): True,
         }
-        # Most fields are as they were read.
+        # Copy the fields that GpuStatus shares with Device, then set those that differ.
         told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
         told.update(
             name=printable(device.name, 64),

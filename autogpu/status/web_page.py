@@ -14,7 +14,8 @@ from autogpu.text import counted, printable
 
 RELOAD_S = 30
 
-# The page also reloads if nothing updates its file any more. So the script compares the reading's time with the clock.
+# The browser reloads the page even if nothing updates its file any more. So this script compares the time of the
+# reading with the browser's clock, and shows the age of an old reading.
 _SCRIPT = """\
 const read = document.querySelector('time'), age = document.getElementById('age')
 function show() {

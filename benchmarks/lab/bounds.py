@@ -25,7 +25,7 @@ def _bound(jobs: Sequence[Job], work_of: Callable[[Job], float], rate: float) ->
 
 
 def _srpt_mean_s(jobs: Sequence[Job], work_of: Callable[[Job], float], rate: float) -> float:
-    """Return the mean for one machine with preemption and shortest remaining work first, the best order there."""
+    """Return the mean completion time on one machine that always runs the job with the least work left (optimal)."""
     waiting: list[tuple[float, int, Job]] = []
     total_s = now_s = 0.0
     arrivals = sorted(jobs, key=lambda job: job.submitted_s)

@@ -96,7 +96,8 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
     Days with the same seed and ``days_before`` differ only as their settings differ.
 
     Args:
-        days_before: The number of days before the day of ``seed``: the same scripts, started at other times.
+        days_before: 0 for the day of ``seed``. A larger number selects the day that many days earlier, which has the
+            same scripts, started at other times.
     """
     # Each topic has its own random generator, so that days of different load have the same people at the same hours.
     names = ("arrivals", "people", "durations", "memory")

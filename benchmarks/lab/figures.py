@@ -18,7 +18,7 @@ class Day:
         mean_h: Mean time of a job, from its first submission to the end of the run that succeeded.
         longest_h: Longest time of any job. A rule that starves a job shows here.
         failed: Starts that ran out of memory or found no GPU.
-        victims: Runs that ran out of memory because a later neighbour had taken it.
+        victims: Runs that ran out of memory because a run that started later on the same card had taken it.
         lost_gpu_h: GPU time of all runs that did not succeed.
         over_gib_h: Memory by which the peaks of a card's runs exceed the card, in GiB times hours.
     """

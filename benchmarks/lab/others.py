@@ -1,4 +1,7 @@
-"""The tools that people use instead of autogpu, with their published rules. nvitop and GPUtil call their own code."""
+"""The tools that people use instead of autogpu, with their published rules.
+
+For nvitop and GPUtil, functions of these packages choose the card.
+"""
 
 from __future__ import annotations
 

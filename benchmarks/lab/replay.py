@@ -91,7 +91,7 @@ class Contender(Protocol):
         """Note the memory that a run has used, or the memory that it requested when it failed."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
-        """True if ``attempt`` can't start because ``refused``, which is ahead and asks for no more, could not."""
+        """True if ``attempt`` can't start, because ``refused``, ahead of it, needs no more and could not start."""
 
 
 @dataclass
@@ -101,9 +101,9 @@ class Outcome:
     Attributes:
         took_s: Time from a job's first submission to its success, keyed by the job's number.
         starts: All starts in order: time, number of the job, card, and cap in bytes (``None`` without a cap).
-        failed: Starts that ran out of memory, with no later neighbour to blame.
+        failed: Starts that ran out of memory for any other reason than that of ``victims``.
         refused: Starts that found no GPU.
-        victims: Runs that ran out of memory because a later neighbour had taken it.
+        victims: Runs that ran out of memory because a run that started later on the same card had taken it.
         lost_s: GPU time of all runs that did not succeed.
         over_byte_s: Memory by which the peaks of a card's runs exceed the card, in bytes times seconds.
         deaths: All runs that ran out of memory, in order: time and number of the job.

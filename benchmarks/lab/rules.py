@@ -27,7 +27,7 @@ from benchmarks.lab.day import Job
 from benchmarks.lab.replay import IMPORT_S, WAIT_S, Answer, Attempt, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
 
-# The asking process has a pid below all pids of the server. The uid is that of user 0.
+# OWN_PID is the pid of the process that asks; it is below all pids of the server. FIRST_UID is the uid of user 0.
 OWN_PID = 9_999
 FIRST_UID = 1000
 MODEL = "card"

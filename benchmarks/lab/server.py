@@ -1,14 +1,14 @@
-"""Simulation of a server's GPUs and of the processes on them: the growth of their memory, and their speed together.
+"""Simulation of a server's GPUs and of the processes on them: how their memory grows, and how fast they run together.
 
 It replaces the driver and the cards.
 
 * **Memory** grows in twelve steps over a minute, from that of the CUDA context to the job's peak. If a step exceeds the
   process's cap or the card's free memory, the process ends, as with TensorFlow and PyTorch.
 * **Speed** depends on U, the sum of the utilizations of the jobs on a card. Up to U = 0.75 each job runs at speed 1.
-  From there the speed falls by 0.26 for each 1 of U. From U = 1.75 on, the card does 1.295 times the work of one card,
-  for any number of jobs. The curve was fitted to the 1,388 measured pairs of S-Lab-System-Group/Lucid,
-  ``simulation/data/colocate_info.csv``, whose mean speeds are 0.97 to 1.01 for U below 1, 0.93 up to 1.25, 0.84 up to
-  1.5, and 0.74 above.
+  From there the speed falls by 0.26 for each 1 of U. From U = 1.75 on, the jobs of a card together do 1.295 times the
+  work of one job that has a card alone and uses it fully. The curve was fitted to the 1,388 measured pairs of
+  S-Lab-System-Group/Lucid, ``simulation/data/colocate_info.csv``, whose mean speeds are 0.97 to 1.01 for U below 1,
+  0.93 up to 1.25, 0.84 up to 1.5, and 0.74 above.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class Run:
         return 0 if step < 0 else CONTEXT_BYTES + (self.job.peak_bytes - CONTEXT_BYTES) * step // GROWTH_STEPS
 
     def time_of_step(self, step: int) -> float:
-        """Return the time of this growth step; step 0 makes the CUDA context."""
         return self.started_s + step * GROWTH_S / GROWTH_STEPS
 
     @property

@@ -6,9 +6,11 @@ from typing import Any, Mapping, Sequence
 
 from benchmarks.lab.contenders import DEFAULT, FORGETFUL, LEGEND, ORACLE
 
-# All goals are upper bounds. Tables of this load have a goal for the mean divided by the mean with true needs.
+# All goals are upper bounds. Tables of this load have a goal for autogpu's mean time, divided by its mean time if every
+# job waits and states its true need.
 GOAL_LOAD, GOAL_RATIO = 0.9, 1.3
-# Every table has goals for the victims of a day, and for the mean divided by the mean without a history.
+# Every table has goals for the victims of a day, and for autogpu's mean time, divided by its mean time without a
+# history.
 GOAL_VICTIMS, GOAL_MEAN = 0.1, 1.03
 # Tables for cards of this size have a goal for the failed starts divided by those without a history.
 SMALL_GIB, GOAL_FAILED = 11, 0.45
@@ -60,7 +62,6 @@ def _rows(contenders: Mapping[str, Any]) -> list[str]:
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """Return a line for each goal of this table that can be checked."""
     rows = result["contenders"]
     ours, oracle, forgetful = (rows.get(name) for name in (DEFAULT, ORACLE, FORGETFUL))
     if not ours:

@@ -176,7 +176,6 @@ class Stage:
 
 @contextmanager
 def started_stage(environ: Mapping[str, str], folder: Path, fleet: str, *, is_still: bool = False) -> Iterator[None]:
-    """Start the jobs on the simulated server in ``folder``; end them when the block ends."""
     command = [sys.executable, "-m", "demo.lab.stage", str(folder), fleet, "still" if is_still else ""]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environ, cwd=ROOT, stdin=pipe, stdout=pipe) as stage:
