@@ -24,7 +24,7 @@ started_with = environ.get(b"CUDA_VISIBLE_DEVICES")
 # The folders of installed packages and PYTHONPATH. Python adds the script's own folder later.
 started_path = tuple(sys.path)
 
-# Frameworks that start-up files imported before this one.
+# Frameworks that other start-up files imported before this file ran.
 too_late = tuple(filter(sys.modules.__contains__, frameworks))
 
 this = sys.modules[__name__]
@@ -44,7 +44,7 @@ def install():
         if getattr(finder, "__name__", "") == __name__:
             return
     sys.meta_path.insert(0, this)
-    # In a worker process of Ray, autogpu passes the GPUs that Ray assigned to a task to the programs that it starts.
+    # In a worker process of Ray, autogpu passes the GPUs that Ray assigned to a task on to the programs of the task.
     if b"RAY_RAYLET_PID" in environ:
         frameworks += ("ray",)
     # If autogpu wrote a list of GPUs in the parent process, load _autogpu_steps.py now. It removes the list from
