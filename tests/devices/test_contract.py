@@ -1,4 +1,4 @@
-"""The contract of a reader of GPUs, for NVML on the simulated server and for the fake driver of other tests."""
+"""Both readers of GPUs, NVML on the simulated server and the fake driver of other tests, pass the same tests."""
 
 import subprocess
 import sys

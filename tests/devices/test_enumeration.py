@@ -52,10 +52,10 @@ MIXED_LOST = inventory(gpu(0), gpu(2), unreadable=(UnreadableDevice(1, "GPU is l
         pytest.param("1", MIXED, None, None, id="several-models-in-default-order"),
         pytest.param("1", MIXED, "FASTEST_FIRST", None, id="several-models-fastest-first"),
         pytest.param("1", MIXED, "PCI_BUS_ID", [1], id="several-models-in-pci-order"),
-        pytest.param("-1", MIXED, None, [], id="minus-one-is-certain-in-any-order"),
+        pytest.param("-1", MIXED, None, [], id="minus-one-means-none-in-any-order"),
         pytest.param("1", MIXED_LOST, "PCI_BUS_ID", None, id="number-beside-a-lost-gpu"),
         pytest.param(None, MIXED_LOST, None, [0, 2], id="unset-beside-a-lost-gpu"),
     ],
 )
-def test_number_is_certain_only_in_pci_order_or_with_one_model(value, machine, order, expected):
+def test_number_means_a_known_gpu_only_in_pci_order_or_with_one_model(value, machine, order, expected):
     assert indices(named_uuids(value, machine, order), machine) == expected

@@ -1,4 +1,4 @@
-"""The inventory that a reading in plain values becomes."""
+"""Inventories made from readings in plain values."""
 
 import pynvml
 import pytest

@@ -103,7 +103,7 @@ def both(tmp_path_factory):
 
 
 @pytest.mark.parametrize("index", range(len(FLEET)), ids=NAMES)
-def test_each_reading_is_what_pynvml_returns(both, index):
+def test_each_reading_equals_the_reading_by_pynvml_alone(both, index):
     ours, theirs = both
     assert ours["devices"][index] == theirs["devices"][index]
     assert ours["driver_version"] == theirs["driver_version"]
@@ -158,7 +158,7 @@ ONE_USED = (Gpu(processes={5004242: "2GiB"}),)
 
 
 def read_with(tmp_path, source, program=READ, gpus=ONE_USED, **options):
-    """Return what a child process reads if pynvml has this ``source``; ``None`` means that it is not installed."""
+    """Return the output of a child process whose pynvml has this ``source``; with ``None`` pynvml is not installed."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
     # Link autogpu alone: the pynvml that is installed beside it must not be found.

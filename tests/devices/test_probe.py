@@ -104,7 +104,7 @@ def test_missing_nvml_library_means_that_there_is_no_driver():
 
 
 @pytest.mark.slow
-def test_hanging_driver_costs_the_deadline_and_leaves_no_process(machine):
+def test_wait_for_a_hanging_driver_ends_in_time_and_leaves_no_process(machine):
     program = """
         import os, sys, time
         from autogpu.devices import probe

@@ -5,7 +5,7 @@ from autogpu.lease.queue import wait_for_lease
 
 
 def wait_for_claims(lease, choose, *, on_wait=lambda state: None, **options):
-    """Wait until ``choose`` returns claims, and return ``lease``, which holds them. The decision is always ``None``."""
+    """Wait until ``choose`` returns claims, and return ``lease``, which holds them."""
 
     def pair(holders, waiters):
         claims = choose(holders, waiters)

@@ -178,7 +178,6 @@ def folder(path):
 
 @pytest.fixture(scope="session")
 def parent():
-    """Start the process that forks the workers."""
     with subprocess.Popen([sys.executable, PROGRAM, "--forks"], **PIPES) as parent:
         yield parent
 

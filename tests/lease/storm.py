@@ -22,7 +22,7 @@ from tests.lease.choosers import room, wait_for_claims
 
 DOING = ("starting", "choosing", "holding", "giving back", "waiting")
 
-# Long enough: a process acts as soon as it has started, and few of its actions take longer.
+# A process acts as soon as it has started, and few of its actions take longer than this.
 LONGEST_LIFE_S = 0.03
 
 # On a busy machine a living process may keep the mutex for seconds. A killed process frees it at once.

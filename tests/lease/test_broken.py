@@ -76,7 +76,7 @@ def test_child_forked_while_the_mutex_is_opened_does_not_keep_it(folder, monkeyp
     monkeypatch.setattr(os, "fstat", fork_and_tell)
     with folder.locked():
         monkeypatch.undo()
-    # The child has only the descriptor of the folder that has no lock.
+    # The child has only one descriptor of the folder, the one without a lock.
     assert set(map(len, kept)) == {1}
 
 
@@ -89,7 +89,7 @@ def test_too_many_locks_hide_the_mutex_holder_but_no_lease(folder, start, monkey
     assert len(holders(folder)) == 1
 
 
-def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_ticket(folder, start):
+def test_ctrl_c_ends_the_wait_for_the_mutex_and_leaves_no_claim(folder, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     impatient, patient = start(), start()
     with folder.locked():
@@ -168,7 +168,7 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
 def test_long_files_of_one_user_hide_no_claim_of_another(folder, locked, path):
     # Several leases: whatever order the file system lists them in, some come after the flood.
     leases = [acquire_lease(Lease(folder, "a"), take) for _ in range(20)]
-    # Files of many sizes: a budget shared by all users would be used up to its last bytes.
+    # Files of many sizes would use up a budget shared by all users to its last bytes.
     sizes = [size for power in range(5, 16) for size in [2 << power] * 20]
     for number, size in enumerate(sizes):
         name = f"job.1.2.{number:08x}"

@@ -1,4 +1,4 @@
-"""Claims of real processes: visible while their holder lives, gone after any kind of end."""
+"""Claims of real processes: other processes see a claim until it is released or its processes end, in any way."""
 
 import os
 import random
@@ -101,7 +101,7 @@ def test_threads_of_one_process_exclude_each_other(folder):
         lease.release()
 
 
-def test_simultaneous_claims_fit_and_killed_processes_free_theirs(folder, start):
+def test_simultaneous_claims_overbook_no_gpu_and_end_with_their_processes(folder, start):
     totals = {f"GPU-{number}": 24 for number in range(4)}
     crowd, other = start(), start()
     told = crowd.ask("crowd", count=40, totals=totals, size=8)["told"]
@@ -139,7 +139,7 @@ def test_exec_ends_the_claim_and_the_program_has_no_parent_lease(folder, start):
     assert holders(folder) == ()
 
 
-def test_closing_all_files_ends_the_claim_and_release_closes_no_others(folder, start):
+def test_closing_all_files_ends_the_claim_and_release_closes_no_new_file(folder, start):
     worker = start()
     worker.ask("acquire", gpus={"GPU-0": 1})
     assert worker.ask("close_everything") == {"still_open": 8}
@@ -213,7 +213,7 @@ def test_prepare_runs_before_the_mutex_is_taken(folder):
     problems = []
 
     def prepare(holders):
-        # If the caller held the mutex, this would give up after ``patience_s`` and yield a problem.
+        # If ``choose_and_lease`` held the mutex now, ``locked`` would yield a problem after ``patience_s``.
         with folder.locked() as (_, problem):
             problems.append(problem)
 

@@ -10,7 +10,7 @@ from autogpu.lease.snapshot import FolderReader
 from tests.lease.conftest import holders, lease_text
 from tests.support import environments
 
-# A wait goes through hundreds of lines, most of them twice.
+# A wait executes hundreds of lines, most of them twice, so the tests stop it only at every fourth line.
 WAIT = pytest.param("wait", 4, marks=pytest.mark.thorough)
 
 

@@ -1,4 +1,4 @@
-"""System calls that fail during a claim, a wait or a look: the only error is LeaseUnavailable, and nothing is left."""
+"""A system call that fails in a claim, wait or snapshot raises only LeaseUnavailable and leaves no claim or file."""
 
 import errno
 import fcntl
@@ -93,7 +93,7 @@ def make(folder, environ):
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("what", [claim, look, make, pytest.param(wait, marks=pytest.mark.slow)])
-def test_failing_call_raises_only_lease_unavailable_and_leaves_nothing(folder, path, monkeypatch, what, number):
+def test_failing_call_raises_only_lease_unavailable_and_leaves_no_claim(folder, path, monkeypatch, what, number):
     monkeypatch.setattr(queue, "LOOK_S", 0.001)
     environ = {LEASE_DIR: str(path)}
     what(folder, environ)
@@ -125,7 +125,10 @@ def test_file_system_without_locks_is_reported_and_no_file_is_left(folder, monke
 
 @pytest.mark.parametrize("number", [None, errno.EINVAL], ids=["lock-granted-but-invisible", "lock-command-unknown"])
 def test_file_system_that_hides_locks_from_others_is_unusable(folder, monkeypatch, number):
-    """FUSE, old NFS and ``nolock`` grant every lock, or keep the locks of each client apart. gVisor fails as well."""
+    """FUSE, old NFS and the mount option ``nolock`` grant every lock, or hide the locks of a client from other clients.
+
+    gVisor does not have the lock command.
+    """
     free = locks._FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0)
 
     def on_such(descriptor, command, argument=0):

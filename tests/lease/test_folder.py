@@ -79,7 +79,7 @@ def test_processes_that_make_the_folder_at_once_share_one_folder(places):
         ),
     ],
 )
-def test_untrusted_host_folder_is_an_error_without_a_fallback(places, make, fault):
+def test_untrusted_host_folder_is_an_error_and_no_fallback_is_made(places, make, fault):
     make(places["host"])
     with pytest.raises(LeaseUnavailable) as caught:
         find_folder({}, **places)
@@ -138,7 +138,7 @@ def test_vanished_folder_is_reported_as_missing(folder, path):
 
 def test_without_flock_imports_work_and_find_folder_reports_it():
     code = (
-        # Modules of the standard library that need what is removed below are imported first.
+        # First import the standard modules that need fcntl or one of the names removed below.
         "import dataclasses, json, os, pathlib, sys, threading\n"
         "sys.modules['fcntl'] = None\n"
         "for name in 'O_NOFOLLOW O_CLOEXEC O_NONBLOCK O_DIRECTORY register_at_fork geteuid'.split():\n"

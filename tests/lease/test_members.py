@@ -112,7 +112,7 @@ print(os.getpid(), parent and parent.pid)
 
 
 @pytest.mark.skipif(bool(NO_NAMESPACES), reason=NO_NAMESPACES)
-def test_child_with_its_parents_pid_in_another_container_is_a_member(folder):
+def test_child_in_a_container_is_a_member_despite_its_parents_equal_pid(folder):
     container = [*CONTAINER, SHARED]
     command = [*container, "sh", sys.executable, "-c", OUTER, INNER, *container]
     environ = {**os.environ, "AUTOGPU_LEASE_DIR": str(folder.path)}

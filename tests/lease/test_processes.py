@@ -1,4 +1,4 @@
-"""Which job a process belongs to: that of an ancestor, or that of the lease which the process keeps open."""
+"""A process belongs to the job of an ancestor, or to the job whose lease file the process keeps open."""
 
 import os
 import signal
@@ -136,7 +136,7 @@ def test_lease_with_a_pid_of_root_counts_only_if_root_owns_the_lease(folder, job
 
 
 @needs_root
-def test_lease_with_another_users_pid_takes_no_process_from_that_job(folder, job):
+def test_lease_with_another_users_pid_takes_no_process_of_that_users_job(folder, job):
     holder, *_ = job()
     (own,) = snapshot(folder).holders
     planted = replace(own, name="job.1002.1.00000000", uid=BOB, claims={}, since_s=(own.since_s or 0.0) + 1)

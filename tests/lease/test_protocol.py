@@ -96,7 +96,6 @@ def another(jobs, program, path):
 
 @pytest.fixture
 def write(path):
-    """Write a file into the folder, and lock it if ``is_owned``."""
     descriptors = []
 
     def write(name, content, *, is_owned=True, from_ms=0):
@@ -262,7 +261,7 @@ def test_a_lease_of_another_implementation_is_read_by_other_users(another, folde
     (read,) = start("--uid", str(BOB)).ask("holders")["holders"]
     (holder,) = snapshot(folder).holders
     assert (read["uid"], read["claims"]) == (ALICE, {"GPU-0": 24})
-    # The pid is known only if the lease has the right start time and pid namespace of the process after exec.
+    # ``pid_here`` is set only if the lease has the start time and pid namespace that the process has after exec.
     assert (holder.uid, holder.pid_here) == (ALICE, job.pid)
 
 

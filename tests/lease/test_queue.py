@@ -137,7 +137,7 @@ def test_waiter_reads_the_driver_from_time_to_time_without_the_mutex(folder, mon
         Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda _: order.append("read")
     )
 
-    # The first look takes the ticket, before any reading. The last choice, under the mutex, reads nothing again.
+    # The first look takes the ticket before the driver is read. The last choice, under the mutex, adds no reading.
     assert order == ["choose", "choose", "read", "choose", "choose", "read", "choose", "choose"]
     lease.release()
 
@@ -149,7 +149,7 @@ def test_waiter_that_lost_the_race_for_a_gpu_takes_a_ticket_at_once(folder):
         if waiters(folder):
             at_s.append(state.waited_s)
 
-    # Otherwise the second look, which takes the ticket, would come only at the timeout of 0.9 s.
+    # The second look takes the ticket. If it did not come at once, it would come only at the timeout of 0.9 s.
     with pytest.raises(GaveUp):
         choose = lambda *_: next(looks, None)  # noqa: E731
         wait_for_claims(Lease(folder, "a"), choose, demand=Demand(), timeout_s=0.9, on_wait=on_wait)
@@ -190,7 +190,6 @@ def test_a_removed_ticket_is_taken_again(folder, path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         wait_for_claims(Lease(folder, "a"), never, demand=Demand(), timeout_s=30, on_wait=on_wait)
     assert counts == [1, 1, 1]
-    # The caller's exception propagates, and the ticket is removed.
     assert waiters(folder) == ()
 
 
@@ -284,7 +283,7 @@ def test_heartbeat_follows_a_clock_that_is_set_back_or_ahead(path, monkeypatch):
 
 
 def test_read_lock_of_another_process_can_not_stop_a_heartbeat(path, monkeypatch):
-    """Who may read a file may take a read lock on it, which would block the owner's write lock."""
+    """A process that can read a file can take a read lock on it. That lock would block the owner's write lock."""
     with (path / FIRST).open("w+") as file, (path / FIRST).open() as another, (path / FIRST).open() as other:
         locks.own(file.fileno())
         for now_s in (5000.0, 5002.0, 5004.0):

@@ -1,4 +1,4 @@
-"""Hundreds of processes of two users are killed at random: what must be true after each kill, and at any moment."""
+"""Hundreds of processes of two users are killed at random. No GPU is overbooked, no claim or stuck mutex is left."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Files in the lease folder that other users can't open, read or stat: no other user's claims are affected."""
+"""If a user makes a file that others can't open, read or stat, no claim of another user is affected."""
 
 import contextlib
 import ctypes
@@ -113,8 +113,8 @@ def test_file_system_that_never_answers_keeps_nobody_waiting(folder, path, start
 
 
 @needs_root
-def test_mounts_of_a_folder_are_its_file_system_and_mounts_inside(tmp_path):
-    """The list of mounts escapes blanks. A folder whose name only begins with the folder's name is another folder."""
+def test_mounts_of_reads_the_file_system_and_the_mounts_in_a_folder(tmp_path):
+    """The kernel's list of mounts escapes blanks in paths. A mount in ``a b c`` is not a mount in ``a b``."""
     places = [tmp_path / name for name in ("a b", "a b c")]
     for place in places:
         place.mkdir()

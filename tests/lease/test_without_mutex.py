@@ -13,7 +13,7 @@ GPUS = [f"GPU-{number}" for number in range(4)]
 
 
 def stuck(start):
-    """Start a process that takes the mutex and never releases it. Return it."""
+    """Start and return a worker that takes the mutex and never releases it."""
     start().ask("acquire", gpus={})
     worker = start()
     worker.ask("hold_mutex")

@@ -184,7 +184,6 @@ class Worker:
         return {}
 
     def fork_while_choosing(self, command):
-        """Fork while another thread holds the mutex; the child lives on."""
         choosing, go_on = threading.Event(), threading.Event()
 
         def choose(holders, waiters):
@@ -258,7 +257,7 @@ class Worker:
                     os._exit(0)
             _, status = os.waitpid(child, 0)
             problems = self._left_over()
-            # _left_over() has removed stale files, but no hidden file. Each of these would add lines to the next run.
+            # _left_over() has removed stale files, but no hidden ones. A hidden file would add lines to the next run.
             for hidden in self.folder.path.glob(".*"):
                 hidden.unlink()
             problems += sorted(path.name for path in self.folder.path.iterdir())
@@ -287,7 +286,8 @@ class Worker:
                     os._exit(1)
             os.close(writing)
             ended, lines, where = json.loads(os.read(reading, 1000).decode())
-            # An interrupted claim holds nothing. Python drops an exception in a __del__: such a claim ends as usual.
+            # An interrupted claim holds nothing. Python drops an exception in a __del__,
+            # so a claim that is interrupted there succeeds.
             left = self._left_over(1 if ended else 0)
             problems += [[where, *left]] if left else []
             os.kill(child, signal.SIGKILL)
@@ -297,7 +297,10 @@ class Worker:
                 return {"lines": lines, "problems": problems}
 
     def interrupt_at_each_opcode(self, command):
-        """Raise KeyboardInterrupt before each opcode of the mutex at which Python 3.7 and 3.8 run signal handlers."""
+        """Take and free the mutex repeatedly. Raise KeyboardInterrupt one opcode later each time.
+
+        Only opcodes before which Python 3.7 and 3.8 run signal handlers count.
+        """
         before, opcodes, where = locked_files(), 0, "begin"
         while where and locked_files() == before:
             opcodes += 1
@@ -335,7 +338,7 @@ class Worker:
         return where
 
     def interrupt_at_random(self, command):
-        """Let the kernel interrupt claims, waits and releases at random moments; the process lives on."""
+        """Let a timer interrupt claims, waits, releases and snapshots at random moments; the process lives on."""
         problems, interrupted, end = [], 0, time.monotonic() + command["longest_s"]
 
         def claim():
@@ -374,7 +377,7 @@ class Worker:
         return leases.acquire_lease(leases.Lease(self.folder, "a.py"), lambda *_: {"GPU-0": 1})
 
     def _wait(self, timeout_s=20):
-        """Wait in the queue for one look, then claim. With ``timeout_s=0`` the wait times out before the claim."""
+        """Wait in the queue because the first choice is ``None``, then claim. With ``timeout_s=0`` time out instead."""
         looks = iter([None])
         choose = lambda *_: next(looks, {"GPU-0": 1})  # noqa: E731
         wanted = leases.Lease(self.folder, "a.py")
@@ -390,8 +393,9 @@ class Worker:
         return problems + ([f"{len(found.holders)} holders: {names}"] if len(names) != count else [])
 
     def _traced(self, what, stop_at, act):
-        """Run ``what``, and call ``act`` at the given executed line of the lease package. Return False if interrupted.
+        """Run ``what``, and call ``act`` before line number ``stop_at`` of the lines that the lease package executes.
 
+        Return False if ``act`` interrupted ``what``.
         An interrupt inside a ``finally`` or ``except`` block is put off until after the block.
         """
         self.lines = 0
@@ -412,7 +416,7 @@ class Worker:
         try:
             self.lease = self._claim() if what == "claim" else self._wait(0 if what == "timeout" else 20)
         except KeyboardInterrupt as error:
-            self.keep.append(error)  # a notebook keeps it, too, and so all frames of the traceback
+            self.keep.append(error)  # as a notebook does; the traceback keeps all its frames alive
             return False
         except GaveUp:
             pass

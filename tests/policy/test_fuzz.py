@@ -65,7 +65,6 @@ class Fuzz:
         return bytes(damaged)
 
     def variables(self):
-        """Return up to three variables with known and unknown names."""
         found = {}
         for _ in range(self.random.randrange(4)):
             name = self.random.choice([key.variable for key in KEYS] + ["AUTOGPU", "AUTOGPU_POLICY", "AUTOGPU_X"])

@@ -75,7 +75,7 @@ LISTS = [
 @pytest.mark.parametrize(
     ("dotted", "text", "value"), [(dotted, *case) for dotted, cases in TEXTS.items() for case in cases.items()]
 )
-def test_text_means_the_same_in_a_variable_and_in_a_file(dotted, text, value):
+def test_valid_text_of_a_key_is_read_as_its_value(dotted, text, value):
     assert BY_DOTTED[dotted].kind.read(text) == value
 
 

@@ -289,7 +289,7 @@ def test_file_writable_by_the_owners_private_group_is_trusted(workplace):
 
 
 @needs_private_group
-def test_file_that_an_access_control_list_opens_is_refused(workplace):
+def test_file_that_an_access_control_list_makes_writable_is_refused(workplace):
     file = workplace.autogpu_toml(COUNT_2)
     owner, user, group, mask, other, nobody = 1, 2, 4, 16, 32, 2**32 - 1
     entries = [(owner, 6, nobody), (user, 6, STRANGER), (group, 4, nobody), (mask, 6, nobody), (other, 4, nobody)]

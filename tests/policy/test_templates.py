@@ -16,7 +16,7 @@ toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli"
 @pytest.fixture(scope="module")
 def validator():
     described = json.loads((ROOT / "docs" / "autogpu.schema.json").read_text(encoding="utf-8"))
-    # Old releases of jsonschema, as on Python 3.7, lack draft 2020-12. The schema uses only what draft 7 has as well.
+    # Old releases of jsonschema, as on Python 3.7, lack draft 2020-12. The schema uses only keywords of draft 7.
     kind = getattr(jsonschema, "Draft202012Validator", jsonschema.Draft7Validator)
     kind.check_schema(described)
     return kind(described)

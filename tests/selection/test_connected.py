@@ -109,7 +109,9 @@ NUMBERS_OF_PARENT = {"numbers": (1, 2), "keeps_places": True}
     ("count", "devices", "machine", "asked", "expected"),
     [
         pytest.param(1, gpus(4), TWO_PAIRS, {"held": {1: claim(24)}}, [0], id="claimed-gpu-counts-as-a-busy-partner"),
-        pytest.param(2, [gpu(0), gpu(1), gpu(2, total_gib=48)], topology(("02",)), {}, [0, 2], id="best-gpus-partner"),
+        pytest.param(
+            2, [gpu(0), gpu(1), gpu(2, total_gib=48)], topology(("02",)), {}, [0, 2], id="partner-of-the-largest-gpu"
+        ),
         pytest.param(1, [gpu(1), gpu(2)], None, LISTED, [1], id="partner-outside-the-pool-counts"),
         pytest.param(2, gpus(4), TWO_PAIRS, {"numbers": (1, 2)}, [2, 3], id="script-numbers-stand-for-a-pair"),
         pytest.param(2, gpus(4), TWO_PAIRS, NUMBERS_OF_PARENT, [1, 2], id="numbers-keep-a-parents-order"),

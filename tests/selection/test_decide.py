@@ -265,9 +265,15 @@ def held(*claims, on=0):
         case("need-beside-an-old-best-effort-job", ONE, {**EIGHT, **held(replace(JOINED, age_s=60.0))}, verdict=TAKE),
         case("one-free-and-one-shared-gpu", [gpu(0), LESS_FREE], {"count": 2, "held": {1: OLD}}, ordinals=(0, 1)),
         case("new-member-of-an-old-job", ONE, held(GROWN), verdict=TAKE),
-        case("end-of-the-wait-takes-what-is-free", [FULL], {**AFTER_WAIT, **held(OLD)}, cap_bytes={UUID: FIVE_FREE}),
-        case("end-of-the-wait-lets-one-waiter-in-at-a-time", ONE, {**AFTER_WAIT, **held(JOINED)}, verdict=WAIT),
-        case("no-wait-half", [FULL], {**WITHOUT_WAIT, **held(YOUNG)}, cap_bytes={UUID: HALF_OF_FIVE}, claims={UUID: 0}),
+        case("end-of-the-wait-takes-the-free-memory", [FULL], {**AFTER_WAIT, **held(OLD)}, cap_bytes={UUID: FIVE_FREE}),
+        case("end-of-the-wait-beside-a-young-best-effort-job", ONE, {**AFTER_WAIT, **held(JOINED)}, verdict=WAIT),
+        case(
+            "no-wait-takes-half-of-the-free-memory",
+            [FULL],
+            {**WITHOUT_WAIT, **held(YOUNG)},
+            cap_bytes={UUID: HALF_OF_FIVE},
+            claims={UUID: 0},
+        ),
         case(
             "no-wait-beside-two-young-jobs",
             [gpu(0)],
@@ -371,7 +377,7 @@ IDLE_NOTEBOOK = gpu(0, pids=[7], used_gib=20)
         case("idle-lease-after-the-wait", [IDLE_NOTEBOOK], after_runs(5, **AFTER_WAIT, **IDLE_LEASE), verdict=TAKE),
     ],
 )
-def test_job_joins_only_gpus_with_as_much_free_as_its_last_runs_took(gpus, asked, expected):
+def test_job_joins_a_gpu_only_if_the_memory_of_its_last_runs_is_free(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 

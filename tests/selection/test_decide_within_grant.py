@@ -24,14 +24,14 @@ NONE = {"grant": Grant("Slurm", Denial.SLURM_GRANTED_NONE)}
 HALF = {"grant": Grant("Ray", fraction=0.5, job="Ray.7")}
 USED_BY_OTHERS = gpu(0, pids=[7], used_gib=20, busy=90)
 CHIEF = {"grant": Grant("TF_CONFIG", Denial.COORDINATOR, "chief")}
-# LISTED: each rank has its own list of GPUs. SHARING: two ranks share half a GPU. PLACED: the job has promised GPUs.
+# LISTED: each rank has its own list of GPUs. SHARING: two ranks share half a GPU. PLACED: ranks of the job have claims.
 LISTED = {"visible_spec": INHERITED, "grant": Grant("Slurm", rank=LocalRank(1, 2, "Slurm", dividers=1))}
 SHARING = {"visible_spec": INHERITED, "grant": Grant("Slurm", fraction=0.5, rank=LocalRank(1, 2, "Slurm"))}
 PLACED = {"grant": Grant(rank=LocalRank(1, 2, "MPICH")), "promised": {ZERO: 24 * GIB, OTHER: 0}}
 
 
 def of_job(age_s, job="Ray.7"):
-    """Return a claim of all of the half GPU, by another process of the Ray job ``job``."""
+    """Return a claim of the whole granted half, 12 GiB, by another process of the Ray job ``job``."""
     return replace(claim(12, age_s=age_s), engine_job=job)
 
 
@@ -45,7 +45,7 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
     ("gpus", "asked", "expected"),
     [
         case("engine-granted-no-gpu", ONE, NONE, verdict=CPU, reason=Reason.NOT_GRANTED),
-        case("no-granted-gpu-is-no-error", ONE, {**NONE, "busy": "error"}, verdict=CPU),
+        case("grant-of-no-gpu-is-not-refused", ONE, {**NONE, "busy": "error"}, verdict=CPU),
         case("list-set-by-the-script", ONE, {**NONE, "visible_spec": VisibleSpec("0", is_scripts=True)}, verdict=TAKE),
         case("coordinator-task-uses-the-cpu", ONE, CHIEF, verdict=CPU, reason=Reason.NOT_GRANTED),
         case("coordinator-with-a-set-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),

@@ -1,4 +1,4 @@
-"""MIG instances: which of them a process takes, what a list of them means, and how autogpu lists them."""
+"""MIG instances: the choice among them, the meaning of a list with them, and the order in which autogpu lists them."""
 
 import pytest
 
@@ -33,7 +33,6 @@ def labels(devices):
 
 
 def choice(machine, **asked):
-    """Return the decision of a process that may take any of these cards and instances."""
     return decided(*takeable(machine), inventory=inventory(*machine, driver_version=R535), **asked)
 
 
@@ -69,11 +68,23 @@ HALF = {"limit": MemoryLimit(percent=50.0), "limit_includes": "process"}
     ("devices", "asked", "expected"),
     [
         case("mig-card-without-an-instance", cut(0), {}, verdict=CPU, reason=Reason.NONE_FREE),
-        case("second-instance-missing", SEVEN, {"count": 2}, reason=Reason.IDLEST, shortfall=Shortfall.ONE_INSTANCE),
+        case(
+            "second-instance-of-a-card-is-not-taken",
+            SEVEN,
+            {"count": 2},
+            reason=Reason.IDLEST,
+            shortfall=Shortfall.ONE_INSTANCE,
+        ),
         case("count-two-takes-card-over-instance", ONE_CARD, {"count": 2}, ordinals=(1,), shortfall=Shortfall.BUSY),
         case("one-instance-is-attainable", SEVEN, {}, attainable=1),
         case("two-whole-cards-are-attainable", MIXED, {}, attainable=2),
-        case("suggests-instance", SEVEN[:3], SECOND_BUSY, reason=Reason.CHOSEN_BY_SCRIPT, idle_instead=(SEVEN[1],)),
+        case(
+            "free-instance-is-suggested",
+            SEVEN[:3],
+            SECOND_BUSY,
+            reason=Reason.CHOSEN_BY_SCRIPT,
+            idle_instead=(SEVEN[1],),
+        ),
     ],
 )
 def test_decision_never_counts_a_second_instance_of_a_card(devices, asked, expected):

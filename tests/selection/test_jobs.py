@@ -40,7 +40,7 @@ STRANGERS = [holder(6, group="j"), holder(8, name="b", group="j", uid=1001)]
         pytest.param(MEMBERS[::-1], [claim(8, pids=(12, 11), **OF_MEMBERS)], id="newest-member-is-read-first"),
         pytest.param(STRANGERS, [claim(6), claim(8, pids=(12,), uid=1001)], id="same-group-of-two-users-is-two-jobs"),
         pytest.param([holder(4000)], [claim(24)], id="claim-larger-than-card-is-the-whole-gpu"),
-        pytest.param([holder(is_mine=True)], [], id="own-lease-is-no-other-job"),
+        pytest.param([holder(is_mine=True)], [], id="own-lease-is-left-out"),
         pytest.param([holder(name="elsewhere")], [claim(6, pids=())], id="holder-in-another-container-has-no-pid"),
         pytest.param([holder(since_s=500.0)], [claim(6, age_s=60.0)], id="lease-from-the-future-is-a-minute-old"),
     ],
@@ -89,8 +89,10 @@ HIDDEN = [gpu(0, compute_processes=None), gpu(1, pids=[7])]
         pytest.param(used(gpu0=1, gpu2=2), {0: 24, 1: 6}, {0: 24, 2: 6}, id="claim-moves-to-the-gpu-in-use"),
         pytest.param(used(gpu1=1, gpu2=5, gpu3=2), {0: 6}, {1: 0, 2: 6, 3: 0}, id="claim-moves-to-the-most-used-gpu"),
         pytest.param(used(gpu1=1), {0: 0}, {1: 0}, id="best-effort-claim-moves"),
-        pytest.param([*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="bare-context-is-no-use"),
-        pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="bare-context-attracts-no-claim"),
+        pytest.param(
+            [*used(gpu0=9, gpu1=1)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="bare-context-does-not-count-as-use"
+        ),
+        pytest.param([*used(gpu0=9)[:2], BARE], {0: 24, 1: 24}, {0: 24, 1: 24}, id="no-claim-moves-to-a-bare-context"),
         pytest.param([*used(gpu0=9)[:2], BARE], {2: 24}, {2: 24, 0: 0}, id="claim-stays-on-a-gpu-with-a-bare-context"),
         pytest.param([gpu(0), gpu(1, total_gib=11, pids=[7])], {0: 24}, {1: 11}, id="moved-claim-is-cut-to-the-card"),
         pytest.param(HIDDEN, {0: 24}, {0: 24, 1: 0}, id="claim-stays-if-the-driver-hides-processes"),
@@ -104,7 +106,7 @@ def test_claim_on_an_unused_gpu_moves_to_a_gpu_in_use_without_a_claim(devices, c
 
 
 def test_memory_in_use_by_a_jobs_processes_counts_once():
-    """The user is a program below ``run --hold`` that does not load autogpu's start-up hook."""
+    """The memory is used by a program below ``run --hold`` that does not load autogpu's start-up hook."""
     machine = inventory(gpu(0, compute_processes=(Process(8, 4 * GIB),), used_gib=4))
     claims = claims_by_gpu(jobs([holder(5)], machine, a=(7, 8)))[UUID]
     (device,) = machine.devices

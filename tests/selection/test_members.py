@@ -23,13 +23,13 @@ PARENT = Holder("a", 1000, False, 7, None, 1, 1.0, "launch.py", "j", {gpu(0).uui
         pytest.param([gpu(0, pids=[9])], {}, False, id="context-of-another-job"),
     ],
 )
-def test_parents_lease_counts_for_its_children_if_it_has_a_context(devices, listed, is_rival):
+def test_parents_lease_counts_for_its_children_if_the_parent_has_a_context(devices, listed, is_rival):
     processes = Processes(**{"of_lease": {}, **listed})
     family = family_of(PARENT, [PARENT], has_parents_list=True)
     assert (PARENT in rivals([PARENT], family, processes, inventory(*devices))) is is_rival
 
 
-def test_parents_lease_counts_once_it_computes_while_its_child_waits():
+def test_parent_that_starts_to_compute_is_a_rival_of_its_waiting_child():
     family, looks = family_of(PARENT, [PARENT], has_parents_list=True), [gpu(0), gpu(0, pids=[7])]
     found = [rivals([PARENT], family, Processes({"a": (7,)}), inventory(device)) for device in looks]
     assert found == [[], [PARENT]]

@@ -12,7 +12,7 @@ from tests.support.values import gpu
 
 FOUR = MemoryLimit(bytes=4 * GIB)
 QUARTER = MemoryLimit(percent=25.0)
-# The claim of a job that stated a need of all of a GPU: a byte less than the claim of a job without a stated need.
+# A job whose stated need is the whole GPU claims this, in GiB: one byte less than a job without a stated need.
 STATED = 24 - 1 / GIB
 SPLIT = {"virtual_gpus": 2}
 PROCESS = {"limit_includes": "process"}

@@ -75,7 +75,7 @@ def by_number(*numbers, **asked):
         case("number-that-moved-has-the-reason-idlest", POOL, by_number(2), reason=Reason.IDLEST),
         case("number-that-stayed-has-the-reason-idlest", POOL, by_number(0), moved={0: 0}, reason=Reason.IDLEST),
         case("idlest-two", POOL, by_number(2, 0), ordinals=(0, 1), moved={2: 0, 0: 1}, reason=Reason.IDLEST),
-        case("one-number-stands-for-a-largest-card", MIXED, by_number(3), moved={3: 1}, ordinals=(1,)),
+        case("one-number-stands-for-one-of-the-largest-cards", MIXED, by_number(3), moved={3: 1}, ordinals=(1,)),
         case("two-numbers-stand-for-the-largest-cards", MIXED, by_number(0, 3), moved={0: 1, 3: 2}, ordinals=(1, 2)),
         case("number-avoids-a-claimed-gpu", POOL, by_number(0, held={3: claim(24)}), moved={0: 1}),
         case("number-stands-for-the-only-free-gpu", POOL, by_number(3, held=HELD_BUT_1), moved={3: 2}),
@@ -94,19 +94,42 @@ def by_number(*numbers, **asked):
             reason=Reason.HAS_CONTEXT,
         ),
         case("another-number-avoids-the-gpu-with-a-context", POOL, by_number(2, in_use=[0]), moved={2: 1}),
-        case("context-of-its-own-before-a-busy-gpu", POOL, by_number(2, in_use=[0], held=HELD_BUT_3), moved={2: 0}),
+        case(
+            "gpu-with-an-own-context-before-a-busy-gpu", POOL, by_number(2, in_use=[0], held=HELD_BUT_3), moved={2: 0}
+        ),
         case("kept-number-stays-if-free", POOL, by_number(2, **PLACES), moved={2: 2}, reason=Reason.NUMBERED),
         case("kept-number-in-use-moves", POOL, by_number(2, **PLACE_IN_USE), moved={2: 0}, reason=Reason.IDLEST),
-        case("one-of-two-kept-in-use-moves", POOL, by_number(1, 2, held={2: claim(24)}, **PLACES), moved={1: 0, 2: 2}),
-        case("busy-cpu-free-only", [*POOL[:2], BUSY], by_number(0, 2, busy="cpu"), ordinals=(0, 1), moved={0: 0, 2: 1}),
         case(
-            "fifth-shares", POOL, by_number(1, **ALL), verdict=TAKE, cap_bytes={gpu(3).uuid: within_context(24 * GIB)}
+            "one-kept-number-moves-and-one-stays",
+            POOL,
+            by_number(1, 2, held={2: claim(24)}, **PLACES),
+            moved={1: 0, 2: 2},
         ),
-        case("fifth-waits", POOL, by_number(1, **YOUNG), verdict=Verdict.WAIT),
-        case("fifth-is-refused", POOL, by_number(1, busy="error", **ALL), verdict=Verdict.REFUSE),
-        case("fifth-uses-the-cpu", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
+        case(
+            "busy-cpu-takes-only-free-gpus",
+            [*POOL[:2], BUSY],
+            by_number(0, 2, busy="cpu"),
+            ordinals=(0, 1),
+            moved={0: 0, 2: 1},
+        ),
+        case(
+            "fifth-job-on-four-gpus-shares",
+            POOL,
+            by_number(1, **ALL),
+            verdict=TAKE,
+            cap_bytes={gpu(3).uuid: within_context(24 * GIB)},
+        ),
+        case("fifth-job-on-four-gpus-waits", POOL, by_number(1, **YOUNG), verdict=Verdict.WAIT),
+        case("fifth-job-on-four-gpus-is-refused", POOL, by_number(1, busy="error", **ALL), verdict=Verdict.REFUSE),
+        case("fifth-job-on-four-gpus-uses-the-cpu", POOL, by_number(1, busy="cpu", **ALL), verdict=CPU),
         case("limit-waits-beside-a-young-whole-claim", ONE, by_number(0, limit=TWO_GIB, **BEGUN), verdict=Verdict.WAIT),
-        case("limit-joins-later", ONE, by_number(0, limit=TWO_GIB, **ALL), claims={ZERO: int(2.5 * GIB)}, verdict=TAKE),
+        case(
+            "limit-joins-an-old-whole-claim",
+            ONE,
+            by_number(0, limit=TWO_GIB, **ALL),
+            claims={ZERO: int(2.5 * GIB)},
+            verdict=TAKE,
+        ),
         case("no-gpu-is-suitable", [gpu(0, compute_mode=ComputeMode.PROHIBITED)], by_number(0), verdict=CPU),
         case("user-at-the-cap-shares-an-own-gpu", POOL, by_number(0, **MINE), claims={ZERO: 0}),
         case("number-within-the-scripts-list", POOL[:2], by_number(1, **BY_SCRIPT), moved={1: 0}, reason=Reason.IDLEST),
@@ -120,7 +143,7 @@ def by_number(*numbers, **asked):
         case("limit-alone-on-a-gpu-is-not-capped", ONE, NEARLY_ALL, caps={}, is_capped_by_others=False),
     ],
 )
-def test_script_numbers_names_and_limits_decide_what_is_taken(gpus, asked, expected):
+def test_numbers_names_and_limits_of_a_script_decide_the_taken_gpus(gpus, asked, expected):
     assert fields(decided(*gpus, **asked), expected) == expected
 
 

@@ -11,7 +11,7 @@ from autogpu.text import GIB
 from tests.support.selections import INHERITED, UNSET, claim
 from tests.support.values import gpu, inventory
 
-# The claim of a job that stated a need of all of a GPU: a byte less than the claim of a job without a stated need.
+# A job whose stated need is the whole GPU claims this, in GiB: one byte less than a job without a stated need.
 STATED = 24 - 1 / GIB
 BIG_BUSY = gpu(0, total_gib=80, used_gib=10, pids=[7], busy=90)
 EXCLUSIVE = gpu(compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
@@ -30,7 +30,9 @@ def ranked(*devices, claims=(), demand=None, **policy):
         pytest.param([gpu(0, total_gib=24), gpu(1, total_gib=11)], [0, 1], id="more-memory-first"),
         pytest.param([gpu(0, busy=3), gpu(1, busy=0)], [1, 0], id="less-utilization-first"),
         pytest.param([gpu(0), gpu(1), gpu(2)], [2, 1, 0], id="highest-index-first-among-equals"),
-        pytest.param([gpu(0, used_gib=0.3), gpu(1, used_gib=0.2, busy=40)], [0, 1], id="less-than-one-gib-is-no-room"),
+        pytest.param(
+            [gpu(0, used_gib=0.3), gpu(1, used_gib=0.2, busy=40)], [0, 1], id="spare-memory-counts-in-whole-gib"
+        ),
         pytest.param([gpu(0), gpu(1, total_gib=None)], [0, 1], id="unknown-memory-is-last-in-its-tier"),
         pytest.param([gpu(0, busy=40), gpu(1, busy=None)], [0, 1], id="unknown-utilization-is-last-in-its-tier"),
         pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1, busy=None)], [1, 0], id="unknown-use-before-known-busy-gpu"),

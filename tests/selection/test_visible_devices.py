@@ -40,7 +40,9 @@ def by_script(value):
         pytest.param("1", "2", "override", False, spec("1", "2"), id="override-restores-the-inherited-value"),
         pytest.param(None, "-1", "override", False, by_script("-1"), id="minus-one-is-not-overridden"),
         pytest.param("1", None, "respect", False, spec(), id="unset-by-the-script"),
-        pytest.param("1", None, "override", False, spec("1", "(unset)"), id="override-of-an-unset-by-the-script"),
+        pytest.param(
+            "1", None, "override", False, spec("1", "(unset)"), id="override-restores-a-value-that-the-script-unset"
+        ),
         pytest.param(None, "2", "override", True, spec("2"), id="worker-of-an-engine"),
     ],
 )
@@ -57,9 +59,9 @@ FROM_SHELL, CLAIMED, ONE_GPU = {**LIST, ORIGINAL: "0,1"}, {**LIST, SHOWN: "1,0"}
     ("environ", "started_with", "value", "is_parents"),
     [
         pytest.param(LIST, "GPU-x,GPU-y", None, True, id="list-as-the-parent-wrote-it"),
-        pytest.param(LIST, None, None, True, id="unset-as-the-parents-script-found-it"),
+        pytest.param(LIST, None, None, True, id="unset-as-it-was-for-the-parents-script"),
         pytest.param(LIST, "0", "0", False, id="value-of-a-launcher"),
-        pytest.param(FROM_SHELL, "0,1", "0,1", True, id="shells-list-as-the-parents-script-found-it"),
+        pytest.param(FROM_SHELL, "0,1", "0,1", True, id="shells-list-as-it-was-for-the-parents-script"),
         pytest.param(FROM_SHELL, None, None, False, id="shells-list-has-been-unset"),
         pytest.param(CLAIMED, "1,0", None, True, id="numbers-of-the-parents-claim"),
         pytest.param(CLAIMED, "0,1", "0,1", False, id="numbers-unlike-the-parents-claim"),
