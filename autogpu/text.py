@@ -1,4 +1,4 @@
-"""Values as people read them. Everything that other programs or users wrote goes through :func:`printable`."""
+"""Values as text for people. Pass all text of other programs and users through :func:`printable`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GIB = 1 << 30
 
-# Characters of a message's line: with "autogpu: " before it, it fits 120 columns.
+# The most characters of a message's line. With "autogpu: " before it, the line fits 120 columns.
 LINE_WIDTH = 111
-# A part that is cut to less says nothing.
+# A part that is cut to fewer characters is not understood, so leave it out.
 _LEAST_PART = 24
 
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def printable(text: str, longest: int = 300) -> str:
-    """``text`` as one line that a terminal may show: names come from drivers, files and other users.
+    """Return ``text`` as one line that is safe to print: names come from drivers, files and other users.
 
-    Characters that are not printable, among them escape sequences and direction marks, are written as Python writes
-    them in a string. A text of more than ``longest`` characters is cut in the middle: names differ at their ends.
+    Unprintable characters, such as those of escape sequences and direction marks, become Python's escapes. A text of
+    more than ``longest`` characters is cut in the middle, because names differ at their ends.
     """
     text = _cut(text, longest)
     if not text.isprintable():
@@ -61,7 +61,7 @@ def first_fitting(lines: Sequence[str]) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """``23.7 GiB``, ``64 MiB``."""
+    """Return a size in GiB or MiB: ``23.7 GiB``, ``64 MiB``."""
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB // 10 else f"{size_bytes / MIB:.0f} MiB"
 
 
@@ -71,7 +71,7 @@ def whole_gib(size_bytes: int) -> int:
 
 
 def span(seconds: float) -> str:
-    """Return a measured time, rounded: ``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
+    """Return a measured time, rounded, for example ``90 s``, ``45 min``, ``1 h 40 min``, ``26 h``, ``3 d``."""
     if 3600 <= seconds < 7200:
         minutes = int(seconds - 3600) // 60
         return f"1 h {minutes} min" if minutes else "1 h"
@@ -82,7 +82,7 @@ def span(seconds: float) -> str:
 
 
 def exact_span(seconds: float) -> str:
-    """Return a duration that a user has set, to the millisecond: ``2 h 30 min``, ``1 d 2 h``, ``0.5 s``."""
+    """Return a duration that a user has set, to the millisecond, for example ``2 h 30 min``, ``1 d 2 h``, ``0.5 s``."""
     left = round(seconds, 3)
     parts = []
     for unit_s, unit in _SPANS:
@@ -95,17 +95,17 @@ def exact_span(seconds: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 GPU``, ``2 GPUs``; ``plural`` is that of a noun which takes another ending."""
+    """Return a number and its noun: ``1 GPU``, ``2 GPUs``. Without ``plural``, the plural is ``noun`` with an s."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return the names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def short_path(path: str | os.PathLike[str], homes: Sequence[str] = ()) -> str:
-    """``path`` as people write it, with ``~`` for the home folder, which may have several names."""
+    """Return ``path`` with ``~`` for the home folder. ``homes`` has all names of that folder."""
     text = os.fspath(path)
     for home in homes:
         if home.strip(os.sep) and text.startswith(home.rstrip(os.sep) + os.sep):
