@@ -63,15 +63,15 @@ def test_nothing_is_hidden_if_the_first_query_finds_no_gpu(started):
 def test_a_framework_that_can_not_be_hooked_into_is_left_alone(started):
     process = started(gpu(0), hooks=Hooks("1.0", obstacle="too old"))
     assert (CUDA_VISIBLE_DEVICES in process.environ, process.reading.is_closed) == (False, True)
-    assert process.lines == ["policy not applied: too old; Fakeflow continues with its defaults"]
+    assert process.lines == ["settings are not applied: too old; Fakeflow continues with its defaults"]
 
 
 def test_framework_without_the_essential_hook_is_limited_by_environment(started):
     hooks = Hooks("9.0", missing={"take": "takes all"}, variables={"FAKEFLOW_GROWTH": "1"})
     process = started(BUSY, gpu(1), hooks=hooks, AUTOGPU_LIMIT="2GiB")
     assert (process.listed, process.environ["FAKEFLOW_GROWTH"]) == ("1", "1")
-    why = "lacks what autogpu hooks into: take (takes all); not in force: memory.limit (AUTOGPU_LIMIT)"
-    assert process.lines == [f"this Fakeflow (9.0) {why}"]
+    why = "lacks functions that autogpu hooks into: take (takes all); memory.limit (AUTOGPU_LIMIT) has no effect"
+    assert process.lines == [f"Fakeflow 9.0 {why}"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_framework_without_the_essential_hook_is_limited_by_environment(started)
 )
 def test_missing_hook_is_reported_if_there_may_be_gpus(started, driver, is_named):
     hooks = Hooks("9.0", ("take",), {"list": "lists all"})
-    line = "this Fakeflow (9.0) lacks what autogpu hooks into: list (lists all)"
+    line = "Fakeflow 9.0 lacks functions that autogpu hooks into: list (lists all)"
     assert started(driver=driver, hooks=hooks, counted=THREE).lines == [line] * is_named
 
 

@@ -67,7 +67,7 @@ def test_claimed_gpu_has_the_index_that_the_script_names(named, options, order, 
     process = first(*THREE, counted=order, **options)
     process.framework.count(named)
     assert process.listed == " ".join(map(str, order))
-    assert (f", as the script's cuda:{named};" in process.lines[0]) == (order != [2, 1, 0])
+    assert (f", cuda:{named} in the script;" in process.lines[0]) == (order != [2, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_script_below_a_hold_may_change_its_list_after_its_first_claim(first, he
     process.environ[CUDA_VISIBLE_DEVICES] = gpu(1).uuid
     assert process.framework.count() == 1
     assert process.claims == {1: ALL}
-    assert "shared with its parent process, run" in process.lines[0]
+    assert "shared with the parent process, run" in process.lines[0]
 
 
 def test_released_claim_restores_the_lease_marker_of_the_parent_job(first, held):

@@ -65,18 +65,18 @@ def test_line_on_a_shared_gpu_suggests_one_need(runs):
     runs(2, 4, 3)
     _, notes = runs(1, gpus=BUSY).lines
     assert notes.count("AUTOGPU_NEED") == 1
-    assert "; AUTOGPU_NEED=5GiB would le" in notes
+    assert "; AUTOGPU_NEED=5GiB, enough" in notes
 
 
 def test_line_mentions_the_last_runs_only_after_three_of_them(runs):
     assert len(runs(2, 4, 3).lines) == 1
-    assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB would let others share this GPU, by the last 3 runs"
+    assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB, enough for the last 3 runs, would let other jobs share this GPU"
 
 
 @pytest.mark.parametrize(
     ("peak", "options", "said"),
     [
-        (4.7, {}, "AUTOGPU_NEED=6GiB would let others share this GPU, by the last 3 runs"),
+        (4.7, {}, "AUTOGPU_NEED=6GiB, enough for the last 3 runs, would let other jobs share this GPU"),
         (18, {}, ""),
         (2, {"AUTOGPU_NEED": "5GiB"}, ""),
         (2, {"AUTOGPU_LIMIT": "5GiB"}, ""),

@@ -35,12 +35,12 @@ class TakesAll(FakeFramework):
 
 
 ONE, FULL = [gpu(0)], [gpu(0, pids=[7], used_gib=14, busy=90)]
-HAD = "; it had 0.3 GiB with its CUDA context and it asked for 1.0 GiB more"
+HAD = "; had 0.3 GiB, requested 1.0 GiB more"
 OUT = "out of memory on GPU 0 (24.0 GiB): "
-MAY = OUT + "this process may take "
-OWN_PART = "this process may take 21.1 GiB there, the part that Fakeflow takes by itself"
-IN_ONE_PIECE = "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
-STATUS = "`autogpu status` shows who is there, and which GPU has room"
+LIMITED = OUT + "limited to "
+OWN_PART = "limited to 21.1 GiB, the part that Fakeflow takes by default"
+AT_ONCE = "for more memory, allocated at once: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
+STATUS = "`autogpu status` shows the jobs on each GPU, and which GPU has room"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "memory.md"
 VARIABLE = "AUTOGPU_LIMIT", "AUTOGPU_LIMIT=3GiB"
 LIMIT, SPLIT, UNSPLIT = {"AUTOGPU_LIMIT": "2GiB"}, {"AUTOGPU_VIRTUAL_GPUS": "2"}, {"kind": Unsplit}
@@ -56,20 +56,20 @@ def ended(process, error=None) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "said", "first"),
     [
-        pytest.param(LIMIT, {}, "2.0 GiB there, by memory.limit (AUTOGPU_LIMIT)", id="policy-limit"),
-        pytest.param({**LIMIT, **SPLIT}, {}, "4.0 GiB there, by memory.limit", id="limit-of-each-logical-gpu"),
-        pytest.param({**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB there, by memory.limit", id="limit-no-logical-gpus"),
-        pytest.param(SPLIT, {}, "21.1 GiB there, in its logical GPUs", id="logical-gpus"),
-        pytest.param({**SPLIT, **UNSPLIT}, {}, "21.1 GiB there, the part that Fakeflow takes", id="no-logical-gpus"),
-        pytest.param(LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB there, by the script's", id="scripts-limit"),
-        pytest.param({}, {"fraction": 0.25}, "6.0 GiB there, by the script's own", id="scripts-fraction"),
+        pytest.param(LIMIT, {}, "2.0 GiB by memory.limit (AUTOGPU_LIMIT)", id="policy-limit"),
+        pytest.param({**LIMIT, **SPLIT}, {}, "4.0 GiB by memory.limit", id="limit-of-each-logical-gpu"),
+        pytest.param({**LIMIT, **SPLIT, **UNSPLIT}, {}, "4.0 GiB by memory.limit", id="limit-no-logical-gpus"),
+        pytest.param(SPLIT, {}, "21.1 GiB, divided among its logical GPUs", id="logical-gpus"),
+        pytest.param({**SPLIT, **UNSPLIT}, {}, "21.1 GiB, the part that Fakeflow takes", id="no-logical-gpus"),
+        pytest.param(LIMIT, {"limits": (8 * GIB,)}, "8.0 GiB by the script's", id="scripts-limit"),
+        pytest.param({}, {"fraction": 0.25}, "6.0 GiB by the script's own", id="scripts-fraction"),
     ],
 )
 def test_message_states_the_cap_and_its_origin(started, options, said, first):
     process = started(*ONE, **options)
     process.framework.take(**said)
     lines = ended(process)
-    assert lines[0].startswith(MAY + first) and lines[0].endswith(HAD)
+    assert lines[0].startswith(LIMITED + first) and lines[0].endswith(HAD)
     assert len(lines) == 2
 
 
@@ -79,7 +79,7 @@ def test_message_names_the_option_or_variable_that_set_the_limit(started, typed,
     process.framework.take()
     first, last = ended(process)
     assert f"by memory.limit ({word})" in first
-    assert last == f"to have more: {remedy}"
+    assert last == f"for more memory: {remedy}"
 
 
 def test_message_on_a_shared_gpu_matches_the_documentation(started, tmp_path, monkeypatch):
@@ -89,12 +89,12 @@ def test_message_on_a_shared_gpu_matches_the_documentation(started, tmp_path, mo
     process.framework.take()
     process.framework.peak = GIB // 2
     first, second, third = ended(process)
-    assert first.startswith(MAY) and "because it shares the GPU" in first
-    assert re.fullmatch(r"also there: pid 7( of \S+)?, 14.0 GiB", second)
-    assert third == "the next run waits until 2.0 GiB are free; to reserve them as well: AUTOGPU_NEED=2GiB"
+    assert first.startswith(LIMITED) and "by other jobs on the GPU" in first
+    assert re.fullmatch(r"also on this GPU: pid 7( of \S+)?, 14.0 GiB", second)
+    assert third == "the next run waits until 2.0 GiB is free; to reserve that much: AUTOGPU_NEED=2GiB"
     # The documentation contains the same lines with other numbers.
     page = unnumbered(PAGE.read_text(encoding="utf-8"))
-    assert unnumbered(f"autogpu: {first}\nautogpu: also there: ben's train.py (pid 4242), 17.2 GiB") in page
+    assert unnumbered(f"autogpu: {first}\nautogpu: also on this GPU: ben's train.py (pid 4242), 17.2 GiB") in page
     assert unnumbered(f"autogpu: {third}\n") in page
 
 
@@ -105,7 +105,7 @@ def test_message_announces_no_wait_if_the_next_run_will_not_wait(started, tmp_pa
     process = started(*FULL, **options)
     process.framework.take()
     process.framework.peak = GIB // 2
-    assert ended(process)[-1] == "to say what it needs at least: AUTOGPU_NEED=2GiB"
+    assert ended(process)[-1] == "to reserve enough memory next time: AUTOGPU_NEED=2GiB"
 
 
 def unnumbered(text) -> str:
@@ -116,7 +116,7 @@ def test_need_that_is_larger_than_the_gpu_is_not_advised(started):
     process = started(replace(FULL[0], memory_total_bytes=24 * GIB - MIB))
     process.framework.take()
     process.framework.peak = 22 * GIB + 128 * MIB
-    assert ended(process)[-1] == "to get a GPU of its own: AUTOGPU_BUSY=wait"
+    assert ended(process)[-1] == "to wait for a GPU that no other job uses: AUTOGPU_BUSY=wait"
 
 
 @pytest.mark.parametrize(
@@ -146,28 +146,34 @@ def test_message_names_the_three_largest_other_processes(started):
     others = tuple(Process(first + number, number * GIB) for number in range(1, 6))
     process.driver.change(0, compute_processes=(Process(os.getpid(), GIB), *others))
     why, second, third = ended(process)
-    assert "nothing limits this process there" in why
+    assert "no memory limit applies to this process" in why
     named = "; ".join(f"pid {first + number}, {number}.0 GiB" for number in (5, 4, 3))
-    assert second == f"also there: {named}; 2 more"
-    assert third == "to say what it needs at least: AUTOGPU_NEED=2GiB"
+    assert second == f"also on this GPU: {named}; 2 more"
+    assert third == "to reserve enough memory next time: AUTOGPU_NEED=2GiB"
 
 
 def test_a_setting_that_the_host_locks_is_not_advised(started, tmp_path):
     (tmp_path / "none").write_text('locked = ["memory.limit"]\n[memory]\nlimit = "2GiB"\n')
     process = started(*ONE)
     process.framework.take()
-    assert ended(process)[-1] == "memory.limit is locked on this host: ask who administers it"
+    assert ended(process)[-1] == "memory.limit is locked on this host: ask its administrator to change it"
 
 
-ALL_OF_IT = "it has the GPU to itself: use a larger GPU, or less memory in the script"
+ALL_OF_IT = "this process has the GPU to itself: use a larger GPU, or less memory in the script"
 
 
 @pytest.mark.parametrize(
     ("kind", "peak_gib", "why", "last"),
     [
-        pytest.param(FakeFramework, 10, OWN_PART, IN_ONE_PIECE, id="default-share-of-the-framework"),
-        pytest.param(FakeFramework, 23, OWN_PART, "its model is larger than the GPU", id="model-larger-than-the-gpu"),
-        pytest.param(TakesAll, 10, "nothing limits this process there", ALL_OF_IT, id="no-cap"),
+        pytest.param(FakeFramework, 10, OWN_PART, AT_ONCE, id="default-share-of-the-framework"),
+        pytest.param(
+            FakeFramework,
+            23,
+            OWN_PART,
+            "the script needs more memory than the GPU has: use a larger GPU, or less memory in the script",
+            id="model-larger-than-the-gpu",
+        ),
+        pytest.param(TakesAll, 10, "no memory limit applies to this process", ALL_OF_IT, id="no-cap"),
     ],
 )
 def test_message_advises_a_process_that_has_the_gpu_to_itself(started, kind, peak_gib, why, last):
@@ -181,7 +187,7 @@ def test_message_omits_sizes_if_the_driver_does_not_list_the_process(started):
     process = started(*ONE)
     process.framework.take()
     process.driver.change(0, compute_processes=(Process(os.getpid() + (1 << 22), 300 * MIB),))
-    said = [OUT + "nothing limits this process there; it asked for 1.0 GiB more", STATUS]
+    said = [OUT + "no memory limit applies to this process; requested 1.0 GiB more", STATUS]
     assert ended(process) == said
     process.driver.now = None
     assert ended(process) == said
@@ -208,7 +214,7 @@ def test_message_to_a_child_lists_the_other_process_of_its_job(started):
         return ended(child)
 
     first, second, third = in_a_fork(work)
-    assert first.startswith("out of memory on GPU 1 (24.0 GiB): nothing limits this process there")
+    assert first.startswith("out of memory on GPU 1 (24.0 GiB): no memory limit applies to this process")
     assert f"(pid {os.getpid()}), 12.0 GiB" in second
     assert third == STATUS
 

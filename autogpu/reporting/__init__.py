@@ -1,1 +1,1 @@
-"""Every sentence that a user can read about GPUs, as functions of decisions, readings and errors."""
+"""Functions that build every sentence about GPUs that autogpu prints, from decisions, GPU readings and errors."""

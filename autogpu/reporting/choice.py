@@ -7,8 +7,9 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import Device
 from autogpu.policy.model import Policy, Resolved
-from autogpu.reporting.engines import denial, granted_fraction
+from autogpu.reporting.engines import denial, fraction_of_gpus, granted_fraction
 from autogpu.reporting.gpus import (
+    AWAITED,
     MOST,
     are,
     candidate_state,
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
 DISABLED = "autogpu is switched off"
 COUNT_IS_ZERO = "select.count is 0"
 
-# Reasons that need no fact of the request.
+# Texts that are the same for every request.
 _REASONS = {
     Reason.COUNT_IS_ZERO: COUNT_IS_ZERO,
     Reason.DISABLED: DISABLED,
-    Reason.COUNTS_DIFFER: "the CUDA driver and the framework count different GPUs",
-    Reason.ONLY_CUDA_KNOWS: "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES means",
+    Reason.COUNTS_DIFFER: "the CUDA driver and the framework see different numbers of GPUs",
+    Reason.ONLY_CUDA_KNOWS: "autogpu can't resolve the numbers in CUDA_VISIBLE_DEVICES",
     Reason.UNREADABLE: "NVML can't read any of the GPUs",
 }
 
-# The process takes the GPU that another choice has fixed, even if that GPU is busy.
+# The script, CUDA or a worker process has fixed the GPU; the process takes it even if it is busy.
 _FIXED = {
     Reason.CHOSEN_BY_SCRIPT: "chosen by the script",
     Reason.COUNTED_BEFORE: "CUDA was initialised before autogpu could choose",
@@ -58,10 +59,11 @@ _FIXED = {
 _IDLE_WAYS = {
     IdleWay.OVERRIDE_SCRIPT: "AUTOGPU_SCRIPT=override",
     IdleWay.UNSET_LIST: "unset CUDA_VISIBLE_DEVICES",
-    IdleWay.HOLD_FIRST: "start the program by `autogpu run --hold`",
+    IdleWay.HOLD_FIRST: "start the program as `autogpu run --hold COMMAND`",
 }
 
-# A line gives tenths of a GiB, so it can't show a smaller difference.
+# Lines print GiB with one decimal: a smaller reservation would make no visible difference between the free memory and
+# the cap.
 _LEAST_RESERVED_BYTES = 100 * MIB
 
 
@@ -83,15 +85,15 @@ def reason(decision: Decision) -> str:
     if request.waited_s >= 1 and decision.verdict is not Verdict.WAIT:
         text += f", after {span(request.waited_s)} of waiting"
     if decision.script_numbers:
-        text += ", as the script's " + listed([f"cuda:{index}" for index in decision.script_numbers])
+        text += f", {listed([f'cuda:{index}' for index in decision.script_numbers])} in the script"
     return text
 
 
 def notes(decision: Decision, on_claim: Iterable[str] = ()) -> list[str]:
-    """Return what the user should know about the GPUs or did not expect, the most important first.
+    """Return notes on the GPUs that the user needs or would not expect, the most important first.
 
     Args:
-        on_claim: Notes on what the process claims there, to be put in their place.
+        on_claim: Notes on the memory that the process claims, to insert after the note on free GPUs.
     """
     request = decision.request
     if request is None:
@@ -101,12 +103,12 @@ def notes(decision: Decision, on_claim: Iterable[str] = ()) -> list[str]:
 
 
 def idle_remedy(decision: Decision) -> str:
-    """Return what the user can set to get an idle GPU instead of a busy one; ``""`` if nothing helps."""
+    """Return the setting that gives the process a free GPU instead of a busy one; ``""`` if there is none."""
     return "" if decision.idle_way is None else f"to use the idlest GPU: {_IDLE_WAYS[decision.idle_way]}"
 
 
 def busy_remedy(decision: Decision) -> str:
-    """Return the values of ``select.busy`` with which a process that stops for want of a free GPU would get one."""
+    """Return the ``select.busy`` settings that would give a GPU to a process that stops because none is free."""
     ways = ((decision.ranking.suitable, "wait for one", "wait"), (decision.ranking.candidates, "share one", "share"))
     remedies = [f"to {what}: AUTOGPU_BUSY={busy}" for gpus, what, busy in ways if gpus]
     return "; ".join(remedies) or "`autogpu status --explain` shows the obstacle on each GPU"
@@ -126,7 +128,7 @@ def outcome(
 
     Args:
         task: The engine's name for this process. An engine's log may contain the lines of many processes.
-        need: What the last runs suggest to state; ``None`` if there is nothing to suggest.
+        need: The memory need that the last runs suggest; ``None`` if there is no suggestion.
     """
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
@@ -143,8 +145,9 @@ def outcome(
     if not usage.ordinals:
         head = f"no GPU for {task or 'this process'}, {framework} starts on CPU: {because}"
         return [head, *found, policy, *each_gpu(decision)] if level == "explain" else with_notes([head, policy], found)
-    if not devices:  # a failure, of which no part is left out
-        return [f"{counted(len(usage.ordinals), 'GPU')} taken as without autogpu: {because}; {memory}", *found]
+    if not devices:
+        # autogpu could not identify the GPUs: print the whole message, even if it exceeds 120 columns.
+        return [f"{counted(len(usage.ordinals), 'GPU')} used, not chosen by autogpu: {because}; {memory}", *found]
     heads = [f"{gpus}{f' for {task}' if task else ''}: {because}" for gpus in _gpus(devices)]
     if level == "explain":
         if len(devices) < decision.attainable:
@@ -158,10 +161,10 @@ def held(decision: Decision, script: str, shared: Sequence[Device], *, is_explai
     """Return the lines about the GPUs that ``autogpu run --hold`` holds for a program.
 
     Args:
-        shared: Those that it does not have to itself, although it asked to hold them.
+        shared: The GPUs that ``--hold`` could not reserve for the program alone.
     """
     head = f"{labels(decision.devices)} for {script}: {reason(decision)}"
-    found = notes(decision, [_not_held(shared, decision)] if shared else _reserved(decision))
+    found = notes(decision, _not_held(shared, decision) if shared else _reserved(decision))
     if is_explained:
         return [head, *found, *each_gpu(decision, decision.devices)]
     return with_notes([head], found)
@@ -177,12 +180,14 @@ def _gpus(devices: Sequence[Device]) -> list[str]:
     return forms if len(devices) == 1 else [*forms, f"{len(devices)} GPUs ({', '.join(d.label for d in devices)})"]
 
 
-def _not_held(shared: Sequence[Device], decision: Decision) -> str:
+def _not_held(shared: Sequence[Device], decision: Decision) -> Iterator[str]:
+    """Yield which GPUs the program may have to share, and how to wait for free ones."""
     which = "" if len(shared) == len(decision.devices) else labels(shared) + " "
+    yield f"{which}not reserved: other jobs may share {'it' if len(shared) == 1 else 'them'}"
     # With --busy wait a job takes a GPU with an idle lease as well, so the advice would not help.
     idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
-    by_waiting = "" if idle.issuperset(device.uuid for device in shared) else ", to wait for a free GPU: --busy wait"
-    return f"{which}not reserved: others may join{by_waiting}"
+    if not idle.issuperset(device.uuid for device in shared):
+        yield "to wait for a free GPU: --busy wait"
 
 
 # Why a process has its GPUs
@@ -191,15 +196,14 @@ def _not_held(shared: Sequence[Device], decision: Decision) -> str:
 def _best_of(decision: Decision, request: SelectionRequest) -> str:
     spec = request.visible_spec
     grant = request.grant
-    if not grant.engine or spec.is_scripts:
-        pool = _listed_by(spec) + granted_fraction(grant)
-    else:
-        ended = ", in a job that seems to have ended" if grant.has_ended else ""
-        pool = f" granted by {grant.engine}{ended}" + (
-            f", {100 * grant.fraction:.0f} % of it" if grant.fraction else ""
-        )
     total = len(decision.ranking.pool)
     count = len(decision.devices)
+    if not grant.engine or spec.is_scripts:
+        pool = _listed_by(spec) + granted_fraction(grant, count)
+    else:
+        ended = ", in a job that seems to have ended" if grant.has_ended else ""
+        pool = f" granted by {grant.engine}{ended}{fraction_of_gpus(grant, count)}"
+    numbers = _as_numbers(request.numbers)
     best = "idlest" if decision.reason is Reason.IDLEST else "least busy"
     text = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     if decision.reason is Reason.ONLY_ONE:
@@ -207,10 +211,11 @@ def _best_of(decision: Decision, request: SelectionRequest) -> str:
     elif decision.reason is Reason.ALL:
         text = f"all {total}{pool}"
     elif decision.reason is Reason.HAS_CONTEXT:
-        text = f"{count} of {total}{pool}, where another library of this process has a CUDA context"
+        there = "there" if count == 1 else "on each"
+        return f"{count} of {total}{pool}{numbers}, because another library in this process has a CUDA context {there}"
     elif decision.reason is Reason.NUMBERED:
         text = f"{count} of {total}{pool}"
-    return text + _as_numbers(request.numbers)
+    return text + numbers
 
 
 def _listed_by(spec: VisibleSpec) -> str:
@@ -219,7 +224,8 @@ def _listed_by(spec: VisibleSpec) -> str:
 
 
 def _narrowed(policy: Policy, spec: VisibleSpec) -> str:
-    # Read the policy and not the rejected GPUs: the list that autogpu wrote for CUDA no longer has the excluded ones.
+    # Read the policy, not the rejected GPUs: if autogpu wrote CUDA_VISIBLE_DEVICES, the excluded GPUs are missing
+    # from it.
     if policy.devices and spec.admits("select.devices", policy):
         return " of select.devices"
     return " that select.exclude leaves" if policy.exclude and spec.admits("select.exclude", policy) else " here"
@@ -229,7 +235,7 @@ def _as_numbers(numbers: Sequence[int]) -> str:
     """Return the ``numbers`` by which the script uses its GPUs; ``""`` if these are 0, 1 and so on."""
     if numbers == tuple(range(len(numbers))):
         return ""
-    return f", as the script's number{'s' * (len(numbers) > 1)} {listed([str(number) for number in numbers])}"
+    return f", numbered {listed([str(number) for number in numbers])} in the script"
 
 
 def _why_slice(decision: Decision, request: SelectionRequest) -> str:
@@ -240,13 +246,13 @@ def _why_slice(decision: Decision, request: SelectionRequest) -> str:
     text = f"local rank {rank.rank} of {count} ({rank.launcher})"
     if part.sharers > 1:
         text += f", {part.sharers} ranks share it"
-    return text + granted_fraction(request.grant)
+    return text + granted_fraction(request.grant, len(decision.devices))
 
 
 def _why_parents(decision: Decision, request: SelectionRequest) -> str:
     parent = decision.parent
     assert parent is not None
-    return f"shared with its parent process, {parent.script} (pid {parent.pid})"
+    return f"shared with the parent process, {parent.script} (pid {parent.pid})"
 
 
 # Notes on taken GPUs
@@ -255,9 +261,10 @@ def _why_parents(decision: Decision, request: SelectionRequest) -> str:
 def _notes_on_taken(decision: Decision, request: SelectionRequest) -> Iterator[str]:
     spec = request.visible_spec
     yield _shared_with(decision, request)
+    yield _awaited(decision)
     yield _not_healthy(decision)
     if decision.reason in _FIXED and request.policy.busy != "share":
-        yield f'busy = "{request.policy.busy}" has no effect'
+        yield f'select.busy = "{request.policy.busy}" has no effect: autogpu did not choose the GPU'
     if decision.taken:
         yield _lists_without_effect(request.policy, spec, request.grant)
     yield _shortfall(decision, request)
@@ -272,40 +279,49 @@ def _notes_on_taken(decision: Decision, request: SelectionRequest) -> Iterator[s
 def _shared_with(decision: Decision, request: SelectionRequest) -> str:
     """Return with whom the process shares its GPUs."""
     taken = decision.taken
-    shared = [each for each in taken if each.tier is not Tier.FREE or each.is_awaited]
+    shared = [each for each in taken if each.tier is not Tier.FREE and not each.is_awaited]
     states = [users(each, request.own_pid) for each in shared]
     if len(taken) > 1:
         states = [f"GPU {each.device.label}: {state}" for each, state in zip(shared, states)]
     return f"shared: {some(states)}" if states else ""
 
 
+def _awaited(decision: Decision) -> str:
+    """Return which GPUs of the process a job in the queue waits for; ``""`` if there are none."""
+    awaited = [each.device.label for each in decision.taken if each.is_awaited]
+    if not awaited:
+        return ""
+    return AWAITED if len(decision.taken) == 1 else f"jobs in the queue wait for {gpu_names(awaited[:MOST])}"
+
+
 def _cap(decision: Decision, *, suggests_need: bool = False) -> Iterator[str]:
-    """Yield how much memory a best-effort job may use, and how to reserve some.
+    """Yield how much memory a best-effort job may use, and how to reserve memory.
 
     Args:
         suggests_need: True if another note has the need that the last runs suggest.
     """
     if decision.is_capped_by_others and decision.request is not None:
-        yield f"memory capped at {_shared_part(decision)}"
+        yield f"memory limited by other jobs{_lowest_cap(decision)}"
         if not demand_told(decision.request).is_whole:
-            yield "its stated need is not reserved"
+            yield "no memory is reserved for it"
         elif not suggests_need:
-            yield f"to reserve some: AUTOGPU_NEED={_example_gib(decision)}GiB"
+            need = _example_gib(decision)
+            yield f"to reserve {need} GiB: AUTOGPU_NEED={need}GiB"
 
 
 def _example_gib(decision: Decision) -> int:
-    """Return what the last runs took on the GPUs, else any number."""
+    """Return the most GiB that the last runs used on one of the GPUs; 6, as an example, if there were no runs."""
     return max((whole_gib(each.last_runs.bytes) for each in decision.taken if each.last_runs), default=6)
 
 
-def _shared_part(decision: Decision) -> str:
-    """Return the cap of a best-effort job. If it has several GPUs, name the one with the lowest cap."""
+def _lowest_cap(decision: Decision) -> str:
+    """Return the lowest cap of a best-effort job, and the GPU if it has several; ``""`` if the cap is what is free."""
     shared = [each for each in decision.taken if each.device.uuid in decision.caps]
     lowest = min(shared, key=lambda each: decision.caps[each.device.uuid].bytes, default=None)
     if lowest is None or _reserved_bytes(lowest) < _LEAST_RESERVED_BYTES:
-        return "what is free"
+        return ""
     where = "" if len(decision.taken) == 1 else f" on GPU {lowest.device.label}"
-    return f"{size(decision.caps[lowest.device.uuid].bytes)}{where}"
+    return f" to {size(decision.caps[lowest.device.uuid].bytes)}{where}"
 
 
 def _reserved_bytes(candidate: Candidate) -> int:
@@ -317,7 +333,7 @@ def _reserved_bytes(candidate: Candidate) -> int:
 def _not_healthy(decision: Decision) -> str:
     faults = [f"GPU {each.device.label}: {listed(health_faults(each.device))}" for each in decision.taken]
     faults = [fault for fault in faults if not fault.endswith(": ")]
-    return f"not healthy: {some(faults)}" if faults else ""
+    return f"not healthy, tell the administrator: {some(faults)}" if faults else ""
 
 
 def _reserved(decision: Decision) -> Iterator[str]:
@@ -329,23 +345,23 @@ def _reserved(decision: Decision) -> Iterator[str]:
 
 
 def _idle_alternative(decision: Decision, request: SelectionRequest) -> Iterator[str]:
-    """Yield which GPUs are idle, for a user who named a busy one, and how to use one."""
+    """Yield a note on the free GPUs, and the setting that uses them, if the user chose a busy GPU."""
     idle = decision.idle_instead
     # A job of an engine may use only the granted GPUs.
     is_users_choice = not request.grant.engine and (request.visible_spec.value is not None or request.in_use)
     if idle and decision.reason not in _NOTES and (is_users_choice or decision.reason in _FIXED):
-        yield f"{labels(idle[:MOST])} {are(len(idle))} idle"
+        yield f"{labels(idle[:MOST])} {are(len(idle))} free"
         yield idle_remedy(decision)
 
 
 def _lists_without_effect(policy: Policy, spec: VisibleSpec, grant: Grant) -> str:
-    """Return which lists of the policy an inherited ``CUDA_VISIBLE_DEVICES`` overrides; ``""`` if it overrides none."""
+    """Return the lists of the policy that an inherited ``CUDA_VISIBLE_DEVICES`` overrides; ``""`` if there are none."""
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude}
     keys = [key for key, entries in lists.items() if entries and not spec.admits(key, policy)]
     if not keys:
         return ""
     why_not = f"{grant.engine} granted the GPUs" if grant.engine else "CUDA_VISIBLE_DEVICES is set"
-    return f"{listed(keys)} ignored: {why_not}"
+    return f"{listed(keys)} {'has' if len(keys) == 1 else 'have'} no effect: {why_not}"
 
 
 def _shortfall(decision: Decision, request: SelectionRequest) -> str:
@@ -354,15 +370,15 @@ def _shortfall(decision: Decision, request: SelectionRequest) -> str:
         return ""
     taken = len(decision.devices)
     why_fewer = {
-        Shortfall.ONE_INSTANCE: "a process can have one MIG instance, and no whole GPU is left",
+        Shortfall.ONE_INSTANCE: "a process can use only one MIG instance, and no whole GPU is left",
         Shortfall.PER_USER_CAP: _cap_and_held(decision, request),
         Shortfall.SELECT_COUNT: f"select.count is {request.policy.count}",
-        Shortfall.NO_MORE: "there are no more",
-        Shortfall.BUSY: f"{taken} {are(taken)} free",
+        Shortfall.NO_MORE: f"only {taken} {are(taken)} available",
+        Shortfall.BUSY: f"only {taken} {are(taken)} free",
     }[decision.shortfall]
     named = request.wanted.named
     if named > taken:
-        logical = f"the others are logical GPUs on {'it' if taken == 1 else 'them'}"
+        logical = f"the others become logical GPUs on the same card{'s' * (taken > 1)}"
         return f"the script uses {named} GPUs, but {why_fewer}: {logical}"
     who = "the script" if request.wanted.by is WantedBy.SCRIPT else "select.count"
     return f"{who} asks for {request.wanted.count} GPUs, but {why_fewer}"
@@ -374,9 +390,9 @@ def _instances_left(decision: Decision) -> str:
     is_shared = any(each.is_best_effort for each in taken) and not any(each.device.parent for each in taken)
     candidates = decision.ranking.candidates
     free = [each.device.label for each in candidates if each.device.parent and each.tier is Tier.FREE]
-    return f"{gpu_names(free[:MOST])} {are(len(free))} free, but a process can have one instance" * bool(
-        free and is_shared
-    )
+    if not free or not is_shared:
+        return ""
+    return f"{gpu_names(free[:MOST])} {are(len(free))} free, but a process can use only one MIG instance"
 
 
 def _left_out(decision: Decision, request: SelectionRequest) -> str:
@@ -390,16 +406,12 @@ def _left_out(decision: Decision, request: SelectionRequest) -> str:
 
 
 def _cap_and_held(decision: Decision, request: SelectionRequest) -> str:
-    allowed = f"limits.per_user allows {request.per_user}"
+    allowed = f"the host's limits.per_user allows {request.per_user}"
     return f"{allowed} and you hold {decision.held} already" if decision.held else allowed
 
 
 def _at_cap(decision: Decision, request: SelectionRequest) -> str:
-    cap = request.policy.per_user
-    yours = f"you hold {counted(decision.held, 'GPU')}"
-    if decision.held > cap:
-        return f"{yours}, limits.per_user allows {cap}"
-    return f"{yours}, the most that limits.per_user allows"
+    return f"you hold {counted(decision.held, 'GPU')}, limits.per_user allows {request.policy.per_user}"
 
 
 # Why a process has no GPU
@@ -413,16 +425,16 @@ def _why_none(decision: Decision, request: SelectionRequest) -> str:
 
 def _too_few_free(decision: Decision, request: SelectionRequest) -> str:
     free = decision.free
-    return f"{free} of {decision.waits_for} GPUs {are(free)} free, waiting for {decision.waits_for - free} more"
+    return f"{free} of the {decision.waits_for} GPUs {are(free)} free"
 
 
 def _notes_on_none(decision: Decision, request: SelectionRequest) -> Iterator[str]:
     if decision.verdict is Verdict.WAIT:
         if request.busy == "share":
-            yield from _until_it_joins(decision.ranking.candidates, request.wait_s - request.waited_s)
+            yield from _until_it_shares(decision.ranking.candidates, request.wait_s - request.waited_s)
         wanted = request.wanted.count
         if decision.attainable < wanted < sys.maxsize:
-            yield f"{wanted} GPUs are requested, at most {decision.attainable} can be free"
+            yield f"{wanted} GPUs are requested, but this job can get at most {decision.attainable}"
     if decision.reason is Reason.NONE_FREE:
         yield some(_each_in_the_way(decision, request))
 
@@ -436,18 +448,21 @@ def _each_in_the_way(decision: Decision, request: SelectionRequest) -> list[str]
     return found + [f"GPU {r.device.label}: {obstacle(r)}" for r in rejected]
 
 
-def _until_it_joins(candidates: Sequence[Candidate], left_s: float) -> Iterator[str]:
-    """Yield when a waiting process will share a GPU."""
+def _until_it_shares(candidates: Sequence[Candidate], left_s: float) -> Iterator[str]:
+    """Yield when a waiting process will share a GPU, and how to share one at once.
+
+    The remedy comes first if both do not fit into one line, because the last part of a line may be cut.
+    """
     runs = _runs_that_count(candidates)
-    enough = f"{size(runs.bytes)} are" if runs else "enough is"
-    until = f", in the next {span(left_s)} only if {enough} free" if left_s > 0 else ""
-    yield f"this job joins a GPU whose jobs have run 1 min{until} (now: AUTOGPU_WAIT=0)"
+    until = f" (the next {span(left_s)} only if {size(runs.bytes) if runs else 'enough'} is free)" if left_s > 0 else ""
+    parts = [f"shares a GPU whose jobs have run 1 min{until}", "to start now: AUTOGPU_WAIT=0"]
+    yield from parts if first_fitting(["; ".join(parts)]) else reversed(parts)
     if runs and left_s > 0:
         yield took(runs)
 
 
 def _runs_that_count(candidates: Sequence[Candidate]) -> LastRuns | None:
-    """Return the last runs, if the same of them decides on each GPU whether enough memory is free; else ``None``."""
+    """Return the last runs if the same ones set the least free memory for every candidate; else ``None``."""
     first = next(iter(candidates), None)
     runs = first.last_runs if first else None
     if runs is None or any((each.last_runs, each.least_free_bytes) != (runs, runs.bytes) for each in candidates):
@@ -476,8 +491,8 @@ _NOTES: Mapping[Reason, Callable[[Decision, SelectionRequest], Iterable[str]]] =
     Reason.COUNT_IS_ZERO: lambda *_: [],
     Reason.NOT_GRANTED: lambda _, request: [denial(request.grant)[1]],
     Reason.ONLY_CUDA_KNOWS: lambda *_: [
-        "CUDA counts the fastest GPU first",
-        "to be sure, set CUDA_DEVICE_ORDER=PCI_BUS_ID or list UUIDs",
+        "CUDA numbers the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "to name GPUs unambiguously: CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES",
     ],
     Reason.UNREADABLE: lambda _, request: [unreadable(request.inventory.unreadable)],
 }

@@ -11,17 +11,17 @@ from autogpu.text import counted, listed, printable
 
 
 def denial(grant: Grant) -> tuple[str, str]:
-    """Return why an engine's process has no GPU, and how to have one."""
-    granted = counted(grant.unnamed or 0, "GPU")
+    """Return why an engine's process has no GPU, and how to get one."""
     what, remedy = {
         Denial.COORDINATOR: (
-            f"TF_CONFIG makes this process a {grant.role} beside parameter servers, which computes nothing on a GPU",
-            "to have one: AUTOGPU_COUNT=1",
+            f"TF_CONFIG: the role {grant.role} needs no GPU with parameter servers",
+            "to use a GPU: AUTOGPU_COUNT=1",
         ),
-        Denial.RAY_ASSIGNED_NONE: ("Ray assigned no GPU to this task", "to have one: num_gpus=1"),
-        Denial.SLURM_GRANTED_NONE: ("Slurm granted no GPU here", "to have one: srun --gres=gpu:1"),
+        Denial.RAY_ASSIGNED_NONE: ("Ray granted no GPU to this task", "to get a GPU: @ray.remote(num_gpus=1)"),
+        Denial.SLURM_GRANTED_NONE: ("Slurm granted no GPU here", "to get a GPU: srun --gres=gpu:1"),
         Denial.UNKNOWN_WHICH: (
-            f"{grant.engine} granted {granted} of {grant.on_host} here and does not say which",
+            f"{grant.engine} granted {grant.unnamed or 0} of {counted(grant.on_host, 'GPU')} here, "
+            "but autogpu can't determine which",
             "leave --gpu-bind=none out",
         ),
         None: ("", ""),
@@ -29,15 +29,20 @@ def denial(grant: Grant) -> tuple[str, str]:
     return what, remedy
 
 
-def granted_fraction(grant: Grant) -> str:
-    """Return which part of each GPU was granted, to follow the GPUs; ``""`` if the grant is for whole GPUs."""
-    return f", {100 * grant.fraction:.0f} % of it granted by {grant.engine}" if grant.fraction else ""
+def fraction_of_gpus(grant: Grant, count: int) -> str:
+    """Return the granted fraction of ``count`` GPUs, to append to their names; ``""`` for whole GPUs."""
+    return f", {100 * grant.fraction:.0f} % of {'the' if count == 1 else 'each'} GPU" if grant.fraction else ""
+
+
+def granted_fraction(grant: Grant, count: int) -> str:
+    """Return the granted fraction of ``count`` GPUs and its engine, to append to their names; ``""`` for whole GPUs."""
+    return f"{fraction_of_gpus(grant, count)} granted by {grant.engine}" if grant.fraction else ""
 
 
 def first_rank_missing(rank: LocalRank, claimed: Sequence[Device]) -> str:
-    """Return the line for a rank that has claimed the GPUs of its job, if rank 0, which speaks for all, is missing."""
-    what = f"this is local rank {rank.rank} of {rank.size} ({rank.launcher}), and no rank 0 is seen here"
-    return f"{what}; this process holds {labels(claimed)} for all of them"
+    """Return the line for a rank that claimed the GPUs of all ranks, and prints it because rank 0 is missing."""
+    who = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
+    return f"{who} holds {labels(claimed)} for all ranks: no rank 0 was found on this host"
 
 
 def granted_gpus(grant: Grant, visible: str | None) -> str:
@@ -54,9 +59,9 @@ def kept_gpus(grant: Grant, now: str, before: str) -> str:
 
     Args:
         now: The GPUs that are granted now, as :func:`granted_gpus` names them.
-        before: Those that the process keeps.
+        before: The GPUs of the earlier task, which the process keeps.
     """
     return (
-        f"{grant.engine} gives {now} to {grant.task or 'this task'}, whose worker process keeps {before} "
-        "from an earlier one; to have a process for each task: max_calls=1"
+        f"{grant.engine} granted {now} to {grant.task or 'this task'}, but its process keeps {before} "
+        "of an earlier task; to avoid that: @ray.remote(max_calls=1)"
     )

@@ -1,4 +1,4 @@
-"""Sentences about a framework: what it uses besides, what it got too late, and hooks that its version lacks."""
+"""Sentences about a framework: unclaimed GPUs that it uses, settings that came after its start, and missing hooks."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from autogpu.reporting.gpus import driver_remedy, gpu_names, labels
 from autogpu.selection.decision import Decision
 from autogpu.selection.model import Tier
 from autogpu.selection.visible_devices import NoGpu
-from autogpu.text import counted, printable
+from autogpu.text import counted, listed, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.frameworks.model import Hooks
 
-# Policy keys without effect if a framework lacks its essential hook: the line names those that are set.
+# Policy keys without effect if autogpu found no hook; :func:`hooks_missing` lists the ones that are set.
 _NEEDS_HOOKS = ("select.need", "select.busy", "memory.limit", "memory.virtual_gpus")
 
 
 def contexts_beside(framework: str, numbers: Sequence[str]) -> str:
-    """Return the end of a line, which names the unclaimed GPUs on which a ``framework`` makes a context as well."""
-    return f", {framework} makes a context on {gpu_names(numbers)} too" if numbers else ""
+    """Return the unclaimed GPUs on which a ``framework`` also creates a context, as text to append to a line."""
+    return f", {framework} also creates a CUDA context on {gpu_names(numbers)}" if numbers else ""
 
 
 def few_devices(framework: str, shown: int, needed: int, total: int, *, is_rank: bool) -> str:
-    """Return the line for a script that ended because its device number is too large for the devices it was given."""
-    remedy = "a rank's own GPU is device 0" if is_rank else f"to have them: AUTOGPU_COUNT={needed}"
-    return f"{framework} was given {shown} of {total} GPUs, and the script's number needs at least {needed}; {remedy}"
+    """Return the line for a script that ended because its device number is too large for the devices it sees."""
+    remedy = "in each rank use device 0, its own GPU" if is_rank else f"for more GPUs: AUTOGPU_COUNT={needed}"
+    return f"{framework} sees {shown} of {total} GPUs, but the script's device number needs at least {needed}; {remedy}"
 
 
 def sees_no_gpu(why: NoGpu, value: str | None, inventory: Inventory, framework: str) -> list[str]:
@@ -39,41 +39,42 @@ def sees_no_gpu(why: NoGpu, value: str | None, inventory: Inventory, framework: 
     """
     if why is NoGpu.NAMES_NONE:
         last = max(device.index for device in inventory.devices)
-        what = f"CUDA_VISIBLE_DEVICES={printable(value or '')} names no GPU here, {framework} starts on CPU"
-        return [f"{what}; there are the indices 0 to {last}"]
+        what = f"CUDA_VISIBLE_DEVICES={printable(value or '')} matches no GPU of this host, {framework} starts on CPU"
+        return [f"{what}; valid indices: {f'0 to {last}' if last else '0'}"]
     if why is NoGpu.DRIVER_FAILURE:
-        return [f"{framework} sees no GPU; {printable(inventory.failure or '')}; {driver_remedy(inventory)}"]
+        parts = [f"{framework} sees no GPU: {printable(inventory.failure or '')}", driver_remedy(inventory)]
+        return ["; ".join(filter(None, parts))]
     return []
 
 
 def set_too_late(value: str, framework: str) -> str:
-    what = f"CUDA_VISIBLE_DEVICES={printable(value)} was set after CUDA had read it and has no effect"
-    return f"{what}, as without autogpu; set it before {framework} lists GPUs"
+    what = f"CUDA_VISIBLE_DEVICES={printable(value)} has no effect: CUDA had already read it"
+    return f"{what}; set it before the script uses {framework}"
 
 
 def hooks_missing(hooks: Hooks, resolved: Resolved, framework: str) -> str:
     """Return the line for a version that lacks hooks, with the policy keys that are set and have no effect."""
     set_here = [resolved.settings[name] for name in _NEEDS_HOOKS if not hooks.found]
-    not_in_force = [f"{each.key} ({each.origin})" for each in set_here if each.value != BY_DOTTED[each.key].default]
+    keys = [f"{each.key} ({each.origin})" for each in set_here if each.value != BY_DOTTED[each.key].default]
     lacks = ", ".join(f"{name} ({effect})" for name, effect in hooks.missing.items())
-    line = f"this {framework} ({printable(hooks.version)}) lacks what autogpu hooks into: {lacks}"
-    return line + ("; not in force: " + ", ".join(not_in_force) if not_in_force else "")
+    line = f"{framework} {printable(hooks.version)} lacks functions that autogpu hooks into: {lacks}"
+    return line + (f"; {listed(keys)} {'has' if len(keys) == 1 else 'have'} no effect" if keys else "")
 
 
 def few_replicas(strategy: str, replicas: int, decision: Decision, per_user: int = 0) -> list[str]:
-    """Return a line for a strategy that has only a part of the pool: how to get more; nothing if it has all."""
+    """Return a line for a strategy that has only some GPUs of the pool, and how to get more; nothing if it has all."""
     taken = len(decision.ordinals)
     pool = len(decision.ranking.pool)
     if not taken or taken >= pool:
         return []
     free = sum(candidate.tier is Tier.FREE for candidate in decision.ranking.candidates)
-    more = f"for more: AUTOGPU_COUNT={max(min(free, decision.attainable), taken + 1)}"
+    more = f"for more GPUs: AUTOGPU_COUNT={max(min(free, decision.attainable), taken + 1)}"
     line = f"{strategy} has {counted(replicas, 'replica')}, on {taken} of {counted(pool, 'GPU')}; "
     if decision.attainable > taken:
         return [line + more]
-    # The cap counts all jobs of the user, and only beside a free GPU is it what stands in the way.
-    why = f": limits.per_user allows {per_user}, all your jobs together" if per_user and free > taken else ""
-    return [f"{line}no more can be had now{why}"]
+    # The cap counts all jobs of the user. It is the reason only if a GPU is free.
+    why = f": limits.per_user allows {per_user} for all your jobs" if per_user and free > taken else ""
+    return [f"{line}no more GPUs now{why}"]
 
 
 def spreading(library: str, decision: Decision) -> list[str]:
@@ -102,5 +103,5 @@ def late_replicas(strategy: str, replicas: int, wanted: int, taken: int, framewo
 
 
 def unsupported(why: str, framework: str) -> str:
-    """Return the line for a build of a framework whose GPUs autogpu does not know."""
-    return f"policy not applied: {why}; {framework} continues with its defaults"
+    """Return the line for a framework build whose GPUs autogpu does not support."""
+    return f"settings are not applied: {why}; {framework} continues with its defaults"

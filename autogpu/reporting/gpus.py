@@ -1,4 +1,4 @@
-"""Sentences about single GPUs: their names, what is on them, and what rules them out."""
+"""Sentences about single GPUs: their names, their jobs and readings, and the obstacles to their use."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from autogpu.selection.jobs import unmanaged_processes
 from autogpu.selection.model import Candidate, Claim, LastRuns, Obstacle, Rejection
 from autogpu.text import GIB, counted, listed, printable, size
 
-# So many GPUs, jobs or processes are named in one line of a message; ``autogpu status`` shows each.
+# A message names at most this many GPUs, jobs or processes; ``autogpu status`` shows all.
 MOST = 3
 
-_AWAITED = "a job in the queue waits for it"
+AWAITED = "a job in the queue waits for this GPU"
 
 _OBSTACLES = {
     Obstacle.NOT_AMONG_DEVICES: "not among select.devices",
     Obstacle.EXCLUDED: "excluded by select.exclude",
-    Obstacle.SMALL_CARD: "a small card, taken only if no larger one may be",
+    Obstacle.SMALL_CARD: "a small card, used only if no larger card is allowed",
     Obstacle.MIG_WITHOUT_INSTANCE: "in MIG mode, and has no instance here",
     Obstacle.PROHIBITED: "its compute mode is PROHIBITED",
-    Obstacle.EXCLUSIVE: "its compute mode is EXCLUSIVE and a process has it",
+    Obstacle.EXCLUSIVE: "its compute mode is EXCLUSIVE and another process uses it",
 }
 
 
@@ -67,7 +67,7 @@ def health_faults(device: Device) -> tuple[str, ...]:
 
 
 def occupancy(device: Device, claims: Sequence[Claim] = (), own_pid: int | None = None) -> str:
-    """Return what is on a GPU: ``pid 4242 (no claim), 93 % busy, 8.5 of 11.0 GiB free``."""
+    """Return the users and readings of a GPU: ``pid 4242 (no claim), 93 % busy, 8.5 of 11.0 GiB free``."""
     return ", ".join([*health_faults(device), _users(device, claims, own_pid), free_memory(device)])
 
 
@@ -84,22 +84,22 @@ def _users(device: Device, claims: Sequence[Claim], own_pid: int | None) -> str:
 
 
 def users(candidate: Candidate, own_pid: int | None) -> str:
-    """Return who is on a GPU that a process shares, and how busy the GPU is."""
-    return _AWAITED if candidate.is_awaited else _users(candidate.device, candidate.claims, own_pid)
+    """Return the jobs and processes on a GPU that a process shares, and how busy the GPU is."""
+    return _users(candidate.device, candidate.claims, own_pid)
 
 
 def candidate_state(candidate: Candidate, own_pid: int | None) -> str:
-    """Return what is on a GPU that may be taken, or that others wait for it."""
+    """Return the occupancy of a candidate, or a note that a queued job waits for the GPU."""
     if candidate.is_awaited:
-        return _AWAITED
+        return AWAITED
     return occupancy(candidate.device, candidate.claims, own_pid)
 
 
 def obstacle(rejection: Rejection) -> str:
-    """Return what rules out a GPU."""
+    """Return the reason why a process can't use a GPU."""
     if rejection.obstacle in _OBSTACLES:
         return _OBSTACLES[rejection.obstacle]
-    need = f"needs {size(rejection.wanted_bytes)}"
+    need = f"{size(rejection.wanted_bytes)} needed"
     if rejection.obstacle is Obstacle.NEED_ABOVE_TOTAL:
         return f"{need}, the GPU has {size(rejection.available_bytes)}"
     if rejection.available_bytes <= 0:
@@ -125,12 +125,18 @@ def driver_remedy(inventory: Inventory) -> str:
     if inventory.failure_cause is FailureCause.PYNVML:
         return "`pip install nvidia-ml-py`"
     if inventory.may_be_busy:
-        return "the driver may only be busy: try again when `nvidia-smi` answers"
-    return "" if inventory.devices or inventory.has_no_driver else "`nvidia-smi` should report the same"
+        return "perhaps the driver is just busy: try again when `nvidia-smi` answers"
+    if inventory.devices or inventory.has_no_driver:
+        return ""
+    return "if `nvidia-smi` fails too, tell the administrator"
 
 
 def each_gpu(decision: Decision, chosen: Sequence[Device] = (), first: str = "taken") -> list[str]:
-    """Return one line for each GPU of the pool, best first: why it was taken (``first``) or not."""
+    """Return one line for each GPU of the pool, best first.
+
+    Args:
+        first: The word that marks the chosen GPUs.
+    """
     request = decision.request
     own_pid = request.own_pid if request else None
     found = []
@@ -138,12 +144,12 @@ def each_gpu(decision: Decision, chosen: Sequence[Device] = (), first: str = "ta
         tier = candidate.tier.name.lower().replace("_", " ")
         state = f"{tier}, {occupancy(candidate.device, candidate.claims, own_pid)}"
         if candidate.is_awaited:
-            state += f", {_AWAITED}"
+            state += f", {AWAITED}"
         if candidate.last_runs and not candidate.fits_last_runs:
             state += f"; {_too_little(candidate.free_bytes or 0, candidate.last_runs)}"
-        found.append((candidate.device, f"place {number}", state))
+        found.append((candidate.device, f"choice {number}", state))
     for rejection in decision.ranking.rejected:
-        found.append((rejection.device, "not eligible", obstacle(rejection)))
+        found.append((rejection.device, "not suitable", obstacle(rejection)))
     lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
     if request:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in request.inventory.unreadable]
@@ -151,7 +157,7 @@ def each_gpu(decision: Decision, chosen: Sequence[Device] = (), first: str = "ta
 
 
 def _too_little(free_bytes: int, runs: LastRuns) -> str:
-    return f"{size(max(free_bytes, 0))} available, but {took(runs)}"
+    return f"{size(max(free_bytes, 0))} neither used nor claimed, but {took(runs)}"
 
 
 def _holder_name(claim: Claim) -> str:

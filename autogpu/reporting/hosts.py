@@ -26,10 +26,10 @@ TERMS = {
     "claimed": "memory reserved for autogpu's jobs, in GiB",
     "utilization": "how much of the last few seconds the GPU spent computing",
     "awaited": "free, but a job in the queue will get it first",
-    "excluded": "select.devices or select.exclude keeps scripts started here from it",
+    "excluded": "not used by scripts started here (select.devices, select.exclude)",
     "idle lease": "held for half an hour or more, and nothing computes",
     "no claim": "a process that autogpu does not manage",
-    "best effort": "a job without a claim, which uses memory that other jobs leave free",
+    "best effort": "a job without reserved memory, which uses what others leave free",
 }
 
 QUEUE_HEADING = "Waiting for a GPU, in this order:"
@@ -71,16 +71,19 @@ def _free_gpus(host: HostStatus) -> str:
     excluded = f", {states.count('excluded')} excluded" if "excluded" in states else ""
     if not usable and not host.engine:
         return f"no usable GPU{excluded}"
-    granted = f" granted by {printable(host.engine, 32)}" if host.engine else ""
+    free = states.count("free")
     awaited = f", {states.count('awaited')} awaited" if "awaited" in states else ""
-    return f"{states.count('free')} of {counted(len(usable), 'GPU')}{granted} free{awaited}{excluded}"
+    found = f"{free} of {counted(len(usable), 'GPU')} free"
+    if host.engine:
+        found = f"{free} free of {counted(len(usable), 'GPU')} granted by {printable(host.engine, 32)}"
+    return f"{found}{awaited}{excluded}"
 
 
 def driver_failure(host: HostStatus) -> str:
     """Return why the driver can't be read; ``""`` if it can."""
     if not host.failure:
         return ""
-    return printable(host.failure) if host.has_driver else "No NVIDIA driver on this machine."
+    return printable(host.failure) if host.has_driver else "No NVIDIA driver on this host."
 
 
 def claim_problems(host: HostStatus) -> Iterator[str]:
@@ -92,8 +95,8 @@ def claim_problems(host: HostStatus) -> Iterator[str]:
         owner = f" of {printable(first.user)}" if first.user else ""
         further = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         yield (
-            f"Some claims don't count, because files in {printable(folder.path)} can't be read: "
-            f"{printable(first.name)}{owner} ({printable(first.reason)}){further}"
+            f"GPUs may be claimed although they look free, because files in {printable(folder.path)} can't be read: "
+            f"{printable(first.name)}{owner} ({printable(first.reason)}){further}; ask the owner or root to remove them"
         )
     if host.lease_folder_problem:
         yield f"Jobs of this user can't claim GPUs: {printable(host.lease_folder_problem, 2000)}"
@@ -129,19 +132,19 @@ def bar_shares(gpu: GpuStatus) -> tuple[float, float] | None:
 
 
 def occupants(gpu: GpuStatus, most_jobs: int, most_processes: int) -> Iterator[Occupant]:
-    """Yield a line for each job and each unmanaged process; those beyond the limits are summed up."""
+    """Yield a line for each job and each unmanaged process, and one line for those beyond the limits."""
     yield from map(_job, gpu.jobs[:most_jobs])
     if len(gpu.jobs) > most_jobs:
-        yield Occupant("", f"and {counted(len(gpu.jobs) - most_jobs, 'more job')} with claims")
+        yield Occupant("", f"and {counted(len(gpu.jobs) - most_jobs, 'more job')}")
     processes = sorted(gpu.unmanaged_processes, key=lambda process: -(process.used_bytes or 0))
     yield from map(_process, processes[:most_processes])
     rest = processes[most_processes:]
     if rest:
         total = sum(process.used_bytes or 0 for process in rest)
         more = counted(len(rest), "more process", "more processes")
-        yield Occupant("", f"and {more} without a claim, {size(total)}")
+        yield Occupant("", f"and {more} not managed by autogpu, {size(total)}")
     if gpu.unlisted_bytes:
-        yield Occupant("", f"{size(gpu.unlisted_bytes)} of processes that the driver does not show here")
+        yield Occupant("", f"{size(gpu.unlisted_bytes)} used by processes that the driver does not list")
 
 
 def _job(job: JobStatus) -> Occupant:
@@ -166,7 +169,7 @@ def waiter_words(waiter: WaiterStatus, gpus: Sequence[GpuStatus]) -> str:
     if not waiter.joins:
         wanted = counted(waiter.count, "whole GPU")
     if waiter.bytes_per_gpu is not None:
-        wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}"
+        wanted = f"{counted(waiter.count, 'GPU')} with {size(waiter.bytes_per_gpu)}{' each' * (waiter.count > 1)}"
     wanted += _only_words(waiter, gpus)
     stopped = ", unresponsive: passed over" if waiter.is_unresponsive else ""
     who = f"{printable(waiter.user, 32)} {printable(waiter.script, 40) or '?'} (pid {waiter.pid or '?'})"

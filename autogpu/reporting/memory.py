@@ -20,8 +20,8 @@ def memory_in_words(
 
     Args:
         limits_mib: For each GPU, the limits of its logical GPUs; ``()`` if the GPU has no limit.
-        fraction: The part of each GPU to which the script limits the framework; 0 for no such limit.
-        grows: True if the framework allocates as needed; False if it allocates all that it may have at its start.
+        fraction: The fraction of each GPU to which the script limits the framework; 0 for no such limit.
+        grows: True if the framework allocates as needed; False if it allocates its whole limit when it starts.
         by_script: True if the script set the limits, and not the policy.
     """
     when = ", allocated as needed" if grows else ", allocated at once"
@@ -31,29 +31,29 @@ def memory_in_words(
         limited = "limited by the script" if by_script else "limited"
         each = [f"{limited} to {_limits_of_gpu(limits)}" if limits else "not limited" for limits in limits_mib]
         if len(set(each)) > 1:
-            return f"in this order: {', '.join(each)}{when}"
+            return f"by GPU: {', '.join(each)}; all{when[1:]}"
         return f"{each[0]}{' on each' if len(each) > 1 else ''}{when}"
     return when[2:]
 
 
 def not_enforced(setting: str) -> str:
-    """Return, to follow a limit, the setting with which the framework ignores it; ``""`` if there is none."""
-    return f" (not enforced with {setting})" if setting else ""
+    """Return a note, to append to a limit, on the ``setting`` that makes the framework ignore the limit."""
+    return f" (not enforced by {setting})" if setting else ""
 
 
 def _limits_of_gpu(limits_mib: Sequence[float]) -> str:
-    return " + ".join(f"{limit:.0f}" for limit in limits_mib) + " MiB"
+    return " + ".join(f"{limit:.0f}" for limit in limits_mib) + " MiB" + " (logical GPUs)" * (len(limits_mib) > 1)
 
 
 def took(runs: LastRuns) -> str:
-    """Return how much memory the last runs of a script used, or requested."""
+    """Return how much memory the last runs of a script used or needed."""
     script = printable(runs.script, MAX_SCRIPT)
     if runs.has_failed:
-        return f"{script} requested {size(runs.bytes)} when it ran out of memory"
+        return f"{script} needed {size(runs.bytes)} in all when it ran out of memory"
     return f"{script} used {size(runs.bytes)} in its last runs"
 
 
 def suggested_need(need: KnownNeed) -> str:
-    """Return the setting by which other jobs may share the GPU with this one."""
+    """Return the setting that would let other jobs share the GPU with this one."""
     setting = f"AUTOGPU_NEED={whole_gib(need.bytes)}GiB"
-    return f"{setting} would let others share this GPU, by the last {need.runs} runs"
+    return f"{setting}, enough for the last {need.runs} runs, would let other jobs share this GPU"

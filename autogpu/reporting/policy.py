@@ -13,16 +13,16 @@ from autogpu.text import listed, printable
 
 
 def origins(resolved: Resolved) -> str:
-    """Every file and variable that sets something: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
+    """Return the files and variables that set policy keys: ``~/proj/autogpu.toml, AUTOGPU_COUNT``."""
     found = [setting.origin.place for setting in resolved.settings.values() if setting.is_set]
     return printable(", ".join(dict.fromkeys(found))) if found else "defaults"
 
 
 def unless_locked(remedy: str, locked: Iterable[str]) -> str:
-    """Return ``remedy``, unless it sets a key that the host locks."""
+    """Return ``remedy``; if it sets a key that the host locks, return that instead."""
     for key in sorted(locked):
         if f"{BY_DOTTED[key].variable}=" in remedy:
-            return f"{key} is locked on this host: ask who administers it"
+            return f"{key} is locked on this host: ask its administrator to change it"
     return remedy
 
 
@@ -44,9 +44,10 @@ def _what_there_is(found: UnmatchedList, inventory: Inventory) -> str:
     if lost:
         return unreadable(lost)
     for entry in map(str.strip, found.entries):
-        # "9" is no part of "RTX 3090".
+        # An entry that is a number is an index, not a part of a name: "9" must not match "RTX 3090".
         is_number = entry.replace("-", "").isdecimal()
         if not is_number and any(matches(device, [f"*{entry}*"]) for device in devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
-    return f"there are the indices 0 to {devices[-1].index}: {known}"
+    last = devices[-1].index
+    return f"this host has {f'GPUs 0 to {last}' if last else 'GPU 0'}, named {known}"

@@ -11,7 +11,7 @@ from autogpu.reporting.policy import unless_locked
 from autogpu.selection.decision import Decision
 from autogpu.text import exact_span, span, with_notes
 
-# Between two lines of a wait: rare enough for a log, and for what a person does in that terminal.
+# Seconds between two lines of one wait: long enough not to fill a log or disturb work in the terminal.
 _LINE_EVERY_S = 300.0
 
 # The line of a process that Ctrl-C ends in the queue.
@@ -19,16 +19,16 @@ STOPPED = "stopped while waiting for a GPU"
 
 
 def waiting_lines(state: QueueState, decision: Decision) -> list[str]:
-    """Return the lines of a process in the queue: its place, then what the user can do and what is in the way."""
+    """Return the lines of a process in the queue: its place, then the remedies and the obstacles."""
     gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
-    # After its wait a job that shares still waits for the minute.
+    # After select.wait a sharing job still waits until the jobs on a GPU have run for one minute: print no limit then.
     limit = f" of {exact_span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
-    place = f"waiting for {gpus}, place {state.position} in the queue, {span(state.waited_s)}{limit}"
-    return with_notes([f"{place}: {reason(decision)}", "Ctrl-C stops"], notes(decision))
+    place = f"waiting for {gpus}, place {state.position} in the queue, waited {span(state.waited_s)}{limit}"
+    return with_notes([f"{place}: {reason(decision)}", "Ctrl-C ends this job"], notes(decision))
 
 
 def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
-    """Return that a process has waited as long as its policy allows, and how to wait longer, or not at all.
+    """Return the message that a process has waited as long as its policy allows, and a remedy.
 
     Args:
         locked: Policy keys that the host locks: no remedy may name them.
@@ -38,11 +38,11 @@ def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
     if longer_s > error.timeout_s:
         remedy = f"to wait longer: AUTOGPU_WAIT={duration_text(longer_s)}"
     what = f"gave up after {exact_span(error.timeout_s)} at place {error.position}"
-    return what, f"{unless_locked(remedy, locked)}; `autogpu status` lists the holders"
+    return what, f"{unless_locked(remedy, locked)}; `autogpu status` lists the jobs that hold GPUs"
 
 
 class WaitingReport:
-    """Prints a line about the queue at once, and again at another place in it, at most every five minutes."""
+    """Prints a line when a wait begins and when its place in the queue has changed, at most every five minutes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

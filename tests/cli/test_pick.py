@@ -32,8 +32,8 @@ PICKS = {
     "none-wanted": ("--count 0", NO_GPU, "picked no GPU: select.count is 0\n"),
     "none-wanted-as-an-index": ("--count 0 --format index", "-1", "picked no GPU: select.count is 0\n"),
     "rather-the-cpu": ("--devices 0 --busy cpu", NO_GPU, "no GPU is free; GPU 0: "),
-    "rather-the-cpu-explained": ("--devices 0 --busy cpu --explain", NO_GPU, "\nautogpu:   GPU 0: place 1: busy, "),
-    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "picked GPU 2 ("),
+    "rather-the-cpu-explained": ("--devices 0 --busy cpu --explain", NO_GPU, "\nautogpu:   GPU 0: choice 1: busy, "),
+    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "GPU 2 picked"),
 }
 
 
@@ -46,9 +46,9 @@ def test_pick_prints_one_line_and_explains_it_on_stderr(server, options, printed
 
 REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
-    "it-would-wait-to-share": ("--devices 0", {}, 75, "(now: --wait 0)"),
-    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; "),
-    "asked-wrongly": ("--count 1,2", {}, 2, "to choose which: --devices 1,2)"),
+    "it-would-wait-to-share": ("--devices 0", {}, 75, "; to start now: --wait 0"),
+    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
+    "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
 }
 
@@ -84,13 +84,15 @@ def test_pick_avoids_claimed_gpus_and_explains_the_ranking(server, tmp_path, lea
     finally:
         held.communicate("\n", timeout=60)
     assert done.stdout == "1\n"
-    assert "GPU 2: place" in done.stderr
+    assert "GPU 2: choice" in done.stderr
     assert "claimed by train.py" in done.stderr
 
 
 @asked_in_each_way
 def test_select_devices_entry_that_matches_no_gpu_causes_a_warning(server, command):
-    said = "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; there are the indices 0 to 2: "
+    said = (
+        "autogpu: select.devices = 7 (AUTOGPU_DEVICES) matches none of the GPUs here; this host has GPUs 0 to 2, named "
+    )
     for devices in ("7", "1,7"):
         assert said in autogpu(server, *command.split(), AUTOGPU_DEVICES=devices).stderr
     assert "matches" not in autogpu(server, *command.split(), AUTOGPU_DEVICES="1").stderr

@@ -26,8 +26,8 @@ def test_run_hold_explains_its_choice_at_level_explain(server):
     assert first == "autogpu: GPU 2 for true: the idlest of 3"
     assert [line.partition(", ")[0] for line in others] == [
         "autogpu:   GPU 2: taken: free",
-        "autogpu:   GPU 1: place 2: free",
-        "autogpu:   GPU 0: place 3: busy",
+        "autogpu:   GPU 1: choice 2: free",
+        "autogpu:   GPU 0: choice 3: busy",
     ]
 
 
@@ -168,9 +168,11 @@ def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
     first, second, third = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
-    assert second.startswith("autogpu: not reserved: others may join, to wait for a free GPU: --busy wait; shared: ")
-    assert third.startswith("autogpu: picked GPU 0 (not reserved): shared with its parent process, sh (pid ")
-    assert "memory capped at what is free" in done.stdout
+    assert second.startswith(
+        "autogpu: not reserved: other jobs may share it; to wait for a free GPU: --busy wait; shared: "
+    )
+    assert third.startswith("autogpu: GPU 0 picked, not reserved: shared with the parent process, sh (pid ")
+    assert "memory limited by other jobs" in done.stdout
 
 
 @pytest.mark.slow
@@ -181,7 +183,7 @@ def test_run_hold_on_an_idle_lease_does_not_suggest_to_wait(server, lease_folder
     for busy in ("wait", "share"):
         said = autogpu(server, "run", "--hold", "--devices", "1", "--busy", busy, "--", "true").stderr
         assert said.startswith("autogpu: GPU 1 for true: "), said
-        assert "\nautogpu: not reserved: others may join; shared: " in said, said
+        assert "\nautogpu: not reserved: other jobs may share it; shared: " in said, said
     holder.communicate("\n", timeout=60)
 
 
@@ -190,8 +192,8 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     done = autogpu(server, "run", "--hold", "--", "sh", "-c", f"{ASK} pick --format index; {ASK} status")
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
-    assert any(line.startswith("A script started here would get GPU 2: shared with its parent") for line in shown)
-    assert "picked GPU 2 (reserved by your job): " in done.stderr
+    assert any(line.startswith("A script started here would get GPU 2: shared with the parent") for line in shown)
+    assert "GPU 2 picked, reserved already: " in done.stderr
 
 
 @pytest.mark.slow

@@ -8,16 +8,16 @@ from rich.text import Text
 
 from autogpu.cli.screen import folded, show_line
 
-LINE = "  GPU 2: place 3: busy, claimed by bert.py (pid 20518)"
+LINE = "  GPU 2: choice 3: busy, claimed by bert.py (pid 20518)"
 
 
 @pytest.mark.parametrize(
     ("width", "indent", "pieces"),
     [
         (80, None, [LINE]),
-        (32, None, ["  GPU 2: place 3: busy, claimed", "    by bert.py (pid 20518)"]),
-        (32, 9, ["  GPU 2: place 3: busy, claimed", "         by bert.py (pid 20518)"]),
-        (10, 30, ["  GPU 2:", "     place", "     3:", "     busy,", "     claim", "     ed by"]),
+        (32, None, ["  GPU 2: choice 3: busy, claimed", "    by bert.py (pid 20518)"]),
+        (32, 9, ["  GPU 2: choice 3: busy, claimed", "         by bert.py (pid 20518)"]),
+        (10, 30, ["  GPU 2:", "     choic", "     e 3:", "     busy,", "     claim", "     ed by"]),
     ],
     ids=["fits", "default-indent", "given-indent", "narrow-terminal"],
 )

@@ -173,18 +173,21 @@ FOUR = inventory(*map(gpu, range(4)))
         pytest.param(shared(), r" +ann .*\(pid 4392\) best effort, uses 0.1 GiB, for 42 min, idle", id="best-effort"),
         pytest.param(claimed(), r"GPU 0 .* ████▒▒▒▒▒▒▒▒░░░░  6.0 of 24.0     18.0 .*", id="claimed-beyond-used"),
         pytest.param(claimed(), r"GPU 1 .* █░░░░░░░░░░░░░░░  2.0 of 24.0        - .*", id="not-claimed"),
-        pytest.param(unread(NO_DRIVER, "no library"), "No NVIDIA driver on this machine.", id="no-driver"),
-        pytest.param(unread(DRIVER, "bad"), "NVML reports: bad; `nvidia-smi` should .*", id="broken-driver"),
+        pytest.param(unread(NO_DRIVER, "no library"), "No NVIDIA driver on this host.", id="no-driver"),
+        pytest.param(unread(DRIVER, "bad"), "NVML reports: bad; if `nvidia-smi` fails too, .*", id="broken-driver"),
         pytest.param(unread(PYNVML, "none"), "NVML reports: none; `pip install nvidia-ml-py`", id="no-pynvml"),
         pytest.param(
             replace(host(FOUR), lease_folder=FOLDER, unreadable_leases=UNREADABLE),
-            r"Some claims don't count, because files in /run/autogpu can't be read: job.7.7.0 of mal \(no\) and 1 more",
+            r"GPUs may be claimed although they look free, because files in /run/autogpu can't be read: "
+            r"job.7.7.0 of mal \(no\) and 1 more; ask the owner or root to remove them",
             id="unreadable-files",
         ),
         pytest.param(host(LOST), "GPU 1  not readable: GPU is lost", id="lost"),
         pytest.param(host(UNKNOWN), r"GPU 0  GB10 .*\?\?\?\?.*  \? %.*", id="missing-readings"),
         pytest.param(
-            host(FOUR, AUTOGPU_DEVICES="7"), r"select.devices = 7 .* the indices 0 to 3: .*", id="no-such-gpu"
+            host(FOUR, AUTOGPU_DEVICES="7"),
+            r"select.devices = 7 .* this host has GPUs 0 to 3, named .*",
+            id="no-such-gpu",
         ),
     ],
 )
@@ -195,7 +198,7 @@ def test_screen_shows_the_expected_line(view, line):
 @pytest.mark.parametrize(
     ("slurm", "expected"),
     [
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}, "1 of 2 GPUs granted by Slurm free"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}, "1 free of 2 GPUs granted by Slurm"),
         ({}, "3 of 4 GPUs free"),
     ],
     ids=["slurm-job", "own-cuda-visible-devices"],
@@ -241,7 +244,7 @@ def test_preview_depends_on_whether_python_loads_the_hook(lab):
 def test_sixteen_gpus_with_two_hundred_processes_stay_readable():
     lines = screen(crowded(16, 0, 13), width=80)
     assert len(lines) < 16 * 4 + 14
-    assert sum("and 12 more processes without a claim, 12.0 GiB" in line for line in lines) == 16
+    assert sum("and 12 more processes not managed by autogpu, 12.0 GiB" in line for line in lines) == 16
     assert max(len(line) for line in lines if line.startswith("GPU")) <= 80
 
 
@@ -329,8 +332,8 @@ def test_busiest_gpus_are_first_and_instances_stay_below_their_card(order, label
 
 def test_ranking_is_shown_only_with_explain():
     view = host(inventory(gpu(0), gpu(1)))
-    assert not any("first choice" in line or "place 2" in line for line in screen(view))
-    assert sum("first choice" in line or "place 2" in line for line in screen(view, is_explained=True)) == 2
+    assert not any("first choice" in line or "choice 2" in line for line in screen(view))
+    assert sum("first choice" in line or "choice 2" in line for line in screen(view, is_explained=True)) == 2
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,15 @@ def test_free_gpus_end_the_wait_at_once_and_are_not_held(server, lease_folder):
 
 LATER = "\nautogpu: to wait longer: raise --timeout, or leave it out; `autogpu status` lists the holders\n"
 OUTCOMES = {
-    "count": ("--count 3", 75, f"gave up after 0 s: 2 of 3 GPUs are free, waiting for 1 more{LATER}"),
-    "all": ("--count 9", 75, f"waiting for 1 more; 9 GPUs are requested, at most 3 can be free{LATER}"),
-    "more-than-the-policy-allows": ("--count 9 --devices 0", 75, "; 9 GPUs are requested, at most 1 can be free; "),
-    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 is available now (not reserved)"),
-    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "; GPU 0: needs 6.0 GiB, 4.0 GiB left; "),
+    "count": ("--count 3", 75, f"gave up after 0 s: 2 of the 3 GPUs are free{LATER}"),
+    "all": ("--count 9", 75, f"2 of the 3 GPUs are free; 9 GPUs are requested, but this job can get at most 3{LATER}"),
+    "more-than-the-policy-allows": (
+        "--count 9 --devices 0",
+        75,
+        "; 9 GPUs are requested, but this job can get at most 1; ",
+    ),
+    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),
+    "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "; GPU 0: 6.0 GiB needed, 4.0 GiB left; "),
     "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free; GPU 0: "),
     "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable; GPU 0: "),
     "none-wanted": ("--count 0", 1, "select.count is 0"),
@@ -91,9 +95,9 @@ def test_wait_does_not_end_before_the_queue_is_served(server, environ, lease_fol
         until(lambda: len(snapshot(folder).queue) == 1, 60)
         # GPU 2 is free, but the job in the queue waits for two GPUs, and this is its first.
         done = autogpu(server, "wait", "--timeout", "0")
-        assert (done.returncode, "a job in the queue waits for it" in done.stderr) == (75, True)
+        assert (done.returncode, "a job in the queue waits for this GPU" in done.stderr) == (75, True)
         waiting = OnTerminal(server.popen, "wait")
-        waiting.until_shown("a job in the queue waits for it")
+        waiting.until_shown("a job in the queue waits for this GPU")
         job.end()
         until(lambda: [holder.script for holder in snapshot(folder).holders] == ["cat"], 60)
         time.sleep(5)  # enough for two readings: the first may have begun before the claim

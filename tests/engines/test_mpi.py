@@ -69,7 +69,7 @@ BUSY = Gpu(processes={5004242: "10GiB"}, utilization=90)
 FOUR = [Gpu()] * 4
 TWO_IDLE = [BUSY, Gpu()] * 2
 ONE_EACH = [{gpu: "whole"} for gpu in range(4)]
-OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take"
+OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): limited to"
 GIVES = "export CUDA_VISIBLE_DEVICES={rank}\n"
 AS_HOROVOD = "set -m\nexport HOROVOD_LOCAL_RANK={rank} HOROVOD_LOCAL_SIZE=2\n{command}\nexit $?\n"
 
@@ -107,7 +107,7 @@ def test_rank_beside_an_unmanaged_process_is_capped(run, launcher):
     taken, said = run(launcher, [BUSY, *FOUR[1:]], 4)
     # The CUDA context takes a part of the 14 GiB that are free.
     assert taken == [{0: "13.50 GiB"}, *ONE_EACH[1:]]
-    assert "memory capped at what is free" in said[0][1], said
+    assert "memory limited by other jobs" in said[0][1], said
 
 
 @LAUNCHERS
@@ -140,5 +140,5 @@ def test_mpi_ranks_that_use_the_gpu_of_their_number_get_idle_gpus(run, launcher,
 def test_rank_that_runs_out_of_memory_prints_the_cause(run, launcher):
     _, said = run(launcher, FOUR[:1], 2, job=(WHOLE, "toyflow", "1"), fails=True)
     assert len(said[0]) == 1, said
-    assert said[1][0].startswith(f"{OUT} 11.5 GiB there, because ranks of its job share the GPU; it had "), said
-    assert said[1][-1] == "autogpu: to have more: fewer ranks on each GPU"
+    assert said[1][0].startswith(f"{OUT} 11.5 GiB by other ranks on the GPU; had "), said
+    assert said[1][-1] == "autogpu: for more memory: start fewer ranks on each GPU"

@@ -122,22 +122,22 @@ def test_ray_tasks_use_their_assigned_gpus(start, tmp_path):
     assert (first["gpus"], second["gpus"], gpus_of(ray.server, first["pid"])) == (1, 1, [1])
     (lines,) = ray.said(first)
     assert len(lines) == 2, lines
-    kept = "Ray gives 50 % of GPU 0 to compute, whose worker process keeps GPU 1 from an earlier one"
-    assert lines[1] == f"autogpu: {kept}; to have a process for each task: max_calls=1"
+    kept = "Ray granted 50 % of GPU 0 to compute, but its process keeps GPU 1 of an earlier task"
+    assert lines[1] == f"autogpu: {kept}; to avoid that: @ray.remote(max_calls=1)"
 
 
 def test_program_started_by_a_task_uses_the_gpus_of_the_task(start):
     ray = start("subprocesses")
     (of_none,) = ray.reports()
     assert of_none["gpus"] == 0
-    assert "Ray assigned no GPU to this task" in of_none["said"]
+    assert "Ray granted no GPU to this task" in of_none["said"]
 
     halves = ray.reports()
     assert [gpus_of(ray.server, each["pid"]) for each in halves] == [[0], [0]]
     taken = [taken_by(each["pid"], ray.server).gpus[0] for each in halves]
     assert taken[0] == HALF
     assert float(taken[1].split()[0]) <= 1.0, "the first has all of the half"
-    assert all("the only one granted by Ray, 50 % of it" in each["said"] for each in halves)
+    assert all("the only one granted by Ray, 50 % of the GPU" in each["said"] for each in halves)
 
     of_two = ray.reports()
     assert sorted(gpus_of(ray.server, each["pid"]) for each in of_two) == [[0], [1]]

@@ -167,7 +167,7 @@ read line <held; {autogpu} status; echo >end; wait
 def test_status_counts_the_gpus_granted_to_the_job(four, tmp_path):
     script = ASKS_TWICE.format(autogpu=f"{four.python} -m autogpu")
     asked = four.slurm.run(*TWO_GPUS, command=["/bin/sh", "-c", script, "sh", str(tmp_path)])
-    counts = re.findall(r"(\d) of (\d) GPUs granted by Slurm free", asked.stdout)
+    counts = re.findall(r"(\d) free of (\d) GPUs granted by Slurm", asked.stdout)
     assert counts == [("2", "2"), ("1", "2")], asked
 
 
@@ -258,7 +258,7 @@ def test_scripts_of_one_grant_spread_over_its_gpus(four):
 def test_half_of_a_gpu_by_mps_gets_half_of_its_memory(clusters):
     done = clusters([Gpu()], mps=100).run("--gres=mps:50")
     assert done.taken == [{0: HALF}], done.stderr
-    assert "granted by Slurm, 50 % of it" in done.said[0]
+    assert "granted by Slurm, 50 % of the GPU" in done.said[0]
 
 
 @pytest.mark.tensorflow
@@ -267,7 +267,7 @@ def test_tensorflow_gets_only_its_granted_shard(shards, tensorflow_python):
     assert (done.taken, len(done.said)) == ([{0: HALF}], 1), done.stderr
 
 
-OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): this process may take 11.5 GiB there, "
+OUT = "autogpu: out of memory on GPU 0 (24.0 GiB): limited to 11.5 GiB"
 
 
 @pytest.mark.parametrize("dies", ["0", "1"])
@@ -275,13 +275,13 @@ def test_rank_that_runs_out_of_memory_prints_the_cause(four, dies):
     done = four.run("-n2", "--label", "--gres=gpu:1", jobs=2, dies=dies)
     said = [line for line in done.stderr.splitlines() if OUT in line]
     assert len(said) == 1
-    assert said[0].startswith(f"{dies}: {OUT}because ranks of its job share the GPU; it had "), done.stderr
+    assert said[0].startswith(f"{dies}: {OUT} by other ranks on the GPU; had "), done.stderr
 
 
 def test_out_of_memory_line_names_the_part_that_slurm_granted(shards):
     first, *_, last = shards.run("--gres=shard:1", dies="0").said[1:]
-    assert first.startswith(f"{OUT}the part that Slurm granted; it had "), first
-    assert last == "autogpu: to have more: ask Slurm for a larger part of a GPU"
+    assert first.startswith(f"{OUT}, the part that Slurm granted; had "), first
+    assert last == "autogpu: for more memory: request a larger part of a GPU from Slurm"
 
 
 # ---- the cluster of docs/from-one-server-to-five.md ----
@@ -305,7 +305,7 @@ def test_five_jobs_of_one_gpu_run_on_five_servers(lab):
 def test_shard_is_a_quarter_unless_the_policy_sets_a_limit(lab):
     quarter = lab.run("--gres=shard:1")
     assert quarter.taken == [{0: "5.50 GiB"}]
-    assert "granted by Slurm, 25 % of it" in quarter.stderr
+    assert "granted by Slurm, 25 % of the GPU" in quarter.stderr
     assert POLICY in PAGE.read_text(encoding="utf-8")
     policy = lab.slurm.folder / "autogpu.toml"
     policy.write_text(POLICY)

@@ -62,7 +62,7 @@ def test_job_without_gres_has_no_gpu_and_prints_one_line(constrained, tensorflow
     done = constrained.run()
     assert done.taken == [{}], done.stderr
     (line,) = done.said
-    assert "Slurm granted no GPU here; to have one: srun --gres=gpu:1" in line
+    assert "Slurm granted no GPU here; to get a GPU: srun --gres=gpu:1" in line
     # The checks that ``doctor`` makes with TensorFlow must pass as well.
     autogpu = f"PATH={tensorflow_python.parent}:$PATH; {tensorflow_python} -m autogpu"
     asked = constrained.slurm.run(command=["/bin/sh", "-c", f"{autogpu} status; {autogpu} doctor"])

@@ -85,7 +85,7 @@ def test_04_holder_in_another_pid_namespace_keeps_its_gpu(lab):
 @pytest.mark.parametrize(
     ("busy", "status", "contexts", "said"),
     [
-        ("share", 0, [0], "memory capped at "),
+        ("share", 0, [0], "memory limited by other jobs"),
         ("cpu", 0, [], "TensorFlow starts on CPU: no GPU is free; policy: "),
         ("error", 1, [], "NoEligibleDevice: no GPU is free; GPU 0: claimed by sh "),
         ("wait", 75, [], "autogpu: gave up after 0 s at place 1; to wait longer: AUTOGPU_WAIT=1h; "),
@@ -106,9 +106,11 @@ def test_25_two_waiters_join_a_busy_gpu_one_minute_apart(lab, lease_folder):
     assert autogpu.hold(program=COMPUTE).gpus() == [0]
     first = autogpu.hold(program=COMPUTE)
     line = first.line("stderr")
-    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 30 min: no GPU is free"), line
+    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, waited 0 s of 30 min: no GPU is free"), (
+        line
+    )
     line = first.line("stderr")
-    assert line.startswith("autogpu: this job joins a GPU whose jobs have run 1 min, ") and "(now: --wait 0)" in line
+    assert line.startswith("autogpu: shares a GPU whose jobs have run 1 min ") and "to start now: --wait 0" in line
     second = autogpu.hold(program=COMPUTE)
     assert "place 2 in the queue" in second.line("stderr")
     assert autogpu.pick() == []
@@ -129,7 +131,7 @@ def test_26_waiter_prints_the_holder_at_once_and_gives_up_in_time(lab):
     assert autogpu.hold().gpus() == [0]
     waiter = autogpu.hold("--busy", "wait", "--wait", "2s")
     line = waiter.line("stderr")
-    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, 0 s of 2 s: "), line
+    assert line.startswith("autogpu: waiting for a GPU, place 1 in the queue, waited 0 s of 2 s: "), line
     assert "claimed by sh" in waiter.line("stderr")
     status, errors = waiter.end()
     assert (status, "autogpu: " in errors) == (75, True), errors

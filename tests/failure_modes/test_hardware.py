@@ -63,7 +63,7 @@ def test_19_hanging_driver_delays_a_start_by_seconds_only(train, commands):
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
     assert time.monotonic() - begun_s < 60
     done = commands(run.server)("status")
-    said = "NVML timed out after 15 s; the driver may only be busy: try again when `nvidia-smi` answers"
+    said = "NVML timed out after 15 s; perhaps the driver is just busy: try again when `nvidia-smi` answers"
     assert (done.stdout.splitlines()[1:], done.stderr) == ([said], "")
 
 
@@ -135,7 +135,7 @@ def test_24_occupied_exclusive_gpu_is_not_chosen_for_its_memory(train, commands)
     run = train(exclusive)
     ran = run(USE, AUTOGPU_BUSY="cpu")
     assert (ran.stdout, ran.contexts) == ("done\n", [])
-    assert ran.said[1:] == ["autogpu: GPU 0: its compute mode is EXCLUSIVE and a process has it"]
+    assert ran.said[1:] == ["autogpu: GPU 0: its compute mode is EXCLUSIVE and another process uses it"]
     assert commands(run.server).pick("--busy", "error") == []
 
 

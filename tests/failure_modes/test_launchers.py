@@ -33,7 +33,7 @@ def test_11_children_share_the_gpu_and_the_claim_of_their_parent(host, tmp_path)
     contexts = start.server.contexts()
     assert len(contexts) == 3
     assert {gpu for gpus in contexts.values() for gpu in gpus} == {2}
-    assert sum("shared with its parent process" in line for line in lines) == 2
+    assert sum("shared with the parent process" in line for line in lines) == 2
 
 
 FORK = """

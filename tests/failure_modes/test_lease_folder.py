@@ -174,7 +174,7 @@ int fcntl64(int file, int what, ...) {
 }
 int fcntl(int file, int what, ...) __attribute__((alias("fcntl64")));
 """
-LINE = "nothing is claimed, so that other jobs don't see this one: the lease folder {} can't be used: No locks"
+LINE = "nothing is claimed, so other jobs don't see this one: the lease folder {} can't be used: No locks"
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_30_gpu_list_set_after_the_import_counts_until_cuda_reads_it(train):
     assert in_time.contexts == [0]
     too_late = run("import os\n" + IMPORTS + LISTS + SETS + USES)
     assert too_late.contexts == [1]
-    assert "CUDA_VISIBLE_DEVICES=0 was set after CUDA had read it and has no effect" in too_late.said[-1]
+    assert "CUDA_VISIBLE_DEVICES=0 has no effect: CUDA had already read it" in too_late.said[-1]
 
 
 # Collecting tests needs no compiled module, so a pytest that was installed for another Python works.
@@ -127,7 +127,7 @@ def test_37_limit_is_placed_on_a_gpu_with_enough_free_memory(train):
     ran = full(IMPORTS + USES, AUTOGPU_LIMIT="8GiB", AUTOGPU_GROWTH="0", AUTOGPU_WAIT="0")
     # The other job left 4 GiB free, and the job must not allocate more.
     assert 0 < ran.allocated[0] <= 4 * GIB
-    assert ran.said[1].startswith("autogpu: memory capped at what is free; its stated need is not reserved; shared: ")
+    assert ran.said[1].startswith("autogpu: memory limited by other jobs; no memory is reserved for it; shared: ")
 
 
 @pytest.mark.parametrize("includes", ["arena", "process"])

@@ -31,7 +31,7 @@ def test_33_unknown_tensorflow_gets_its_gpu_from_the_environment(lab, stand_in):
     done = autogpu.server.run([str(autogpu.python), script])
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.count("\n") == 1
-    assert "this TensorFlow (9.0) lacks what autogpu hooks into" in done.stderr
+    assert "TensorFlow 9.0 lacks functions that autogpu hooks into" in done.stderr
 
 
 @pytest.mark.thorough

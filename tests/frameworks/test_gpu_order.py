@@ -39,7 +39,7 @@ except torch.cuda.OutOfMemoryError:
 """
     job = machine_of("torch", *FOUR).start(script, AUTOGPU_BUSY=busy)
     job.heard("CUDA was initialised before autogpu could choose")
-    notes = job.heard("memory capped at what is free")
+    notes = job.heard("memory limited by other jobs")
     assert "shared: pid 5004242" in notes
     ran = job.end()
     assert (ran.exit_status, ran.stdout) == (0, "refused\n"), ran.stderr

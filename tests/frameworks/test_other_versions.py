@@ -77,7 +77,7 @@ def test_first_use_after_a_lazy_import_gets_the_idlest_gpu(framework, machine_of
         assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
         # Only the hook on the creation of the client is installed. It can't hide the GPUs, and the line reports that.
         ran = machine.run(HOLD[framework], launcher=all_lazy, AUTOGPU_COUNT="0")
-        assert (ran.exit_status, "taken as without autogpu: select.count is 0" in ran.stderr) == (0, True)
+        assert (ran.exit_status, "used, not chosen by autogpu: select.count is 0" in ran.stderr) == (0, True)
     else:
         # PyTorch 2.15 can't be imported with this option, because its modules import each other.
         without = machine.run(HOLD[framework], launcher=all_lazy, AUTOGPU="0")

@@ -42,36 +42,39 @@ def test_error_of_a_sharing_job_names_cap_neighbours_and_need(framework, on):
     first, second, third = told(ran)
     assert ran.exit_status == 1
     assert re.fullmatch(
-        r"out of memory on GPU 0 \(24.0 GiB\): this process may take \d+\.\d GiB there, because it shares the GPU; "
-        r"it had \d+\.\d GiB with its CUDA context and it asked for 1.0 GiB more",
+        r"out of memory on GPU 0 \(24.0 GiB\): limited to \d+\.\d GiB by other jobs on the GPU; "
+        r"had \d+\.\d GiB, requested 1.0 GiB more",
         first,
     ), first
-    assert second == "also there: pid 5004242, 9.0 GiB"
-    need = r"the next run waits until \d+\.\d GiB are free; to reserve them as well: AUTOGPU_NEED=\d+GiB"
+    assert second == "also on this GPU: pid 5004242, 9.0 GiB"
+    need = r"the next run waits until \d+\.\d GiB is free; to reserve that much: AUTOGPU_NEED=\d+GiB"
     assert re.fullmatch(need, third), third
 
 
 def test_error_at_the_policy_limit_suggests_a_higher_limit(framework, on):
     first, second = told(on(Gpu()).run(FILL[framework], fresh=True, AUTOGPU_LIMIT="3GiB"))
     assert first.startswith(
-        "out of memory on GPU 0 (24.0 GiB): this process may take 3.0 GiB there, by memory.limit (AUTOGPU_LIMIT); it "
+        "out of memory on GPU 0 (24.0 GiB): limited to 3.0 GiB by memory.limit (AUTOGPU_LIMIT); had "
     )
-    assert second in ("to have more: AUTOGPU_LIMIT=4GiB", "to have more: AUTOGPU_LIMIT=5GiB")
+    assert second in ("for more memory: AUTOGPU_LIMIT=4GiB", "for more memory: AUTOGPU_LIMIT=5GiB")
 
 
 # Limit and remedy in the lines for a process alone on a GPU of 4 GiB, keyed by framework.
-IN_ONE_PIECE = "to have more, and in one piece: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
+AT_ONCE = "for more memory, allocated at once: AUTOGPU_LIMIT=95% AUTOGPU_GROWTH=false"
 ALONE = {
-    "torch": ("nothing limits this process there", "its model is larger than the GPU"),
-    "jax": ("this process may take 2.6 GiB there, the part that JAX takes by itself", IN_ONE_PIECE),
-    "tensorflow": ("this process may take 3.3 GiB there, the part that TensorFlow takes by itself", IN_ONE_PIECE),
+    "torch": (
+        "no memory limit applies to this process",
+        "the script needs more memory than the GPU has: use a larger GPU, or less memory in the script",
+    ),
+    "jax": ("limited to 2.6 GiB, the part that JAX takes by default", AT_ONCE),
+    "tensorflow": ("limited to 3.3 GiB, the part that TensorFlow takes by default", AT_ONCE),
 }
 
 
 def test_error_of_a_process_alone_on_its_gpu_names_limit_and_remedy(framework, on):
     machine = on(Gpu(memory="4GiB"))
     first, remedy = told(machine.run(FILL[framework], fresh=True))
-    assert (first.partition("; it had")[0], remedy) == (
+    assert (first.partition("; had")[0], remedy) == (
         f"out of memory on GPU 0 (4.0 GiB): {ALONE[framework][0]}",
         ALONE[framework][1],
     )
@@ -92,7 +95,7 @@ def test_suggested_settings_let_a_large_tensorflow_model_fit(machine_of, togethe
     machine = machine_of(together["tensorflow"], Gpu())
     script = "import tensorflow as tf\nx = [tf.raw_ops.Empty(shape=[10240, 1 << 18], dtype=tf.float32) for n in '12']\n"
     first, remedy = told(machine.run(script, fresh=True))
-    assert "the part that TensorFlow takes by itself; it had" in first
+    assert "the part that TensorFlow takes by default; had" in first
     assert machine.run(script, fresh=True, **as_told(remedy)).exit_status == 0
 
 
@@ -107,9 +110,9 @@ fill()
 def test_error_of_a_child_lists_its_parent_among_the_others(machine_of):
     script = "import subprocess, sys\n" + ALLOCATE["torch"] + CHILD
     first, second, third = told(machine_of("torch", BUSY).run(script, fresh=True, AUTOGPU_WAIT="0"))
-    assert re.search(r"may take 1\d.\d GiB there, because it shares the GPU; it had 1\d", first), first
-    assert re.fullmatch(r"also there: pid 5004242, 9.0 GiB; \S+'s train.py \(pid \d+\), 1.\d GiB", second), second
-    assert third == "to say what it needs at least: AUTOGPU_NEED=15GiB"
+    assert re.search(r"limited to 1\d.\d GiB by other jobs on the GPU; had 1\d", first), first
+    assert re.fullmatch(r"also on this GPU: pid 5004242, 9.0 GiB; \S+'s train.py \(pid \d+\), 1.\d GiB", second), second
+    assert third == "to reserve enough memory next time: AUTOGPU_NEED=15GiB"
 
 
 # The statement that starts a worker, and the number of reports. The parent uses the GPU as well. A worker that ends by
@@ -141,7 +144,7 @@ def test_error_in_a_worker_is_reported_only_if_it_ends_the_worker(machine_of, st
     ran = machine_of("torch", Gpu(memory="6GiB")).run(script, fresh=True, AUTOGPU_WAIT="0")
     lines = [line for line in ran.said if "out of memory" in line]
     assert len(lines) == tellers, ran.stderr
-    assert all("nothing limits this process there; it had" in line for line in lines)
+    assert all("no memory limit applies to this process; had" in line for line in lines)
 
 
 def test_error_at_the_scripts_own_limit_suggests_raising_it(machine_of):
@@ -149,8 +152,8 @@ def test_error_at_the_scripts_own_limit_suggests_raising_it(machine_of):
     late = ALLOCATE["torch"] + "fill(1)\ntorch.cuda.set_per_process_memory_fraction(0.1)\nfill()\n"
     for each in (script, late):
         first, second = told(machine_of("torch", Gpu()).run(each, fresh=True))
-        assert "this process may take 2.4 GiB there, by the script's own limit; it had 2." in first
-        assert second == "to have more: raise the limit in the script"
+        assert "limited to 2.4 GiB by the script's own limit; had 2." in first
+        assert second == "for more memory: raise the limit in the script"
     assert machine_of("torch", Gpu()).run(script, fresh=True, AUTOGPU_LEVEL="quiet").said == []
 
 

@@ -51,7 +51,7 @@ def allowed_bytes(framework, ran, gpu):
             (BUSY,),
             {"busy": "share"},
             {0: 29 * GIB // 2},
-            "capped at what is free",
+            "memory limited by other jobs",
             id="cap-beside-an-unmanaged-process",
         ),
     ],
@@ -78,7 +78,7 @@ def test_memory_limit_is_enforced_on_each_gpu(framework, on, gpus, policy, caps,
 def test_line_names_a_setting_that_disables_the_limit(machine_of, name, setting):
     variable, _, value = setting.partition("=")
     ran = machine_of(name, Gpu()).run(FILL[name], fresh=True, AUTOGPU_LIMIT="2GiB", **{variable: value})
-    assert f"limited to 2048 MiB, allocated as needed (not enforced with {setting})" in ran.said[0]
+    assert f"limited to 2048 MiB, allocated as needed (not enforced by {setting})" in ran.said[0]
     assert ran.peak_bytes(0) > 4 * GIB
 
 
@@ -120,7 +120,9 @@ def test_count_claims_that_many_of_the_idlest_gpus(framework, on, count, gpus, w
     [
         pytest.param(FOUR, {"AUTOGPU_COUNT": "0"}, "select.count is 0", id="count-0"),
         pytest.param(FULL, {"AUTOGPU_BUSY": "cpu"}, "no GPU is free", id="busy-cpu"),
-        pytest.param((Gpu(),), {"CUDA_VISIBLE_DEVICES": "1"}, "=1 names no GPU here", id="list-matches-no-gpu"),
+        pytest.param(
+            (Gpu(),), {"CUDA_VISIBLE_DEVICES": "1"}, "=1 matches no GPU of this host", id="list-matches-no-gpu"
+        ),
     ],
 )
 def test_job_without_a_gpu_runs_on_the_cpu_without_context_or_claim(framework, on, gpus, policy, words):

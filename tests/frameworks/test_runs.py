@@ -90,7 +90,7 @@ def test_line_suggests_a_need_after_three_runs(framework, takes):
     assert machine.needs == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
     assert [used for _, used, _ in machine.runs] == [pytest.approx(gib, abs=0.1) for gib in (2, 3, 2)]
     gib = int(1.1 * three + 1.5)
-    assert f"AUTOGPU_NEED={gib}GiB would let others share this GPU, by the last 3 runs" in machine.take(1)
+    assert f"AUTOGPU_NEED={gib}GiB, enough for the last 3 runs, would let other jobs share this GPU" in machine.take(1)
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
     assert len(machine.needs) == 5
 
@@ -129,7 +129,7 @@ def test_run_ended_by_a_signal_or_another_error_is_not_recorded(framework, takes
 
 def test_capped_run_records_its_use_but_no_need(framework, takes):
     machine = takes(BUSY)
-    assert "capped at what is free" in machine.take(1)
+    assert "memory limited by other jobs" in machine.take(1)
     machine.take(1, AUTOGPU_LIMIT="4GiB")
     assert machine.runs == [("succeeded", pytest.approx(1, abs=0.1), 0)] * 2
 
@@ -137,7 +137,7 @@ def test_capped_run_records_its_use_but_no_need(framework, takes):
 def test_job_that_ran_out_of_memory_waits_until_its_neighbour_ends(framework, takes):
     machine = takes(Gpu())
     machine.neighbour("12GiB")
-    assert "capped at what is free" in machine.take(14, status=1)
+    assert "memory limited by other jobs" in machine.take(14, status=1)
     again = machine.start(14)
     line = again.heard("waiting for a GPU")
     assert re.search(r"only if 14\.[4-9] GiB of it are free, as much as train\.py requested when it ran out of", line)

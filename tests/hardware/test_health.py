@@ -26,7 +26,7 @@ def test_unhealthy_gpu_is_avoided_or_its_problem_is_reported(train):
     assert (ran.stdout, ran.contexts) == ("done\n", [0]), ran.stderr
     ran = run(USE, CUDA_VISIBLE_DEVICES="1")
     assert ran.contexts == [1]
-    assert "not healthy: GPU 1: row remapping failed" in ran.said[1]
+    assert "not healthy, tell the administrator: GPU 1: row remapping failed" in ran.said[1]
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ def test_job_never_gets_a_prohibited_gpu_and_falls_back_to_the_cpu(train):
     ran = train(PROHIBITED, Gpu(), PROHIBITED)(USE, AUTOGPU_COUNT="2")
     assert (ran.stdout, ran.contexts) == ("done\n", [1]), ran.stderr
     assert "the only one here" in ran.said[0]
-    fewer = "select.count asks for 2 GPUs, but 1 is free"
+    fewer = "select.count asks for 2 GPUs, but only 1 is free"
     assert ran.said[1].startswith(f"autogpu: {fewer}; left out: GPU 0 (its compute mode is"), ran.said
     assert "the idlest of 2" in train(Gpu(), Gpu(), PROHIBITED)(USE).said[0]
     ran = train(PROHIBITED, PROHIBITED)(USE)
@@ -146,7 +146,7 @@ def test_every_command_reports_that_all_gpus_are_lost(lab, visible):
     why = "no GPU can be read (GPU 0: GPU is lost; GPU 1: GPU is lost)"
     for command in (["pick"], ["pick", "--count", "2"], ["run", "--hold", "--", "true"], ["wait", "--timeout", "1"]):
         done = autogpu(*command, **listed)
-        told = [f"autogpu: {why}", "autogpu: `nvidia-smi` should report the same"]
+        told = [f"autogpu: {why}", "autogpu: if `nvidia-smi` fails too, tell the administrator"]
         assert (done.returncode, done.stderr.splitlines()) == (1, told), command
     page = autogpu("status", **listed).stdout
     assert "GPU 0  not readable: GPU is lost\nGPU 1  not readable: GPU is lost\n" in page
@@ -169,5 +169,5 @@ def test_driver_without_an_answer_is_reported_as_possibly_busy(lab):
     why = "no GPU can be read (GPU 0: the driver does not answer; GPU 1: the driver does not answer)"
     for command in (["pick"], ["run", "--hold", "--", "true"]):
         done = autogpu(*command)
-        told = [f"autogpu: {why}", "autogpu: the driver may only be busy: try again when `nvidia-smi` answers"]
+        told = [f"autogpu: {why}", "autogpu: perhaps the driver is just busy: try again when `nvidia-smi` answers"]
         assert (done.returncode, done.stderr.splitlines()) == (1, told), command

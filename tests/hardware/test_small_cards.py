@@ -75,10 +75,10 @@ def test_commands_never_choose_a_small_card_unless_it_is_listed(lab):
     assert autogpu.pick("--devices", "0") == [0]
     only = autogpu("pick", "--devices", "0,1").stderr
     assert "the only one of select.devices\nautogpu: shared: " in only
-    assert "; left out: GPU 0 (a small card, taken only" in only
+    assert "; left out: GPU 0 (a small card, used only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
-    assert "GPU 0: not eligible: a small card, taken only if no larger one may be" in told
+    assert "GPU 0: not suitable: a small card, used only if no larger card is allowed" in told
     assert autogpu("wait", "--timeout", "1").returncode == 75
     assert autogpu.hold().gpus()[0] in (1, 2)
 

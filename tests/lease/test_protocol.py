@@ -158,7 +158,7 @@ def test_variable_autogpu_lease_makes_a_script_a_member_of_the_job(server, progr
     alone, *_, member = done.stderr.splitlines()
     assert done.stdout == "1\n1\n"
     assert "not reserved: " in alone
-    assert "reserved already: shared with its parent process, sh (pid " in member
+    assert "reserved already: shared with the parent process, sh (pid " in member
 
 
 @pytest.mark.slow

@@ -29,13 +29,13 @@ YOUNG = {"held": {0: claim(24)}}
 ON_BUSY = "shared: pid 7 (no claim), 90 % busy"
 ON_HELD = "shared: claimed by train.py (pid 7), 0 % busy"
 HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
-CONTEXT = "where another library of this process has a CUDA context"
-AT_CAP = "you hold 1 GPU, the most that limits.per_user allows"
-JOINS = "this job joins a GPU whose jobs have run 1 min"
-NOW = "(now: AUTOGPU_WAIT=0)"
-TOO_SMALL = "GPU 1: needs 12.0 GiB, all memory is used or claimed; GPU 0: needs 12.0 GiB, the GPU has 8.0 GiB"
+CONTEXT = "because another library in this process has a CUDA context there"
+AT_CAP = "you hold 1 GPU, limits.per_user allows 1"
+SHARES = "shares a GPU whose jobs have run 1 min"
+NOW = "to start now: AUTOGPU_WAIT=0"
+TOO_SMALL = "GPU 1: 12.0 GiB needed, all memory is used or claimed; GPU 0: 12.0 GiB needed, the GPU has 8.0 GiB"
 LEFT_OUT = "in MIG mode, and has no instance here"
-NO_CARD = "a process can have one MIG instance, and no whole GPU is left"
+NO_CARD = "a process can use only one MIG instance, and no whole GPU is left"
 
 
 def sentence(rule, gpus, asked, expected):
@@ -52,12 +52,12 @@ def sentence(rule, gpus, asked, expected):
         sentence("idlest", [BUSY, gpu(1), gpu(2, busy=30)], {}, "the idlest of 3"),
         sentence("two", THREE, {"count": 2}, "the 2 idlest of 3"),
         sentence("all", THREE, {"count": "all"}, "all 3"),
-        sentence("no-more", THREE, {"count": 5}, "all 3; select.count asks for 5 GPUs, but there are no more"),
+        sentence("no-more", THREE, {"count": 5}, "all 3; select.count asks for 5 GPUs, but only 3 are available"),
         sentence(
             "fewer-are-free",
             ONE_BUSY,
             {"count": 3, "busy": "cpu"},
-            "the 2 idlest of 3; select.count asks for 3 GPUs, but 2 are free",
+            "the 2 idlest of 3; select.count asks for 3 GPUs, but only 2 are free",
         ),
         sentence("shared", [BUSY, gpu(1, pids=[8], used_gib=20)], {}, f"the least busy of 2; {ON_BUSY}"),
         sentence(
@@ -66,73 +66,81 @@ def sentence(rule, gpus, asked, expected):
             {"count": "all", "wait_s": 0.0},
             "all 6; shared: GPU 5: pid 7 (no claim), 0 % busy; GPU 4: pid 7 (no claim), 0 % busy; and 4 more",
         ),
-        sentence("not-healthy", [gpu(0, **UNWELL)], {}, "the only one here; not healthy: GPU 0: row remapping failed"),
+        sentence(
+            "not-healthy",
+            [gpu(0, **UNWELL)],
+            {},
+            "the only one here; not healthy, tell the administrator: GPU 0: row remapping failed",
+        ),
         sentence(
             "one-of-two-not-healthy",
             [gpu(0), gpu(1, **UNWELL)],
             {"count": 2},
-            "all 2; not healthy: GPU 1: row remapping failed",
+            "all 2; not healthy, tell the administrator: GPU 1: row remapping failed",
         ),
         sentence(
             "shared-and-not-healthy",
             [replace(BUSY, **UNWELL)],
             {},
-            f"the only one here; {ON_BUSY}; not healthy: GPU 0: row remapping failed",
+            f"the only one here; {ON_BUSY}; not healthy, tell the administrator: GPU 0: row remapping failed",
         ),
         sentence("list-of-the-script", TWO, BY_SCRIPT, "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES"),
         sentence(
             "busy-gpu-in-the-scripts-list",
             [BUSY],
             {**BY_SCRIPT, "inventory": inventory(*ONE_BUSY)},
-            "the only one in the script's CUDA_VISIBLE_DEVICES; GPU 1 and GPU 2 are idle; "
+            "the only one in the script's CUDA_VISIBLE_DEVICES; GPU 1 and GPU 2 are free; "
             f"to use the idlest GPU: AUTOGPU_SCRIPT=override; {ON_BUSY}",
         ),
-        sentence("scripts-number", POOL, {"numbers": (2,)}, "the idlest of 4, as the script's number 2"),
-        sentence("scripts-numbers", POOL, {"numbers": (2, 0)}, "the 2 idlest of 4, as the script's numbers 2 and 0"),
+        sentence("scripts-number", POOL, {"numbers": (2,)}, "the idlest of 4, numbered 2 in the script"),
+        sentence("scripts-numbers", POOL, {"numbers": (2, 0)}, "the 2 idlest of 4, numbered 2 and 0 in the script"),
         sentence("numbers-from-zero", POOL, {"numbers": (0,)}, "the idlest of 4"),
         sentence(
             "number-at-its-place",
             POOL,
             {"numbers": (2,), "keeps_places": True},
-            "1 of 4, as the script's number 2",
+            "1 of 4, numbered 2 in the script",
         ),
         sentence(
             "number-of-its-context",
             POOL,
             {"numbers": (2,), "in_use": [2], "held": {1: claim(24)}},
-            f"1 of 4, {CONTEXT}, as the script's number 2; GPU 3, GPU 2 and GPU 0 are idle; {ON_HELD}",
+            f"1 of 4, numbered 2 in the script, {CONTEXT}; GPU 3, GPU 2 and GPU 0 are free; {ON_HELD}",
         ),
         sentence("context-of-another-library", THREE, {"in_use": [0]}, f"1 of 3, {CONTEXT}"),
         sentence(
             "fewer-than-named",
             POOL,
             {"named_count": 2, "count_is_set": True},
-            "the idlest of 4; the script uses 2 GPUs, but select.count is 1: the others are logical GPUs on it",
+            "the idlest of 4; the script uses 2 GPUs, but select.count is 1: "
+            "the others become logical GPUs on the same card",
         ),
         sentence(
             "cap-for-numbers",
             POOL,
             {"numbers": (0, 1), "per_user": 1},
-            "the idlest of 4; the script uses 2 GPUs, but limits.per_user allows 1: the others are logical GPUs on it",
+            "the idlest of 4; the script uses 2 GPUs, but the host's limits.per_user allows 1: "
+            "the others become logical GPUs on the same card",
         ),
         sentence("at-the-cap-on-an-own-gpu", TWO, MINE, f"the least busy of 2; {ON_HELD}; {AT_CAP}"),
         sentence(
             "below-the-cap",
             THREE,
             {**MINE, "per_user": 2, "count": 2},
-            "the idlest of 3; select.count asks for 2 GPUs, but limits.per_user allows 2 and you hold 1 already",
+            "the idlest of 3; select.count asks for 2 GPUs, "
+            "but the host's limits.per_user allows 2 and you hold 1 already",
         ),
         sentence(
             "script-asks-for-more",
             TWO,
             {"asked_count": 3},
-            "all 2; the script asks for 3 GPUs, but there are no more",
+            "all 2; the script asks for 3 GPUs, but only 2 are available",
         ),
         sentence(
             "script-asks-above-the-cap",
             THREE,
             {"asked_count": 2, "per_user": 1},
-            "the idlest of 3; the script asks for 2 GPUs, but limits.per_user allows 1",
+            "the idlest of 3; the script asks for 2 GPUs, but the host's limits.per_user allows 1",
         ),
         sentence(
             "one-instance-of-two",
@@ -144,22 +152,24 @@ def sentence(rule, gpus, asked, expected):
             "shared-card-beside-a-free-instance",
             [*INSTANCES[:2], gpu(1, pids=[7], used_gib=4, busy=90)],
             {"count": 2},
-            f"the least busy of 2; {ON_BUSY}; select.count asks for 2 GPUs, but 1 is free; "
-            "GPU 0:0 is free, but a process can have one instance",
+            f"the least busy of 2; {ON_BUSY}; select.count asks for 2 GPUs, but only 1 is free; "
+            "GPU 0:0 is free, but a process can use only one MIG instance",
         ),
         sentence("granted", ONE, {"grant": Grant("Slurm")}, "the only one granted by Slurm"),
-        sentence("granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, "the only one granted by Ray, 50 % of it"),
+        sentence(
+            "granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, "the only one granted by Ray, 50 % of the GPU"
+        ),
         sentence(
             "granted-although-excluded",
             [BUSY],
             {"grant": Grant("Slurm"), "visible_spec": VisibleSpec("0"), "exclude": ("0",)},
-            f"the only one granted by Slurm; {ON_BUSY}; select.exclude ignored: Slurm granted the GPUs",
+            f"the only one granted by Slurm; {ON_BUSY}; select.exclude has no effect: Slurm granted the GPUs",
         ),
         sentence(
             "listed-although-excluded",
             ONE,
             {"visible_spec": VisibleSpec("0"), "exclude": ("0",), "devices": ("1",)},
-            "the only one in CUDA_VISIBLE_DEVICES; select.devices and select.exclude ignored: "
+            "the only one in CUDA_VISIBLE_DEVICES; select.devices and select.exclude have no effect: "
             "CUDA_VISIBLE_DEVICES is set",
         ),
         sentence(
@@ -182,7 +192,7 @@ def sentence(rule, gpus, asked, expected):
             "busy-gpu-chosen-by-the-script",
             ONE_BUSY,
             {"chosen": [0]},
-            "chosen by the script; GPU 1 and GPU 2 are idle",
+            "chosen by the script; GPU 1 and GPU 2 are free",
         ),
     ],
 )
@@ -199,19 +209,19 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "awaited",
             ONE,
             {"awaited": [gpu(0).uuid], "busy": "cpu"},
-            "no GPU is free; GPU 0: a job in the queue waits for it",
+            "no GPU is free; GPU 0: a job in the queue waits for this GPU",
         ),
         sentence(
             "need-larger-than-cards",
             TWO,
             {"devices": ("1",), "need_bytes": 30 * GIB},
-            "no GPU is suitable; GPU 1: needs 30.0 GiB, the GPU has 24.0 GiB; GPU 0: not among select.devices",
+            "no GPU is suitable; GPU 1: 30.0 GiB needed, the GPU has 24.0 GiB; GPU 0: not among select.devices",
         ),
         sentence(
             "need-larger-than-free-memory",
             ONE,
             {"need_bytes": 12 * GIB, "held": {0: claim(14)}, "busy": "cpu"},
-            "no GPU is free; GPU 0: needs 12.0 GiB, 10.0 GiB left",
+            "no GPU is free; GPU 0: 12.0 GiB needed, 10.0 GiB left",
         ),
         sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable; GPU 0: excluded by select.exclude"),
         sentence(
@@ -224,7 +234,7 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "exclusive",
             [gpu(0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS, pids=[7])],
             {"busy": "cpu"},
-            "no GPU is free; GPU 0: its compute mode is EXCLUSIVE and a process has it",
+            "no GPU is free; GPU 0: its compute mode is EXCLUSIVE and another process uses it",
         ),
         sentence("mig-without-instance", cut(0), {}, f"no GPU is suitable; GPU 0: {LEFT_OUT}"),
         sentence("at-the-cap", [gpu(1)], {**MINE, "busy": "cpu"}, AT_CAP),
@@ -238,92 +248,93 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "waits-for-one-more",
             ONE_BUSY,
             {"count": 3, "busy": "wait"},
-            "2 of 3 GPUs are free, waiting for 1 more",
+            "2 of the 3 GPUs are free",
         ),
         sentence(
             "waits-for-fewer-than-asked-for",
             [SMALL, gpu(1)],
             {"count": 2, "busy": "wait", "need_bytes": 12 * GIB, "held": {1: claim(24)}},
-            f"no GPU is free; 2 GPUs are requested, at most 1 can be free; {TOO_SMALL}",
+            f"no GPU is free; 2 GPUs are requested, but this job can get at most 1; {TOO_SMALL}",
         ),
         sentence(
             "waits-to-share",
             ONE,
             YOUNG,
-            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES} (the next 30 min only if enough is free); {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-12-min-to-share",
             ONE,
             {**YOUNG, "waited_s": 720.0},
-            f"no GPU is free; {JOINS}, in the next 18 min only if enough is free {NOW}; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES} (the next 18 min only if enough is free); {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-as-much-as-the-last-runs-used",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            f"no GPU is free; {JOINS}, in the next 30 min only if 9.0 GiB are free {NOW}; "
+            f"no GPU is free; {SHARES} (the next 30 min only if 9.0 GiB is free); {NOW}; "
             f"a.py used 9.0 GiB in its last runs; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-two-models-of-which-one-is-known",
             [gpu(0), gpu(1, name="NVIDIA A100")],
             {"held": {0: claim(24), 1: claim(24)}, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 1: {HELD}; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES} (the next 30 min only if enough is free); {NOW}; GPU 1: {HELD}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-a-quarter-which-is-more",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", GIB)}},
-            f"no GPU is free; {JOINS}, in the next 30 min only if enough is free {NOW}; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES} (the next 30 min only if enough is free); {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-as-much-as-failed",
             ONE,
             {**YOUNG, "last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB, has_failed=True)}},
-            f"no GPU is free; {JOINS}, in the next 30 min only if 9.0 GiB are free {NOW}; "
-            f"a.py requested 9.0 GiB when it ran out of memory; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES} (the next 30 min only if 9.0 GiB is free); {NOW}; "
+            f"a.py needed 9.0 GiB in all when it ran out of memory; GPU 0: {HELD}",
         ),
         sentence(
             "waits-for-the-minute",
             ONE,
             {**YOUNG, "waited_s": 1800.0},
-            f"no GPU is free; {JOINS} {NOW}; GPU 0: {HELD}",
+            f"no GPU is free; {SHARES}; {NOW}; GPU 0: {HELD}",
         ),
         sentence(
             "waits-at-the-cap",
             TWO,
             {"held": {0: claim(24, uid=ME)}, "per_user": 1, "waited_s": 1800.0},
-            f"{AT_CAP}; {JOINS} {NOW}",
+            f"{AT_CAP}; {SHARES}; {NOW}",
         ),
         sentence(
             "slurm-granted-none",
             ONE,
             {"grant": Grant("Slurm", Denial.SLURM_GRANTED_NONE)},
-            "Slurm granted no GPU here; to have one: srun --gres=gpu:1",
+            "Slurm granted no GPU here; to get a GPU: srun --gres=gpu:1",
         ),
         sentence(
             "ray-assigned-none",
             ONE,
             {"grant": Grant("Ray", Denial.RAY_ASSIGNED_NONE)},
-            "Ray assigned no GPU to this task; to have one: num_gpus=1",
+            "Ray granted no GPU to this task; to get a GPU: @ray.remote(num_gpus=1)",
         ),
         sentence(
             "coordinating-task",
             ONE,
             {"grant": Grant("TF_CONFIG", Denial.COORDINATOR, "chief")},
-            "TF_CONFIG makes this process a chief beside parameter servers, which computes nothing on a GPU; "
-            "to have one: AUTOGPU_COUNT=1",
+            "TF_CONFIG: the role chief needs no GPU with parameter servers; to use a GPU: AUTOGPU_COUNT=1",
         ),
         sentence(
             "slurm-does-not-say-which",
             ONE,
             {"grant": Grant("Slurm", Denial.UNKNOWN_WHICH, unnamed=2, on_host=4)},
-            "Slurm granted 2 GPUs of 4 here and does not say which; leave --gpu-bind=none out",
+            "Slurm granted 2 of 4 GPUs here, but autogpu can't determine which; leave --gpu-bind=none out",
         ),
         sentence("driver-fails", ONE, {"inventory": inventory(failure="mismatch")}, "mismatch"),
         sentence("no-answer-in-time", ONE, {"inventory": NO_READING}, "NVML timed out"),
-        sentence("counts-differ", ONE, {"gpu_count": 2}, "the CUDA driver and the framework count different GPUs"),
+        sentence(
+            "counts-differ", ONE, {"gpu_count": 2}, "the CUDA driver and the framework see different numbers of GPUs"
+        ),
         sentence(
             "unreadable",
             ONE,
@@ -342,12 +353,12 @@ def test_sentence_about_no_gpu(gpus, asked, expected):
         pytest.param(Decision(Verdict.CANNOT_CHOOSE, Reason.DISABLED), "autogpu is switched off", id="disabled"),
         pytest.param(
             Decision(Verdict.TAKE, Reason.PARENT, request(), parent=ParentProcess("launch.py", 7)),
-            "shared with its parent process, launch.py (pid 7)",
+            "shared with the parent process, launch.py (pid 7)",
             id="parent",
         ),
         pytest.param(
             replace(decided(*POOL), script_numbers=(2,)),
-            "the idlest of 4, as the script's cuda:2",
+            "the idlest of 4, cuda:2 in the script",
             id="index-of-the-script",
         ),
         pytest.param(
@@ -357,13 +368,15 @@ def test_sentence_about_no_gpu(gpus, asked, expected):
         ),
         pytest.param(
             left_alone(request(*TWO, busy="wait"), Reason.WORKERS_NUMBER),
-            'the worker process chose the GPU itself; busy = "wait" has no effect',
+            'the worker process chose the GPU itself; select.busy = "wait" has no effect: '
+            "autogpu did not choose the GPU",
             id="number-of-a-worker",
         ),
         pytest.param(
             Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request()),
-            "only CUDA can tell which GPUs CUDA_VISIBLE_DEVICES means; CUDA counts the fastest GPU first; "
-            "to be sure, set CUDA_DEVICE_ORDER=PCI_BUS_ID or list UUIDs",
+            "autogpu can't resolve the numbers in CUDA_VISIBLE_DEVICES; "
+            "CUDA numbers the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; "
+            "to name GPUs unambiguously: CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES",
             id="only-cuda-knows",
         ),
         pytest.param(
@@ -394,11 +407,11 @@ def test_every_reason_has_a_sentence():
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        pytest.param({}, "to reserve some: AUTOGPU_NEED=6GiB", id="without-need"),
-        pytest.param({"need_bytes": 20 * GIB, "wait_s": 0.0}, "its stated need is not reserved", id="need"),
+        pytest.param({}, "to reserve 6 GiB: AUTOGPU_NEED=6GiB", id="without-need"),
+        pytest.param({"need_bytes": 20 * GIB, "wait_s": 0.0}, "no memory is reserved for it", id="need"),
         pytest.param(
             {"last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            "to reserve some: AUTOGPU_NEED=9GiB",
+            "to reserve 9 GiB: AUTOGPU_NEED=9GiB",
             id="last-runs",
         ),
     ],
@@ -406,8 +419,8 @@ def test_every_reason_has_a_sentence():
 def test_best_effort_job_reads_its_cap_and_how_to_reserve_memory(asked, expected):
     full = gpu(0, used_gib=14, pids=[7])
     text = why(decided(full, **asked), with_cap=True)
-    assert text.startswith(f"the only one here; memory capped at what is free; {expected}; shared: ")
-    assert "capped" not in why(decided(gpu(0), **asked), with_cap=True)
+    assert text.startswith(f"the only one here; memory limited by other jobs; {expected}; shared: ")
+    assert "limited" not in why(decided(gpu(0), **asked), with_cap=True)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +434,7 @@ def test_best_effort_job_reads_the_cap_beside_reservations(gpus, asked, where):
     stated = {"held": {0: claim(20)}}
     decision = decided(*gpus, wait_s=0.0, **stated, **asked)
     assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
-    assert f"; memory capped at 3.5 GiB{where}; to reserve some: " in why(decision, with_cap=True)
+    assert f"; memory limited by other jobs to 3.5 GiB{where}; to reserve 6 GiB: " in why(decision, with_cap=True)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +457,7 @@ def test_program_that_holds_gpus_reads_what_it_reserved(gpus, asked, expected):
         pytest.param([BUSY], {"visible_spec": VisibleSpec("0")}, "unset CUDA_VISIBLE_DEVICES", id="list-of-shell"),
         pytest.param([BUSY], {**SLURM, "visible_spec": VisibleSpec("0")}, "", id="list-of-slurm"),
         pytest.param([BUSY], {}, "", id="no-list"),
-        pytest.param([BUSY], {**BY_SCRIPT, "exclude": ("1", "2")}, "", id="idle-gpus-are-excluded"),
+        pytest.param([BUSY], {**BY_SCRIPT, "exclude": ("1", "2")}, "", id="free-gpus-are-excluded"),
         pytest.param([gpu(1)], BY_SCRIPT, "", id="idle"),
     ],
 )
@@ -457,8 +470,8 @@ def test_program_that_started_cuda_early_reads_how_to_use_an_idle_gpu():
     decision = decided(BUSY, inventory=inventory(*ONE_BUSY), wait_s=0.0)
     counted = replace(decision, reason=Reason.COUNTED_BEFORE)
     assert notes(counted)[:2] == [
-        "GPU 1 and GPU 2 are idle",
-        "to use the idlest GPU: start the program by `autogpu run --hold`",
+        "GPU 1 and GPU 2 are free",
+        "to use the idlest GPU: start the program as `autogpu run --hold COMMAND`",
     ]
 
 
@@ -478,11 +491,11 @@ def test_program_that_holds_gpus_reads_which_of_them_are_shared():
     busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
     first, second = held(busy, "serve", busy.devices, is_explained=False)
     assert first == "GPU 0 for serve: the only one here"
-    assert second.startswith("not reserved: others may join, to wait for a free GPU: --busy wait; shared: ")
+    assert second.startswith("not reserved: other jobs may share it; to wait for a free GPU: --busy wait; shared: ")
     idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
     shared = [device for device in idle.devices if device.index != 1]
     _, second = held(idle, "serve", shared, is_explained=False)
-    assert second.startswith("GPU 2 and GPU 0 not reserved: others may join; ")
+    assert second.startswith("GPU 2 and GPU 0 not reserved: other jobs may share them; ")
 
 
 def test_line_of_a_program_that_holds_an_idle_gpu_is_alone():

@@ -11,10 +11,10 @@ from tests.support.values import gpu
 @pytest.mark.parametrize(
     ("per_user", "held", "end"),
     [
-        pytest.param(0, {}, "for more: AUTOGPU_COUNT=3", id="free-ones"),
-        pytest.param(1, {}, "no more can be had now: limits.per_user allows 1, all your jobs together", id="cap"),
-        pytest.param(1, {1: claim(24), 2: claim(24)}, "no more can be had now", id="all-taken"),
-        pytest.param(2, {}, "for more: AUTOGPU_COUNT=2", id="below-the-cap"),
+        pytest.param(0, {}, "for more GPUs: AUTOGPU_COUNT=3", id="free-ones"),
+        pytest.param(1, {}, "no more GPUs now: limits.per_user allows 1 for all your jobs", id="cap"),
+        pytest.param(1, {1: claim(24), 2: claim(24)}, "no more GPUs now", id="all-taken"),
+        pytest.param(2, {}, "for more GPUs: AUTOGPU_COUNT=2", id="below-the-cap"),
     ],
 )
 def test_strategy_with_few_replicas_is_told_what_would_give_it_more(per_user, held, end):

@@ -43,8 +43,8 @@ def test_each_gpu_has_a_line_with_its_place_or_obstacle():
     decision = decided(free, busy, excluded, exclude=("2",), inventory=machine)
     assert each_gpu(decision, decision.devices) == [
         "  GPU 0: taken: free, 0 % busy, 24.0 of 24.0 GiB free",
-        "  GPU 1: place 2: busy, pid 7 (no claim), 0 % busy, 20.0 of 24.0 GiB free",
-        "  GPU 2: not eligible: excluded by select.exclude",
+        "  GPU 1: choice 2: busy, pid 7 (no claim), 0 % busy, 20.0 of 24.0 GiB free",
+        "  GPU 2: not suitable: excluded by select.exclude",
         "  GPU 3: not readable: lost",
     ]
 
@@ -52,17 +52,20 @@ def test_each_gpu_has_a_line_with_its_place_or_obstacle():
 def test_awaited_gpu_has_its_readings_and_that_others_wait():
     decision = decided(gpu(0), gpu(1), awaited=[gpu(0).uuid])
     readings = "free, 0 % busy, 24.0 of 24.0 GiB free"
-    assert each_gpu(decision, decision.devices)[1] == f"  GPU 0: place 2: {readings}, a job in the queue waits for it"
+    assert (
+        each_gpu(decision, decision.devices)[1]
+        == f"  GPU 0: choice 2: {readings}, a job in the queue waits for this GPU"
+    )
 
 
 @pytest.mark.parametrize(
     ("runs", "expected"),
     [
         (LastRuns("a.py", 8 * GIB), ""),
-        (LastRuns("a.py", 9 * GIB), "; 8.0 GiB available, but a.py used 9.0 GiB in its last runs"),
+        (LastRuns("a.py", 9 * GIB), "; 8.0 GiB neither used nor claimed, but a.py used 9.0 GiB in its last runs"),
         (
             LastRuns("a\n.py", 9 * GIB, has_failed=True),
-            "; 8.0 GiB available, but a\\n.py requested 9.0 GiB when it ran out of memory",
+            "; 8.0 GiB neither used nor claimed, but a\\n.py needed 9.0 GiB in all when it ran out of memory",
         ),
     ],
     ids=["enough", "used-more", "failed-at-more"],
@@ -70,7 +73,7 @@ def test_awaited_gpu_has_its_readings_and_that_others_wait():
 def test_gpu_with_less_memory_than_the_last_runs_took_has_a_line_that_says_so(runs, expected):
     decision = decided(gpu(0), gpu(1, pids=[7], used_gib=16), last_runs={gpu(1).name: runs})
     readings = "busy, pid 7 (no claim), 0 % busy, 8.0 of 24.0 GiB free"
-    assert each_gpu(decision, decision.devices)[1] == f"  GPU 1: place 2: {readings}{expected}"
+    assert each_gpu(decision, decision.devices)[1] == f"  GPU 1: choice 2: {readings}{expected}"
 
 
 def test_gpus_are_named_in_a_list():
@@ -81,7 +84,8 @@ def test_gpus_are_named_in_a_list():
     ]
 
 
-BUSY_DRIVER = "the driver may only be busy: try again when `nvidia-smi` answers"
+FAILING = "if `nvidia-smi` fails too, tell the administrator"
+BUSY_DRIVER = "perhaps the driver is just busy: try again when `nvidia-smi` answers"
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,8 @@ BUSY_DRIVER = "the driver may only be busy: try again when `nvidia-smi` answers"
         (Inventory(failure="no pynvml", failure_cause=FailureCause.PYNVML), "`pip install nvidia-ml-py`"),
         (NO_READING, BUSY_DRIVER),
         (inventory(unreadable=(UnreadableDevice(0, NO_ANSWER),)), BUSY_DRIVER),
-        (Inventory(failure="no", failure_cause=FailureCause.DRIVER), "`nvidia-smi` should report the same"),
-        (inventory(unreadable=unreadable(0)), "`nvidia-smi` should report the same"),
+        (Inventory(failure="no", failure_cause=FailureCause.DRIVER), FAILING),
+        (inventory(unreadable=unreadable(0)), FAILING),
         (Inventory(failure="none", failure_cause=FailureCause.NO_DRIVER), ""),
         (inventory(gpu(0)), ""),
     ],

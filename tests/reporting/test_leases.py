@@ -7,11 +7,11 @@ import pytest
 from autogpu.lease import Fault, LeaseProblem
 from autogpu.reporting.leases import claim_problem, lease_problem
 
-SETUP = "`autogpu host-setup` as root makes one that all users of the host share"
-REPAIR = f"remove it or repair it; {SETUP}"
-ANOTHER = "name another folder by AUTOGPU_LEASE_DIR, on a local file system"
-HELD = "the lock of /x could not be had for 2 s: it is held by"
-END = "if it is stuck, end that process"
+SETUP = "ask the administrator to run `autogpu host-setup`, which makes a lease folder for all users"
+REMOVE = "remove it, or ask the administrator to run `autogpu host-setup`"
+ANOTHER = "set AUTOGPU_LEASE_DIR to a folder on a local file system"
+HELD = "waited 2 s for the lock of /x, held by"
+END = "if that process is stuck, end it or ask the administrator"
 
 
 def refused(number, fault=Fault.UNUSABLE):
@@ -29,13 +29,13 @@ def held(holder):
         (
             LeaseProblem(Fault.RELATIVE_PATH, "~/{a}"),
             "AUTOGPU_LEASE_DIR is not an absolute path: '~/{a}'",
-            "write it out in full",
+            "set it to the full path",
         ),
         (LeaseProblem(Fault.NO_FOLDER_YET, "/x"), "there is no lease folder /x yet", "the first claim makes it"),
         (
             LeaseProblem(Fault.NO_PARENT, "/y/x"),
             "the lease folder /y/x can't be made: there is no folder /y",
-            "make that, or name another folder by AUTOGPU_LEASE_DIR",
+            "make /y, or set AUTOGPU_LEASE_DIR to another folder",
         ),
         (refused(errno.ENOENT, Fault.NOT_REACHED), "the lease folder /x can't be used: no", SETUP),
         (
@@ -47,14 +47,14 @@ def held(holder):
         (
             refused(errno.EROFS),
             "the lease folder /x can't be used: no",
-            "name a folder on a writable file system by AUTOGPU_LEASE_DIR",
+            "set AUTOGPU_LEASE_DIR to a folder on a writable file system",
         ),
         (refused(errno.EACCES), "the lease folder /x can't be used: no", SETUP),
         (refused(errno.EPERM), "the lease folder /x can't be used: no", SETUP),
         (
             refused(errno.ENOENT),
             "the lease folder /x can't be used: no",
-            "start again: it has been removed, and will be made again",
+            "start again: the folder was removed, and the next claim makes it",
         ),
         (
             refused(errno.EMFILE),
@@ -63,14 +63,18 @@ def held(holder):
         ),
         (refused(errno.ENOLCK), "the lease folder /x can't be used: no", ANOTHER),
         (refused(None), "the lease folder /x can't be used: no", ANOTHER),
-        (LeaseProblem(Fault.SYMLINK, "/x"), "the lease folder /x is a symbolic link", REPAIR),
-        (LeaseProblem(Fault.NO_DIRECTORY, "/x"), "the lease folder /x is not a folder", REPAIR),
+        (LeaseProblem(Fault.SYMLINK, "/x"), "the lease folder /x is a symbolic link", REMOVE),
+        (LeaseProblem(Fault.NO_DIRECTORY, "/x"), "the lease folder /x is not a folder", REMOVE),
         (
             LeaseProblem(Fault.NOT_STICKY, "/x"),
             "the lease folder /x is not sticky, so users could remove each other's leases",
-            "`chmod +t /x`",
+            "its owner or root can run `chmod +t /x`",
         ),
-        (LeaseProblem(Fault.OTHERS, "/x", uid=7), "the lease folder /x belongs to uid 7 alone", REPAIR),
+        (
+            LeaseProblem(Fault.OTHERS, "/x", uid=7),
+            "the lease folder /x belongs to uid 7 alone",
+            "ask that user to remove it, or the administrator to run `autogpu host-setup`",
+        ),
         (held((12, 7)), f"{HELD} pid 12 (uid 7)", END),
         (held((12, None)), f"{HELD} pid 12, which has ended, or a process that it forked", END),
         (held(None), f"{HELD} a process that can't be seen from here", END),
@@ -85,8 +89,8 @@ def test_each_lease_problem_has_a_sentence_and_a_remedy(problem, what, remedy):
 @pytest.mark.parametrize(
     ("is_unclaimed", "begin"),
     [
-        (True, "nothing is claimed, so that other jobs don't see this one"),
-        (False, "claiming without the host's lock"),
+        (True, "nothing is claimed, so other jobs don't see this one"),
+        (False, "claiming without the host's lock, which is safe but slower"),
     ],
 )
 def test_line_about_a_claim_says_what_it_lacks(is_unclaimed, begin):

@@ -13,8 +13,8 @@ from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory
 
 TI = "NVIDIA GeForce RTX 2080 Ti"
-CAPPED = "memory capped at what is free; to reserve some: AUTOGPU_NEED=6GiB"
-NOT_ENFORCED = "limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)"
+CAPPED = "memory limited by other jobs; to reserve 6 GiB: AUTOGPU_NEED=6GiB"
+NOT_ENFORCED = "limited to 1024 MiB, allocated as needed (not enforced by TF_GPU_ALLOCATOR=cuda_malloc_async)"
 GROWS = "memory allocated as needed"
 NEED = KnownNeed(3, 9 * GIB)
 LONG = "A" * 60
@@ -51,7 +51,7 @@ def pool(count, **fields):
             {"need": NEED},
             [
                 f"GPU 3 ({TI}, 11.0 of 11.0 GiB free): the idlest of 4; {GROWS}",
-                "AUTOGPU_NEED=9GiB would let others share this GPU, by the last 3 runs",
+                "AUTOGPU_NEED=9GiB, enough for the last 3 runs, would let other jobs share this GPU",
             ],
             id="last-runs-on-the-second-line",
         ),
@@ -96,7 +96,7 @@ def pool(count, **fields):
             {},
             [
                 "no GPU for this process, TensorFlow starts on CPU: no GPU is suitable; policy: defaults",
-                "GPU 0: needs 99.0 GiB, the GPU has 24.0 GiB",
+                "GPU 0: 99.0 GiB needed, the GPU has 24.0 GiB",
             ],
             id="each-gpu-on-the-second-line-if-none-is-suitable",
         ),
@@ -114,7 +114,7 @@ def test_explained_lines_have_the_policy_and_each_gpu():
         "for more GPUs: AUTOGPU_COUNT=2",
         "policy: AUTOGPU_LEVEL",
     ]
-    assert [line[:14] for line in explained[4:]] == ["  GPU 1: taken", "  GPU 0: place"]
+    assert [line[:14] for line in explained[4:]] == ["  GPU 1: taken", "  GPU 0: choic"]
 
 
 @pytest.mark.parametrize(

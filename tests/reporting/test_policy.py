@@ -8,7 +8,7 @@ from tests.support.selections import UNSET
 from tests.support.values import gpu, inventory, unreadable
 
 NONE = "matches none of the GPUs here"
-THERE_ARE = "there are the indices 0 to 1: NVIDIA TITAN RTX"
+THERE_ARE = "this host has GPUs 0 to 1, named NVIDIA TITAN RTX"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ import pytest
 from autogpu.lease import GaveUp, QueueState
 from autogpu.policy.kinds import DURATION
 from autogpu.reporting.waiting import WaitingReport, gave_up, waiting_lines
-from tests.support.selections import decided
+from autogpu.selection.model import LastRuns
+from autogpu.text import GIB, LINE_WIDTH
+from tests.support.selections import claim, decided
 from tests.support.values import gpu
 
 WAITING = decided(gpu(0), count=2, busy="wait", awaited=[gpu(0).uuid])
-SECOND_LINE = "2 GPUs are requested, at most 1 can be free; GPU 0: a job in the queue waits for it"
+SECOND_LINE = "2 GPUs are requested, but this job can get at most 1; GPU 0: a job in the queue waits for this GPU"
 
 
 def state(waited_s, position=1, count=1, timeout_s=1800.0):
@@ -21,15 +23,15 @@ def state(waited_s, position=1, count=1, timeout_s=1800.0):
 @pytest.mark.parametrize(
     ("queue", "expected"),
     [
-        (state(0.0), "waiting for a GPU, place 1 in the queue, 0 s of 30 min"),
-        (state(700.0, 3), "waiting for a GPU, place 3 in the queue, 12 min of 30 min"),
-        (state(1803.0, count=2), "waiting for 2 GPUs, place 1 in the queue, 30 min"),
-        (state(0.0, timeout_s=9000.0), "waiting for a GPU, place 1 in the queue, 0 s of 2 h 30 min"),
+        (state(0.0), "waiting for a GPU, place 1 in the queue, waited 0 s of 30 min"),
+        (state(700.0, 3), "waiting for a GPU, place 3 in the queue, waited 12 min of 30 min"),
+        (state(1803.0, count=2), "waiting for 2 GPUs, place 1 in the queue, waited 30 min"),
+        (state(0.0, timeout_s=9000.0), "waiting for a GPU, place 1 in the queue, waited 0 s of 2 h 30 min"),
     ],
     ids=["at-once", "behind-others", "after-its-wait", "limit-is-not-rounded"],
 )
 def test_lines_about_a_wait(queue, expected):
-    assert waiting_lines(queue, WAITING) == [f"{expected}: no GPU is free; Ctrl-C stops", SECOND_LINE]
+    assert waiting_lines(queue, WAITING) == [f"{expected}: no GPU is free; Ctrl-C ends this job", SECOND_LINE]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_wait_is_reported_at_once_and_at_another_place(looks, printed_at_s):
     assert printed == printed_at_s
 
 
-LOCKED = "is locked on this host: ask who administers it"
+LOCKED = "is locked on this host: ask its administrator to change it"
 SHARE = "to share a GPU instead: AUTOGPU_BUSY=share"
 YEAR_S = 365 * 86400.0
 
@@ -74,6 +76,23 @@ YEAR_S = 365 * 86400.0
 def test_end_of_a_wait_names_a_remedy_that_the_policy_accepts(timeout_s, locked, expected):
     what, remedy = gave_up(GaveUp(timeout_s, 3), locked)
     assert what.startswith("gave up after ") and what.endswith(" at place 3")
-    assert remedy == f"{expected}; `autogpu status` lists the holders"
+    assert remedy == f"{expected}; `autogpu status` lists the jobs that hold GPUs"
     advised = re.search("AUTOGPU_WAIT=(.*);", remedy)
     assert advised is None or DURATION.read(advised[1]) > timeout_s
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "second"),
+    [
+        pytest.param(1800.0, "(the next 30 min only if 10.0 GiB is free); to start now: AUTOGPU_WAIT=0", id="both-fit"),
+        pytest.param(
+            6000.0, "to start now: AUTOGPU_WAIT=0; shares a GPU whose jobs have run 1 min ", id="remedy-first"
+        ),
+    ],
+)
+def test_lines_of_a_job_that_will_share_contain_both_remedies(wait_s, second):
+    runs = LastRuns("train.py", 10 * GIB)
+    decision = decided(gpu(0), held={0: claim(24)}, last_runs={gpu(0).name: runs}, wait_s=wait_s)
+    lines = waiting_lines(state(0.0, timeout_s=wait_s), decision)
+    assert lines[0].endswith("; Ctrl-C ends this job") and second in lines[1]
+    assert max(map(len, lines)) <= LINE_WIDTH

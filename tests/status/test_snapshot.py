@@ -123,7 +123,7 @@ SECOND_RANK = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", VISIBLE: "0,1"}
 CHIEF = {"cluster": {"chief": ["a:1"], "ps": ["a:2"]}, "task": {"type": "chief", "index": 0}}
 OF_CHIEF = {"TF_CONFIG": json.dumps(CHIEF)}
 OFF = {"verdict": "cannot_choose", "why": "autogpu is switched off", "policy": "AUTOGPU"}
-BESIDE = "the least busy of 2; memory capped at what is free; to reserve some: AUTOGPU_NEED=6GiB; "
+BESIDE = "the least busy of 2; memory limited by other jobs; to reserve 6 GiB: AUTOGPU_NEED=6GiB; "
 BESIDE += "shared: claimed by train.py (pid 7), 0 % busy"
 HIDDEN = {"verdict": "cpu", "why": "CUDA_VISIBLE_DEVICES hides every GPU"}
 
@@ -149,7 +149,7 @@ def test_preview_shows_the_gpus_of_a_job_that_starts_now(holders, waiters, envir
     assert {name: getattr(preview, name) for name in expected} == expected
 
 
-PARENTS = "shared with its parent process, bash (pid 7)"
+PARENTS = "shared with the parent process, bash (pid 7)"
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_preview_inside_a_job_shows_the_gpus_of_that_job(claims, environ, index,
     machine = inventory(gpu(0, used_gib=1, pids=[8]), gpu(1))
     preview = host(machine, [bash], parent=bash, **environ).preview
     assert preview.uuids == (gpu(index).uuid,)
-    assert (preview.why.startswith(why), "capped at what is free" in preview.why) == (True, is_capped)
+    assert (preview.why.startswith(why), "memory limited by other jobs" in preview.why) == (True, is_capped)
 
 
 def test_preview_has_a_reason_for_each_gpu():
     preview = host(inventory(gpu(0, mig_enabled=False, compute_mode=ComputeMode.PROHIBITED), gpu(1))).preview
     assert preview.reasons == (
         "  GPU 1: first choice: free, 0 % busy, 24.0 of 24.0 GiB free",
-        "  GPU 0: not eligible: its compute mode is PROHIBITED",
+        "  GPU 0: not suitable: its compute mode is PROHIBITED",
     )
 
 

@@ -74,7 +74,7 @@ def test_page_shows_the_host_its_gpus_its_jobs_and_the_queue(line):
         pytest.param(Answer("", host(NOTHING_READ)), "NVML reports: mismatch", id="broken-driver"),
         pytest.param(
             Answer("", host(Inventory(failure="x", failure_cause=FailureCause.NO_DRIVER))),
-            "No NVIDIA driver on this machine.",
+            "No NVIDIA driver on this host.",
             id="no-driver",
         ),
         pytest.param(
@@ -119,7 +119,7 @@ def test_bar_of_a_gpu_with_more_claims_than_memory_is_full_and_no_wider():
 
 def test_page_stays_short_on_a_gpu_with_many_processes():
     crowd = host(inventory(gpu(0, used_gib=20, pids=range(100, 300))))
-    assert "and 192 more processes without a claim, 19.2 GiB" in lines(web_page([Answer("", crowd)], NOW_S))
+    assert "and 192 more processes not managed by autogpu, 19.2 GiB" in lines(web_page([Answer("", crowd)], NOW_S))
 
 
 def with_every_text(status, text):

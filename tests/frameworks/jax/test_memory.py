@@ -180,7 +180,7 @@ def test_out_of_memory_line_names_the_share_in_the_policy_of_jax(machine_of):
     takes = "import jax\njax.numpy.zeros(3 << 30, dtype='uint8').block_until_ready()\n"
     ran = machine_of("jax", Gpu(memory="4GiB")).run(SENDS_A_POLICY.replace("0.75+", "0.5+") + takes, fresh=True)
     lines = [line for line in ran.said if "out of memory" in line]
-    assert "this process may take 1.8 GiB there, the part that JAX takes by itself" in lines[0], ran.stderr
+    assert "limited to 1.8 GiB, the part that JAX takes by default" in lines[0], ran.stderr
 
 
 @of_real_jax

@@ -97,8 +97,8 @@ def test_line_names_the_number_and_the_gpus_that_only_get_a_context(machine_of):
     assert (ran.exit_status, ran.stdout) == (0, "{CudaDevice(id=2)} 3\n"), ran.stderr
     assert (ran.contexts, list(ran.allocated)) == ([1, 2, 3], [3])
     [line] = ran.said
-    assert "the idlest of 4, as the script's cuda:2;" in line
-    assert "allocated as needed, JAX makes a context on GPU 2 and GPU 1 too;" in line
+    assert "the idlest of 4, cuda:2 in the script;" in line
+    assert "allocated as needed, JAX also creates a CUDA context on GPU 2 and GPU 1;" in line
 
 
 @pytest.mark.parametrize("number", [pytest.param("gpu", id="variable"), pytest.param("args.gpu", id="attribute")])
@@ -122,7 +122,7 @@ def test_index_error_for_a_constant_number_suggests_the_count(release, on_releas
     ran = machine.run(LITERAL, fresh=True)
     assert (ran.exit_status, ran.error) == (1, "IndexError: list index out of range")
     assert ran.said[1:] == [
-        "autogpu: JAX was given 1 of 4 GPUs, and the script's number needs at least 3; to have them: AUTOGPU_COUNT=3"
+        "autogpu: JAX sees 1 of 4 GPUs, but the script's device number needs at least 3; for more GPUs: AUTOGPU_COUNT=3"
     ]
     assert machine.run(LITERAL, AUTOGPU_COUNT="3").exit_status == 0
 
@@ -132,7 +132,7 @@ def test_policy_count_may_be_above_or_below_the_number(machine_of):
     assert machine.run(NUMBERED.replace("2", "1"), AUTOGPU_COUNT="3").stdout == "{CudaDevice(id=1)} 3\n"
     ran = machine.run(NUMBERED, AUTOGPU_COUNT="2")
     assert (ran.stdout, sorted(ran.allocated)) == ("{CudaDevice(id=2)} 3\n", [2, 3]), ran.stderr
-    assert "the 2 idlest of 4, as the script's cuda:2 and cuda:0" in ran.said[0]
+    assert "the 2 idlest of 4, cuda:2 and cuda:0 in the script" in ran.said[0]
 
 
 def test_nothing_is_allocated_in_advance_on_an_unclaimed_gpu(machine_of):
@@ -208,4 +208,4 @@ print([each.id for each in x.devices()])
 """
     ran = machine_of(together["jax"], *FOUR).run(script, fresh=True, KERAS_BACKEND="jax")
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, "[1]\n", [2, 3]), ran.stderr
-    assert "as the script's cuda:1" in ran.said[0]
+    assert "cuda:1 in the script" in ran.said[0]

@@ -27,7 +27,7 @@ def test_gpus_are_chosen_from_an_inherited_cuda_visible_devices(run, server):
     ran = run(script(WORK), CUDA_VISIBLE_DEVICES=listed)
     assert ran.contexts == [2]
     assert "the least busy of 2 in CUDA_VISIBLE_DEVICES" in ran.said[0]
-    assert "GPU 1 and GPU 3 are idle" in ran.said[1]
+    assert "GPU 1 and GPU 3 are free" in ran.said[1]
 
 
 def test_count_0_means_cpu_and_the_usual_growth_boilerplate_still_runs(run):

@@ -28,8 +28,8 @@ def python(request) -> Path:
 
 
 LACKS = (
-    "autogpu: this TensorFlow (9.0) lacks what autogpu hooks into: Context.config (autogpu chooses GPUs at import and "
-    "claims none)"
+    "autogpu: TensorFlow 9.0 lacks functions that autogpu hooks into: Context.config (autogpu chooses at the import, "
+    "and claims nothing)"
 )
 
 
@@ -58,7 +58,7 @@ def test_disabled_policy_sets_no_environment_variable(python, tmp_path):
 
 
 def test_message_lists_requested_settings_that_need_a_hook(python, tmp_path):
-    said = LACKS + "; not in force: select.busy (AUTOGPU_BUSY), memory.limit (AUTOGPU_LIMIT)"
+    said = LACKS + "; select.busy (AUTOGPU_BUSY) and memory.limit (AUTOGPU_LIMIT) have no effect"
     show(python, tmp_path, said=said, AUTOGPU_LIMIT="2GiB", AUTOGPU_BUSY="wait")
 
 

@@ -55,8 +55,8 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
     assert (ran.contexts, list(ran.allocated)) == ([3], [3])
     assert ran.allocated[3] <= 64 * MIB
     assert len(ran.said) == 1
-    assert "lacks what autogpu hooks into: Context.config (autogpu chooses GPUs at import" in ran.said[0]
-    assert ran.said[0].endswith("; not in force: memory.limit (AUTOGPU_LIMIT)")
+    assert "lacks functions that autogpu hooks into: Context.config (autogpu chooses at the import" in ran.said[0]
+    assert ran.said[0].endswith("; memory.limit (AUTOGPU_LIMIT) has no effect")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
 def test_without_a_minor_hook_the_other_hooks_are_in_force(run, module, change, work, lacks, contexts):
     ran = run(changed(module, change, work))
     assert ran.contexts == contexts
-    assert any(line.endswith(f"lacks what autogpu hooks into: {lacks}") for line in ran.said)
+    assert any(line.endswith(f"lacks functions that autogpu hooks into: {lacks}") for line in ran.said)
     assert len(ran.said) == (2 if contexts == [3] else 1)
 
 
@@ -122,8 +122,8 @@ def test_gpus_of_a_tensorflow_plug_in_are_left_alone(run):
     script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)
     ran = run(script, AUTOGPU_COUNT="1")
     assert ran.said == [
-        "autogpu: policy not applied: this TensorFlow gets its GPUs from a plug-in, and autogpu supports NVIDIA GPUs "
-        "only; TensorFlow continues with its defaults"
+        "autogpu: settings are not applied: the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver; "
+        "TensorFlow continues with its defaults"
     ]
     assert ran.contexts == [0, 1, 2, 3]
 
@@ -134,7 +134,7 @@ def test_tensorflow_built_for_rocm_is_left_alone(run):
         + "import os; assert 'CUDA_VISIBLE_DEVICES' not in os.environ\n"
     )
     assert ran.said == [
-        "autogpu: policy not applied: this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only; "
+        "autogpu: settings are not applied: this TensorFlow is built for ROCm, and autogpu supports NVIDIA GPUs only; "
         "TensorFlow continues with its defaults"
     ]
     assert max(ran.allocated.values()) > GIB

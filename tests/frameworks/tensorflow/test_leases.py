@@ -26,7 +26,7 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     assert lines == [
         "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU is free; "
         "policy: AUTOGPU_NEED, AUTOGPU_BUSY",
-        "autogpu: GPU 0: needs 10.0 GiB, 4.0 GiB left",
+        "autogpu: GPU 0: 10.0 GiB needed, 4.0 GiB left",
     ]
 
 
@@ -39,7 +39,7 @@ def test_best_effort_job_claims_nothing_and_is_capped_at_free_memory(host, lease
     assert claims(lease_folder, start.server) == {owner.pid: {0: 24.0}, second.pid: {0: 0.0}}
     free_before = 24 * GIB - CONTEXT - owner.allocated()
     assert second.allocated() <= free_before - (510 << 20)
-    assert "memory capped at " in second.end()[1][1]
+    assert "memory limited by other jobs" in second.end()[1][1]
 
 
 def until_it_waits(waiter):
@@ -133,7 +133,7 @@ def test_memory_fractions_of_two_scripts_fit_into_one_gpu(host, lease_folder):
     assert [status for status, _ in ended] == [0, 0]
     said = " ".join(line for _, lines in ended for line in lines)
     assert "memory limited by the script to 60% of each GPU" in said
-    assert "its stated need is not reserved" in said
+    assert "no memory is reserved for it" in said
 
 
 SPAWN = """

@@ -116,7 +116,7 @@ def test_notebook_that_ran_out_of_memory_may_share_the_gpu_again(tmp_path, lease
         ]
     assert [kernel.returncode for kernel in kernels] == [0, 0], kernels
     first, second = (json.loads(kernel.stdout.splitlines()[-1])["said"][1] for kernel in kernels)
-    assert re.match(r"autogpu: GPU 0 .*\nautogpu: memory capped at what is free", first), first
+    assert re.match(r"autogpu: GPU 0 .*\nautogpu: memory limited by other jobs", first), first
     assert first == second
     assert "autogpu: out of memory on GPU 0" in first
     assert not state.exists()

@@ -106,5 +106,5 @@ def test_strategy_with_fewer_replicas_than_gpus_prints_one_line(start, devices, 
 def test_message_shows_that_the_allocator_does_not_enforce_the_limit(start):
     ran = start("fill(3)", AUTOGPU_LIMIT="1GiB", TF_GPU_ALLOCATOR="cuda_malloc_async")
     assert ran.allocated[3] > 2 * GIB
-    memory = "memory limited to 1024 MiB, allocated as needed (not enforced with TF_GPU_ALLOCATOR=cuda_malloc_async)"
+    memory = "memory limited to 1024 MiB, allocated as needed (not enforced by TF_GPU_ALLOCATOR=cuda_malloc_async)"
     assert ran.said[1] == f"autogpu: {memory}"

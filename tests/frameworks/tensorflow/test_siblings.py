@@ -42,7 +42,7 @@ def test_jobs_numbered_0_to_3_share_no_gpu(is_at_once, host, lease_folder):
     ended = [job.end() for job in jobs]
     assert [status for status, _ in ended] == [0] * 4
     assert [sorted({c.gpu for c in start.server.calls(pid=job.pid, call="context")}) for job in jobs] == had
-    assert all("as the script's number 3" in lines[0] for _, lines in ended[3:])
+    assert all(", numbered 3 in the script" in lines[0] for _, lines in ended[3:])
 
 
 @pytest.mark.parametrize(("numbers", "gpus"), [(("3",), [3]), (("1", "3"), [2, 3])], ids=["one-number", "two-numbers"])

@@ -50,6 +50,6 @@ def test_job_without_usable_pynvml_runs_and_prints_one_line(python, tmp_path, fo
         ran = Runner(python, server, tmp_path / "project", forks)(script(WORK))
     assert ran.stdout == "done\n"
     (line,) = ran.said
-    assert line.startswith("autogpu: 4 GPUs taken as without autogpu: ")
+    assert line.startswith("autogpu: 4 GPUs used, not chosen by autogpu: ")
     assert line.endswith(f"{why}; memory allocated as needed")
     assert sum(ran.allocated.values()) < GIB

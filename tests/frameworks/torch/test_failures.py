@@ -78,7 +78,7 @@ def test_unsupported_jax_does_not_affect_pytorch_in_the_same_process(machine):
     ran = here.run("import jax\nimport torch\n" + TAKE)
     assert (ran.exit_status, ran.contexts) == (0, [3]), ran.stderr
     assert ran.said[0] == (
-        "autogpu: policy not applied: this JAX (0.3) has no xla_client.make_c_api_client; "
+        "autogpu: settings are not applied: this JAX (0.3) has no xla_client.make_c_api_client; "
         "JAX continues with its defaults"
     )
     assert ran.said[1].startswith("autogpu: GPU 3 ")

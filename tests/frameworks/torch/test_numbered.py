@@ -54,7 +54,7 @@ def test_jobs_that_start_one_after_another_share_no_gpu(script, numbers, named, 
         jobs.append(machine.start(script, arguments=("--gpu", str(number))))
         assert all_at_once(jobs[-1]) == [f"ready cuda:{name} 0"]
     assert [job.contexts for job in jobs] == [[3], [2], [1]]
-    assert f"the idlest of 4{', as the script' if named[0] else ';'}" in jobs[0].heard("GPU 3")
+    assert f"the idlest of 4{', cuda:' if named[0] else ';'}" in jobs[0].heard("GPU 3")
 
 
 @pytest.mark.parametrize("release", [TORCHES[0], *each_other(TORCHES)])

@@ -49,4 +49,4 @@ def test_first_number_selects_the_idlest_gpu(with_autogpu, way, numbers, gpus):
     ran = with_autogpu(script, TF_CPP_MIN_LOG_LEVEL="3")
     assert (ran.exit_status, ran.contexts) == (0, gpus), ran.stderr
     assert ran.stdout == f"{[f'GPU:{number}' for number in range(len(numbers) * logical)]}\n"
-    assert "as the script's number" in ran.said[0]
+    assert ", numbered " in ran.said[0]

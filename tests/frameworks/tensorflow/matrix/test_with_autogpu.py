@@ -57,6 +57,6 @@ def test_out_of_memory_error_prints_the_reason_and_a_remedy(with_autogpu):
     fill = "kept = [tf.raw_ops.Empty(shape=[1024, 1 << 18], dtype=tf.float32) for _ in range(3)]"
     ran = with_autogpu(script(EAGER, fill), exit_status=1, fresh=True, AUTOGPU_LIMIT="2GiB")
     _, first, second = ran.said
-    assert "this process may take 2.0 GiB there, by memory.limit (AUTOGPU_LIMIT); it had " in first
-    assert second.startswith("autogpu: to have more: AUTOGPU_LIMIT=")
+    assert "limited to 2.0 GiB by memory.limit (AUTOGPU_LIMIT); had " in first
+    assert second.startswith("autogpu: for more memory: AUTOGPU_LIMIT=")
     assert ran.stderr.count("Traceback") == 1
