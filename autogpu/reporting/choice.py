@@ -211,8 +211,8 @@ def _best_of(decision: Decision, request: SelectionRequest) -> str:
     elif decision.reason is Reason.ALL:
         text = f"all {total}{pool}"
     elif decision.reason is Reason.HAS_CONTEXT:
-        there = "there" if count == 1 else "on each"
-        return f"{count} of {total}{pool}{numbers}, because another library in this process has a CUDA context {there}"
+        them = "it" if count == 1 else "them"
+        return f"{count} of {total}{pool}{numbers}, because another library in this process already uses {them}"
     elif decision.reason is Reason.NUMBERED:
         text = f"{count} of {total}{pool}"
     return text + numbers

@@ -29,7 +29,7 @@ YOUNG = {"held": {0: claim(24)}}
 ON_BUSY = "shared: pid 7 (no claim), 90 % busy"
 ON_HELD = "shared: claimed by train.py (pid 7), 0 % busy"
 HELD = "claimed by train.py (pid 7), 0 % busy, 24.0 of 24.0 GiB free"
-CONTEXT = "because another library in this process has a CUDA context there"
+CONTEXT = "because another library in this process already uses it"
 AT_CAP = "you hold 1 GPU, limits.per_user allows 1"
 SHARES = "shares a GPU whose jobs have run 1 min"
 NOW = "to start now: AUTOGPU_WAIT=0"

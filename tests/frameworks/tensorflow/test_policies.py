@@ -88,8 +88,8 @@ print([strategy.num_replicas_in_sync for strategy in strategies])
 @pytest.mark.parametrize(
     ("devices", "policy", "told"),
     [
-        ("", {}, "1 replica, on 1 of 4 GPUs; for more: AUTOGPU_COUNT=2"),
-        ("", {"COUNT": "2", "VIRTUAL_GPUS": "2"}, "4 replicas, on 2 of 4 GPUs; for more: AUTOGPU_COUNT=3"),
+        ("", {}, "1 replica, on 1 of 4 GPUs; for more GPUs: AUTOGPU_COUNT=2"),
+        ("", {"COUNT": "2", "VIRTUAL_GPUS": "2"}, "4 replicas, on 2 of 4 GPUs; for more GPUs: AUTOGPU_COUNT=3"),
         ("['/gpu:0']", {}, None),
         ("", {"COUNT": "all", "WAIT": "0"}, None),
         ("", {"COUNT": "0"}, None),
