@@ -35,6 +35,9 @@ SHARES = "shares a GPU whose jobs have run 1 min"
 NOW = "to start now: AUTOGPU_WAIT=0"
 TOO_SMALL = "GPU 1: 12.0 GiB needed, all memory is used or claimed; GPU 0: 12.0 GiB needed, the GPU has 8.0 GiB"
 LEFT_OUT = "in MIG mode, and has no instance here"
+ON_THE_CARD = "the others become logical GPUs on the same card"
+UNWELL_0 = "not healthy, tell the administrator: GPU 0: row remapping failed"
+HALF = "the only one granted by Ray, 50 % of the GPU"
 NO_CARD = "a process can use only one MIG instance, and no whole GPU is left"
 
 
@@ -66,12 +69,7 @@ def sentence(rule, gpus, asked, expected):
             {"count": "all", "wait_s": 0.0},
             "all 6; shared: GPU 5: pid 7 (no claim), 0 % busy; GPU 4: pid 7 (no claim), 0 % busy; and 4 more",
         ),
-        sentence(
-            "not-healthy",
-            [gpu(0, **UNWELL)],
-            {},
-            "the only one here; not healthy, tell the administrator: GPU 0: row remapping failed",
-        ),
+        sentence("not-healthy", [gpu(0, **UNWELL)], {}, f"the only one here; {UNWELL_0}"),
         sentence(
             "one-of-two-not-healthy",
             [gpu(0), gpu(1, **UNWELL)],
@@ -82,7 +80,7 @@ def sentence(rule, gpus, asked, expected):
             "shared-and-not-healthy",
             [replace(BUSY, **UNWELL)],
             {},
-            f"the only one here; {ON_BUSY}; not healthy, tell the administrator: GPU 0: row remapping failed",
+            f"the only one here; {ON_BUSY}; {UNWELL_0}",
         ),
         sentence("list-of-the-script", TWO, BY_SCRIPT, "the idlest of 2 in the script's CUDA_VISIBLE_DEVICES"),
         sentence(
@@ -112,15 +110,13 @@ def sentence(rule, gpus, asked, expected):
             "fewer-than-named",
             POOL,
             {"named_count": 2, "count_is_set": True},
-            "the idlest of 4; the script uses 2 GPUs, but select.count is 1: "
-            "the others become logical GPUs on the same card",
+            f"the idlest of 4; the script uses 2 GPUs, but select.count is 1: {ON_THE_CARD}",
         ),
         sentence(
             "cap-for-numbers",
             POOL,
             {"numbers": (0, 1), "per_user": 1},
-            "the idlest of 4; the script uses 2 GPUs, but the host's limits.per_user allows 1: "
-            "the others become logical GPUs on the same card",
+            f"the idlest of 4; the script uses 2 GPUs, but the host's limits.per_user allows 1: {ON_THE_CARD}",
         ),
         sentence("at-the-cap-on-an-own-gpu", TWO, MINE, f"the least busy of 2; {ON_HELD}; {AT_CAP}"),
         sentence(
@@ -156,9 +152,7 @@ def sentence(rule, gpus, asked, expected):
             "GPU 0:0 is free, but a process can use only one MIG instance",
         ),
         sentence("granted", ONE, {"grant": Grant("Slurm")}, "the only one granted by Slurm"),
-        sentence(
-            "granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, "the only one granted by Ray, 50 % of the GPU"
-        ),
+        sentence("granted-half", ONE, {"grant": Grant("Ray", fraction=0.5)}, HALF),
         sentence(
             "granted-although-excluded",
             [BUSY],
