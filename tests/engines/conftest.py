@@ -16,7 +16,6 @@ from tests.support import environments
 
 @pytest.fixture(scope="session")
 def tensorflow_python() -> Path:
-    """Return the Python of an environment with TensorFlow after ``autogpu install``."""
     return environments.tensorflow_with_autogpu()
 
 

@@ -134,7 +134,6 @@ class Script:
         raise AssertionError(f"no report within {timeout_s:.0f} s\n{self.stderr()}")
 
     def end(self, timeout_s: float = TIMEOUT_S) -> int:
-        """Close the script's stdin, wait for its end, and return its exit status."""
         self.process.stdin.close()
         return self.process.wait(timeout=timeout_s)
 
@@ -200,7 +199,10 @@ def until(holds: Callable[[], object], timeout_s: float) -> bool:
 
 
 def end_all(server: Server, timeout_s: float = 30) -> list[str]:
-    """Wait for the end of all processes on ``server``; kill the others, and return their command lines."""
+    """Wait for the end of all processes on ``server``.
+
+    Kill those that still run after ``timeout_s``, and return their pids and command lines.
+    """
     if until(lambda: not any(processes_on(server)), timeout_s):
         return []
     left = []

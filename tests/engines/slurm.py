@@ -69,7 +69,7 @@ def missing() -> str:
 
 
 def missing_for_cgroups() -> str:
-    """Return the reason why Slurm can't deny a job other jobs' GPUs on this machine; ``""`` if it can."""
+    """Return the reason why Slurm can't keep a job from the GPUs of other jobs on this machine; ``""`` if it can."""
     devices = CGROUPS / "devices"
     if not (devices / "devices.deny").exists() and not (devices / "cgroup.procs").exists():
         return "no hierarchy of device cgroups (version 1) on this machine"
@@ -96,7 +96,7 @@ def site(*, nodes: int, gpus: int, shards: int = 0, mps: int = 0) -> dict[str, s
         shards: Shards of each node, spread evenly over its GPUs.
         mps: MPS units of each node, spread likewise. Jobs request them by ``--gres=mps``.
     """
-    # The nodes' cgroups have the same names, so each cluster on this host needs its own names.
+    # Cgroups are named after their node, so the nodes of each cluster on this host need names of their own.
     names = f"n{os.getpid()}x{next(SITES)}x[1-{nodes}]"
     parts = {name: count for name, count in (("shard", shards), ("mps", mps)) if count}
     gres = "Gres=" + ",".join([f"gpu:{gpus}", *(f"{name}:{count}" for name, count in parts.items())]) if gpus else ""
@@ -278,7 +278,7 @@ class Slurm:
             except PermissionError:
                 if self._has_cgroup:
                     raise
-                # In a container without CAP_MKNOD, links to other devices have to do.
+                # A container without CAP_MKNOD can't make devices, so links to other devices replace them.
                 path.symlink_to(("/dev/null", "/dev/zero", "/dev/full", "/dev/random")[number % 4])
 
     def _start(self, name: str, *command: str) -> None:
@@ -322,7 +322,7 @@ class Slurm:
                 # The close may flush input for a client that has ended.
                 with suppress(BrokenPipeError):
                     stream.close()
-        # Jobs, and the slurmstepd above each of them, are not children of this process.
+        # Jobs, and the slurmstepd processes that started them, are not children of this process.
         deadline = time.monotonic() + STOP_S
         while self._kill_jobs():
             if time.monotonic() > deadline:

@@ -94,7 +94,7 @@ def test_each_mpi_rank_gets_its_share_and_only_the_first_prints(run, launcher, g
 
 
 @LAUNCHERS
-def test_tf_config_workers_below_a_single_mpi_rank_are_ranks(run, launcher):
+def test_tf_config_workers_that_one_mpi_rank_starts_get_a_gpu_each(run, launcher):
     first, second = configurations("worker", "worker")
     wrapper = 'TF_CONFIG="$FIRST" {command} &\nTF_CONFIG="$SECOND" {command} &\nwait\n'
     environ = {"FIRST": first, "SECOND": second, "AUTOGPU_COUNT": "all"}

@@ -88,7 +88,7 @@ def test_job_uses_only_its_granted_gpus(four, arguments, options, expected):
     assert (done.taken, len(done.said)) == (expected, 1), done.stderr
 
 
-def test_tf_config_workers_in_a_step_of_one_task_are_ranks(four):
+def test_tf_config_workers_in_a_step_of_one_task_get_a_gpu_each(four):
     first, second = configurations("worker", "worker")
     workers = ["/bin/sh", "-c", 'TF_CONFIG="$FIRST" "$@" & TF_CONFIG="$SECOND" "$@" & wait', "workers"]
     environ = {**ALL, "FIRST": first, "SECOND": second}
@@ -156,7 +156,7 @@ def test_line_names_the_origin_of_the_gpu_list(four, arguments, before, words):
     assert words in done.said[0], done.said
 
 
-# Runs ``status`` twice. The second time, ``run --hold`` holds a GPU of the job.
+# This script runs ``status`` twice. The second time, ``run --hold`` holds a GPU of the job.
 ASKS_TWICE = """
 cd "$1" && mkfifo held end && {autogpu} status
 {autogpu} run --hold -- sh -c 'echo >held; read line <end' &
@@ -238,7 +238,7 @@ def test_no_way_to_start_a_job_exceeds_the_granted_shards(shards, shard, before,
     assert done.taken == [{0: expected}], done.stderr
 
 
-def test_scripts_of_one_shard_share_its_half(shards, tmp_path):
+def test_scripts_of_one_shard_claim_half_a_gpu_together(shards, tmp_path):
     run = shards.new_run(count=3)
     job = " ".join(run.command(shards.python, 2))
     both = ["/bin/sh", "-c", f"{job} & {job} & wait"]
@@ -255,7 +255,7 @@ def test_scripts_of_one_grant_spread_over_its_gpus(four):
     assert sorted(gpu for taken in done.taken for gpu in taken) == [0, 0, 0, 1, 1, 1], done.stderr
 
 
-def test_half_of_a_gpu_by_mps_gets_half_of_its_memory(clusters):
+def test_job_with_half_of_a_gpu_by_mps_gets_half_of_its_memory(clusters):
     done = clusters([Gpu()], mps=100).run("--gres=mps:50")
     assert done.taken == [{0: HALF}], done.stderr
     assert "granted by Slurm, 50 % of the GPU" in done.said[0]

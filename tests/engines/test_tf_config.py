@@ -12,11 +12,12 @@ from tests.support.live_jobs import claims
 
 pytestmark = [pytest.mark.engine, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Three TensorFlow processes start slowly together on a small machine. The end may hang, so its time is short.
+# Three TensorFlow processes start slowly together on a small machine. A task may hang when it ends, so the tests wait
+# only a short time for its end.
 STARTED_S, ENDED_S = 120, 20
 
 TASK = str(JOBS / "task.py")
-# Starts a process for each TF_CONFIG in its first argument, and ends when all have ended.
+# This script starts a process for each TF_CONFIG in its first argument, and ends when all of them have ended.
 LAUNCHER = """
 import json, os, subprocess, sys
 tasks = json.loads(sys.argv[1])
@@ -110,7 +111,7 @@ def test_jobs_started_at_once_run_one_after_the_other(host):
     run_one_after_the_other(host, one, two)
 
 
-def test_workers_below_a_hold_get_one_of_its_gpus_each(host):
+def test_workers_started_under_run_hold_get_one_of_its_gpus_each(host):
     launcher = [host.python, "-c", LAUNCHER, json.dumps(configurations("worker", "worker")), TASK, "toyflow"]
     job = host.start("-m", "autogpu", "run", "--hold", "--count", "2", "--", *launcher)
     ran = [job.reports(), job.reports()]

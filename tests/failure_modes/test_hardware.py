@@ -24,7 +24,7 @@ def test_16_job_gets_only_the_idlest_instance_of_a_mig_card(lab):
     assert [holder.end()[0] for holder in (first, second)] == [0, 0]
 
 
-def test_16_gpu_of_unknown_utilization_is_chosen_after_its_equals(lab):
+def test_16_gpu_of_unknown_utilization_is_chosen_after_an_idle_gpu(lab):
     silent = Gpu(unsupported=["utilization", "samples"])
     autogpu = lab(Gpu(), silent, Gpu(processes=BUSY))
     assert autogpu.pick("--count", "2") == [0, 1]
@@ -57,7 +57,8 @@ def test_18_failing_driver_causes_at_most_one_line_of_output(train, commands, fa
 @pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_19_hanging_driver_delays_a_start_by_seconds_only(train, commands):
-    # Only import: TensorFlow 2.21 calls NVML itself when it lists GPUs, and hangs there even without autogpu.
+    # The script only imports TensorFlow, because TensorFlow 2.21 calls NVML itself when it lists GPUs, and hangs there
+    # even without autogpu.
     run = train(Gpu(), nvml="hang")
     begun_s = time.monotonic()
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"

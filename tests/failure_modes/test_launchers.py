@@ -66,7 +66,7 @@ USE = "import tensorflow as tf\ntf.random.uniform((2, 2))\n"
 def test_12_each_local_rank_gets_its_own_gpu_and_only_one_prints(train):
     run = train(Gpu(processes={5004242: "9GiB"}, utilization=90), Gpu(), Gpu())
     ranks = [run(USE, LOCAL_RANK=str(number), LOCAL_WORLD_SIZE="2") for number in range(2)]
-    # The ranks get the two idle GPUs, in the order of the pool.
+    # Rank 0 gets the first of the two idle GPUs, and rank 1 gets the second.
     assert [ran.contexts for ran in ranks] == [[1], [2]]
     assert [len(ran.said) for ran in ranks] == [1, 0]
 

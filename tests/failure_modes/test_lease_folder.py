@@ -136,7 +136,7 @@ READ_ONLY = 'mount -t tmpfs -o mode=1777,ro none "$AUTOGPU_LEASE_DIR" && exec "$
     [(FULL, "No space left on device"), (READ_ONLY, "Read-only file system")],
     ids=["full", "read-only"],
 )
-def test_10_full_or_read_only_disk_costs_one_line_but_no_gpu(run_fresh, state, why):
+def test_10_job_gets_a_gpu_and_one_line_if_no_lease_can_be_written(run_fresh, state, why):
     home = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), "/proc")
     printed, said, gpus = run_fresh(TRAIN, Gpu(), Gpu(), prefix=[*CONTAINER, state, "sh"], **home)
     assert (printed, gpus) == ("GPU:0\n", {1})

@@ -120,7 +120,7 @@ def test_32_tensorflow_imported_before_the_hook_is_left_as_it_is(own_environment
     assert (done.stdout, done.stderr) == ("True None False\n", "")
 
 
-def test_37_limit_is_placed_on_a_gpu_with_enough_free_memory(train):
+def test_37_job_gets_a_gpu_with_its_limit_free_or_is_capped(train):
     run = train(Gpu(), Gpu(processes={5004242: "20GiB"}), Gpu(memory="6GiB"))
     assert run(IMPORTS + USES, AUTOGPU_LIMIT="8GiB").contexts == [0]
     full = train(Gpu(processes={5004242: "20GiB"}))
@@ -157,7 +157,6 @@ def test_39_job_without_a_gpu_never_gets_an_empty_gpu_list(train, commands, busy
     none = {"AUTOGPU_DEVICES": "*A100*", "AUTOGPU_BUSY": busy}
     ran = run("import os\n" + IMPORTS + USES + "print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))\n", **none)
     assert (ran.contexts, ran.stdout.strip() != "") == ([], True)
-    # The job reports that it uses the CPU.
     assert "TensorFlow starts on CPU" in ran.said[-2]
     picked = commands(run.server)("pick", **none)
     # With busy = "cpu", the CPU is a valid result of ``autogpu pick``.

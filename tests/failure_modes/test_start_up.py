@@ -59,7 +59,7 @@ def test_34_start_up_files_that_run_twice_install_one_hook(lab, stand_in):
     assert (done.stdout, done.stderr.count("\n")) == ("1\n", 1), done.stderr
 
 
-def test_34_python_below_autogpu_run_has_one_hook(lab):
+def test_34_python_started_by_autogpu_run_has_one_hook(lab):
     autogpu = lab(Gpu())
     done = autogpu("run", "--", str(autogpu.python), "-c", COUNT)
     assert (done.stdout, done.stderr) == ("1\n", "")

@@ -1,4 +1,4 @@
-"""Machines and environments for tests of PyTorch and JAX."""
+"""Fixtures that make environments and machines for the tests of PyTorch, JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def newest(importers):
 
 @pytest.fixture(scope="session")
 def together(importers):
-    """Return one environment with all frameworks, Keras and autogpu, keyed by the framework imported in advance."""
+    """Return the environment with all frameworks, Keras and autogpu once for each framework, keyed by framework.
+
+    The fork server of an entry has imported the framework of its key.
+    """
     python = framework_environments.keras_with_autogpu()
     return {name: Installed(python, importers[name]) for name in importers}
 
@@ -63,5 +66,4 @@ def framework(request) -> str:
 
 @pytest.fixture
 def on(framework, machine_of, together):
-    """Return a function that makes a machine for scripts of ``framework``."""
     return lambda *gpus: machine_of(together["tensorflow"] if framework == "tensorflow" else framework, *gpus)

@@ -50,7 +50,6 @@ def device_by_digits():
 
 
 def nvml_index(ordinal=0):
-    """Return the NVML index of a CUDA ordinal."""
     visible = os.environ.get(VISIBLE)
     return ordinal if not visible else int(visible.split(",")[ordinal])
 
@@ -88,5 +87,4 @@ def finding(reader):
 
 
 def show():
-    """Print the results of all readers as one line of JSON."""
     print(json.dumps({name: finding(reader) for name, reader in READERS.items()}), flush=True)

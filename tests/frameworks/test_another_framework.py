@@ -1,4 +1,7 @@
-"""Support for a further framework: one class and two entries give its jobs a GPU, a claim and a line."""
+"""Support for another framework needs one class, an entry in the hook and one in ``FRAMEWORKS``.
+
+Its jobs then get a GPU, a claim and autogpu's line.
+"""
 
 import ast
 import json

@@ -1,7 +1,7 @@
 """The order in which CUDA counts the GPUs.
 
-The tests cover a list that the script sets, CUDA that another library has started too early, and the choice between
-equally idle GPUs by their NVLinks.
+The tests cover a script that sets CUDA_VISIBLE_DEVICES, a library that starts CUDA before autogpu can choose a GPU, and
+the choice between equally idle GPUs by their NVLinks.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from tests.support.framework_machines import FOUR, IDLE
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("gpu-order")]
 
 
-def test_ranks_of_a_script_that_lists_gpus_get_different_gpus(machine_of):
+def test_ranks_of_a_script_that_sets_visible_devices_share_no_gpu(machine_of):
     # NCCL refuses two ranks on one card.
     script = (
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,2'\nimport torch\n"
@@ -25,7 +25,7 @@ def test_ranks_of_a_script_that_lists_gpus_get_different_gpus(machine_of):
 
 
 @pytest.mark.parametrize("busy", ["share", "wait"])
-def test_cuda_started_too_early_names_other_processes_and_caps_memory(busy, machine_of):
+def test_job_that_starts_cuda_early_is_capped_and_its_line_names_others(busy, machine_of):
     script = """
 import ctypes
 assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
@@ -46,7 +46,8 @@ except torch.cuda.OutOfMemoryError:
 
 
 AT = [f"0000:0{bus}:00.0" for bus in range(1, 5)]
-# NVLink connects GPU 0 with GPU 2, and GPU 1 with GPU 3. Without NVLink two jobs would get GPU 3 and GPU 2.
+# NVLink connects GPU 0 with GPU 2, and GPU 1 with GPU 3. Without NVLinks, two jobs of one GPU each would
+# get GPU 3 and GPU 2.
 TWO_PAIRS = tuple(Gpu(pci=AT[place], nvlinks=[AT[place ^ 2]] * 4, path=f"0/{place}") for place in range(4))
 
 

@@ -31,7 +31,8 @@ KINDS = {
 
 
 def fit(machine, kind, backend, **environ):
-    # The import of TensorFlow imports Keras, which reads KERAS_BACKEND then. In a fork server that is too early.
+    # The import of TensorFlow imports Keras, which then reads KERAS_BACKEND. A fork server has imported TensorFlow
+    # before this variable is set for the job.
     is_fresh = backend == "tensorflow"
     environ.update(KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3")
     return machine.start(FIT.format(**KINDS[kind]), fresh=is_fresh, **environ)
@@ -70,7 +71,7 @@ def test_tensorflow_that_imports_jax_prints_one_line(together, machine_of):
     assert (ran.exit_status, ran.contexts, len(ran.said)) == (0, [3], 1), ran.stderr
 
 
-# TensorFlow that hides its GPUs and only uses ``tf.data`` must not decide for the next framework.
+# A script that hides the GPUs from TensorFlow and only uses ``tf.data`` must not keep another framework from a GPU.
 WITHOUT = """
 import tensorflow as tf
 tf.config.set_visible_devices([], "GPU")

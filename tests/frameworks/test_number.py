@@ -72,6 +72,6 @@ class AttrDict(dict):
         raise AssertionError("code of the script ran")
 
 
-def test_number_is_read_from_a_dict_subclass_without_its_methods():
+def test_number_is_read_from_a_dict_subclass_without_a_method_call():
     call = Call("main", {"cfg": AttrDict(device_id=2, lr=0.1)})
     assert numbers_of_script(call, number_of_value) == {2}

@@ -1,4 +1,4 @@
-"""Processes that belong to one job: ranks started by hand, ranks below ``run --hold``, and children."""
+"""Processes that belong to one job: ranks started by hand, ranks started under ``run --hold``, and children."""
 
 import os
 
@@ -11,7 +11,7 @@ from tests.support.live_jobs import GPU_OF_NUMBER
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("one-job")]
 
-# Checks that there is a GPU, then runs Python with its arguments.
+# This script checks that there is a GPU, then runs Python with the script's arguments.
 ASKER = """
 import subprocess, sys
 import torch
@@ -20,7 +20,7 @@ sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "rank.py")
 
-# Uses the GPU of its local rank until its input ends.
+# This script uses the GPU whose number is its local rank until its input ends.
 RANK = """
 import os, sys
 import torch
@@ -35,7 +35,7 @@ MASKED = MASKED.replace("cuda:{os.environ['LOCAL_RANK']}", "cuda")
 
 
 def started_by_hand(machine, script, ranks, *, world=None, **environ):
-    """Start ranks that only their variables connect; return them once each uses its GPU."""
+    """Start each rank without a launcher, with the variables of one job; return the jobs after each uses its GPU."""
     numbers = {"WORLD_SIZE": str(world or len(ranks))}
     jobs = [machine.start(script, LOCAL_RANK=str(rank), **numbers, **environ) for rank in ranks]
     assert [job.line() for job in jobs] == [f"{rank} {job.pid}" for rank, job in zip(ranks, jobs)]
@@ -123,11 +123,11 @@ sys.exit(subprocess.call(hold))
 @pytest.mark.parametrize(
     ("script", "above"),
     [
-        pytest.param(RANK, 2, id="two-launchers-above"),
+        pytest.param(RANK, 2, id="two-launchers-in-between"),
         pytest.param(MASKED, 0, id="rank-sets-its-own-list"),
     ],
 )
-def test_ranks_below_a_hold_get_one_of_its_gpus_each(machine_of, script, above):
+def test_ranks_started_under_run_hold_get_one_of_its_gpus_each(machine_of, script, above):
     machine = machine_of("torch", *IDLE[:2], AUTOGPU_BUSY="wait", AUTOGPU_WAIT="60s")
     (machine.project / "rank.py").write_text(script)
     (machine.project / "asker.py").write_text(ASKER)

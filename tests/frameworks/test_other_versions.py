@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
     ]
 )
 def other(request, importers, machine_of):
-    """Return a framework's name, and a machine with four GPUs and another version of the framework."""
     framework, release = request.param
     python = framework_environments.with_autogpu(getattr(framework_environments, framework)(release))
     return framework, machine_of(Installed(python, importers[framework]), *FOUR)

@@ -11,7 +11,7 @@ from tests.support.framework_machines import BUSY
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600)]
 
-# Allocates blocks of 1 GiB until ``most`` blocks are held.
+# Each script's ``fill`` allocates blocks of 1 GiB until the script holds ``most`` blocks.
 ALLOCATE = {
     name: f"""
 import {name}
@@ -37,7 +37,7 @@ def told(ran) -> list[str]:
     return [line[len("autogpu: ") :] for line in lines]
 
 
-def test_error_of_a_sharing_job_names_cap_neighbours_and_need(framework, on):
+def test_lines_after_an_error_name_the_cap_the_other_jobs_and_the_need(framework, on):
     ran = on(BUSY).run(FILL[framework], fresh=True)
     first, second, third = told(ran)
     assert ran.exit_status == 1

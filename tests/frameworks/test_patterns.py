@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 
 def of_each(choose):
-    """Return the parameters that ``choose`` makes of each framework's cases, in one xdist group for each laboratory."""
+    """Return the parameters that ``choose`` makes from the cases of all frameworks, one xdist group per framework."""
     return [
         pytest.param(
             framework,

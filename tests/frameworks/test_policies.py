@@ -135,7 +135,7 @@ def test_job_without_a_gpu_runs_on_the_cpu_without_context_or_claim(framework, o
     assert words in ran.said[0]
 
 
-def test_status_shows_the_owner_of_a_job_what_the_job_printed(framework, on):
+def test_status_shows_a_jobs_lines_to_the_owner_of_the_job(framework, on):
     machine = on(*FOUR)
     job = machine.start(HOLD[framework], AUTOGPU_NEED="6GiB")
     job.line()

@@ -41,7 +41,7 @@ def read(machine, framework: str, **environ: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-# An unmanaged process computes on GPU 0, and CUDA's order is 3, 2, 1, 0.
+# The results of the readers after the claim. An unmanaged process computes on GPU 0, and CUDA's order is 3, 2, 1, 0.
 AFTER_THE_CLAIM = {
     # As with a list set in the shell, the length is not the number of GPUs that the process uses.
     "length, 1 by default": "4",
@@ -84,7 +84,7 @@ def test_readers_find_a_list_without_the_excluded_gpu(framework, on):
     assert imported == (start if framework == "jax" else claimed)
 
 
-# These tests share fork servers that have imported PyTorch.
+# The tests with this mark share fork servers that have imported PyTorch.
 OF_MONITORS = pytest.mark.xdist_group("torch-monitors")
 
 MONITORS = """
@@ -173,7 +173,7 @@ def test_monitors_read_the_claimed_gpu(monitored):
 
 
 @OF_MONITORS
-def test_monitors_keep_the_shells_order_and_pytorch_uses_cudas(monitored):
+def test_monitors_use_the_shells_order_and_pytorch_the_order_of_cuda(monitored):
     before, after, contexts = monitored(CUDA_VISIBLE_DEVICES="0,1")
     shown = {"codecarbon": ["0", "1"], "joblib": ["0,1"], "DeepSpeed": 15}
     assert before == {**indices(0, 1), "torch": [1, 0], **IDLE, **shown}

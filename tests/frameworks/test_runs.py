@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.framework, pytest.mark.timeout(900)]
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# Holds one tensor of each size in GiB at the same time.
+# Each script allocates one tensor for each size in SIZES, in GiB, and holds all of them at the same time.
 TAKE = {
     "torch": "import sys, torch\nx = [torch.empty(n << 30, dtype=torch.uint8, device='cuda') for n in SIZES]\ndel x\n",
     "jax": "import sys, jax\nx = [jax.numpy.zeros(n << 30, 'uint8').block_until_ready() for n in SIZES]\ndel x\n",
@@ -79,7 +79,8 @@ class Machine:
         return [needed for _, _, needed in self.runs]
 
 
-# Recorded needs in GiB for 2 and 3 tensors of 1 GiB. JAX counts reserved memory. For TensorFlow, half is added.
+# Recorded needs in GiB for 2 and 3 tensors of 1 GiB. JAX counts reserved memory. For TensorFlow, autogpu
+# adds half.
 COUNTED = {"torch": (2, 3), "jax": (2, 4), "tensorflow": (3, 4.5)}
 
 
@@ -181,7 +182,7 @@ WITHOUT_THE_RULE = {
 # One framework is enough, because the rule does not depend on the framework.
 @pytest.mark.xdist_group("torch-memory")
 @pytest.mark.parametrize("environ", WITHOUT_THE_RULE.values(), ids=WITHOUT_THE_RULE)
-def test_rank_grant_or_missing_history_skips_the_wait_after_failure(machine_of, environ):
+def test_failed_job_of_mpi_or_slurm_or_without_history_does_not_wait(machine_of, environ):
     machine = Machine(machine_of("torch", Gpu()), "torch")
     machine.neighbour("12GiB")
     first, second = (machine.take(14, status=1, **environ) for _ in "12")

@@ -68,5 +68,5 @@ if __name__ == "__main__":
         addresses = client.scheduler_info()["workers"]
         tasks = [client.submit(compute, size, *sys.argv[2:], workers=[each], pure=False) for each in addresses]
         print(json.dumps(client.gather(tasks)), flush=True)
-        # The workers keep their GPUs until the test has seen what it wants to see.
+        # The workers keep their GPUs until the test closes this script's input.
         sys.stdin.read()

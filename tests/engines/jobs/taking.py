@@ -27,8 +27,8 @@ def take(gib: float, framework: str = "toyflow", more_gib: float = 0) -> list[in
     """Allocate ``gib``, or the limit if that is less, on each GPU of this process; return CUDA's ordinals.
 
     TensorFlow allocates memory by regions. Each region is twice as large as the one before, and the limit cuts off the
-    last one. So a tensor larger than half the limit shows the limit. No allocation has to be refused, which would take
-    TensorFlow ten seconds.
+    last one. So TensorFlow allocates up to the limit for a tensor that is larger than half the limit. It refuses no
+    allocation, which would take it ten seconds.
     """
     if framework == "toyflow":
         return toyflow().take(round(gib * GIB), **({"more": round(more_gib * GIB)} if more_gib else {}))

@@ -26,7 +26,6 @@ FIRST_TWO = "GPU 2 < 1 GiB, GPU 3 < 1 GiB"
 
 
 def computes(script: str, *, fresh: bool = False) -> Case:
-    """Return the case of a script that computes on JAX's default device."""
     return Case(script, TAKES_MOST, MOST_OF_ONE, fresh=fresh)
 
 

@@ -7,7 +7,7 @@ from tests.support.framework_machines import FOUR, GIB, IDLE, Installed, all_at_
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("jax-numbered")]
 
-# Waits for a line of input after the imports. Then starts JAX, waits, uses the device, and waits again.
+# This script waits for a line of input after its imports. Then it starts JAX, waits, uses the device, and waits again.
 TRAINING = """
 import sys
 import argparse
@@ -28,7 +28,7 @@ sys.stdin.readline()
 LITERAL = "import jax\nprint(jax.device_put(1.0, jax.devices()[2]).devices())\n"
 NUMBERED = "import jax\ngpu = 2\nprint(jax.device_put(1.0, jax.devices()[gpu]).devices(), len(jax.devices()))\n"
 
-# All releases, because the number depends on the functions that autogpu hooks in JAX.
+# Some tests run on all releases, because the number depends on the functions that autogpu hooks in JAX.
 RELEASES = [pytest.param(JAXES[0], id=str(JAXES[0])), *each_other(JAXES)]
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_allocated_in_advance_on_an_unclaimed_gpu(machine_of):
         pytest.param("gpu = 2\nindex = 0\njax.config.update('jax_platforms', 'cpu')", {}, "0 1", [], id="cpu-platform"),
     ],
 )
-def test_explicit_setting_wins_over_a_number(before, environ, stdout, contexts, machine_of):
+def test_explicit_setting_overrides_a_number(before, environ, stdout, contexts, machine_of):
     script = f"import jax\n{before}\nprint(jax.devices()[index].id, len(jax.devices()))\n"
     ran = machine_of("jax", *FOUR).run(script, fresh=True, **environ)
     assert (ran.exit_status, ran.stdout.strip(), ran.contexts) == (0, stdout, contexts), ran.stderr

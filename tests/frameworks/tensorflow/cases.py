@@ -17,9 +17,9 @@ from tests.support.patterns import BOTH_FAIL, NEITHER
 from tests.support.tensorflow_runner import CONTEXT, LAB
 from tests.support.versions import Version
 
-# Other users' processes run on GPUs 0 and 2. CUDA counts 1, 3, 0, 2, and autogpu counts 3, 1, 2, 0. The idle GPUs are
-# small here, because TensorFlow may allocate all of their memory: its allocator then keeps a list that needs a
-# thirtieth of that size.
+# Other users' processes run on GPUs 0 and 2. CUDA's order of the GPUs is 1, 3, 0, 2, and autogpu's is 3, 1, 2, 0. The
+# idle GPUs are small here, because TensorFlow may allocate all of their memory: its allocator then keeps a list that
+# needs a thirtieth of that size.
 GPUS = tuple(gpu if gpu.processes else dataclasses.replace(gpu, memory="6064MiB") for gpu in LAB)
 MACHINES = {"four-gpus": GPUS, "one-gpu": GPUS[1:2], "no-gpu": ()}
 

@@ -35,7 +35,10 @@ def run(installed, server, tmp_path, forks) -> Runner:
 
 @pytest.fixture
 def host(tmp_path, installed, lease_folder, forks):
-    """Make a server with the given GPUs, and return a function that starts jobs on it. All end with the test."""
+    """Yield a function that makes a server with the given GPUs, and returns a function that starts jobs on it.
+
+    The servers stop at the end of the test.
+    """
     servers = []
 
     def running(*gpus, script=HOLD, python=installed, **faults):

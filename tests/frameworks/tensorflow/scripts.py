@@ -18,7 +18,7 @@ with tf.Graph().as_default():
 
 
 def graph(*devices: str | None, config: str = "") -> str:
-    """Return a TensorFlow 1 script that runs a graph with a tensor on each device, and unplaced for ``None``."""
+    """Return a TensorFlow 1 script that runs a graph with a tensor on each device; ``None`` leaves one unplaced."""
     return GRAPH.format(devices=devices, proto=f"config=v1.ConfigProto({config})" if config else "")
 
 

@@ -69,7 +69,7 @@ sys.stderr = Counted()
 """
 
 
-def test_stderr_that_makes_tensors_neither_hangs_nor_ends_the_script(run):
+def test_script_with_a_stderr_object_that_makes_tensors_runs_to_its_end(run):
     ran = run(script(COUNTS_IN_TENSORS, WORK))
     assert ran.contexts == [3]
     assert ran.said[0].startswith("autogpu: GPU 3 ")

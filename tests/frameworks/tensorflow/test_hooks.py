@@ -6,7 +6,7 @@ from tests.support.tensorflow_runner import GIB, MIB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# Changes one of TensorFlow's modules, as another version might.
+# This code changes one of TensorFlow's modules, as another version of TensorFlow might.
 CHANGED = """
 import sys
 module = sys.modules["tensorflow.python.{module}"]
@@ -116,7 +116,7 @@ def test_wrapper_that_a_script_puts_around_a_hook_later_stays(run):
 
 
 def test_gpus_of_a_tensorflow_plug_in_are_left_alone(run):
-    # Return what TensorFlow's own function returns if a plug-in has registered the GPUs.
+    # The new function returns what TensorFlow's own function returns if a plug-in has registered the GPUs.
     change = "module.pywrap_tfe = type('T', (), {'__getattr__': lambda s, n: getattr(w, n), **names})()"
     names = "{'TF_ListPluggablePhysicalDevices': lambda s: [b'/physical_device:GPU:%d' % n for n in range(4)]}"
     script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)

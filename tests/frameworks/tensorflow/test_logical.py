@@ -118,7 +118,7 @@ def test_logical_gpus_are_made_even_if_memory_sizes_are_unknown():
     assert merge_settings(named(1, gpu_count=4), assignment, (3,)).logical == (3, 3)
 
 
-def test_settings_follow_a_gpu_number_that_moves():
+def test_settings_for_a_gpu_number_apply_to_the_number_that_replaces_it():
     settings = UserSettings(visible=(2,), limits={0: (512.0,), 2: (1024.0,)}, growths={0: False, 2: True})
     moved = settings.on_moved({2: 0, 0: 1, 1: 2})
     assert (moved.visible, moved.limits, moved.growths) == ((0,), {1: (512.0,), 0: (1024.0,)}, {1: False, 0: True})

@@ -49,7 +49,7 @@ def kind_of_tensorflow(name, attribute):
 
 @pytest.mark.parametrize("attribute", ["name", "to_string"])
 def test_attributes_of_a_mesh_are_not_read(attribute):
-    """A ``Mesh`` that C++ has not completed yet crashes if its name is read."""
+    """The process crashes if autogpu reads the name of a ``Mesh`` that C++ has not completed yet."""
     mesh, read = kind_of_tensorflow("Mesh", attribute)
     assert (named_gpu(mesh), read) == (None, [])
 

@@ -58,7 +58,7 @@ def test_multi_worker_strategy_gets_the_limit_and_the_lease(run, server):
 
 
 @pytest.mark.parametrize("steps", ["session(visible_device_list='0')", "session(); eager()"])
-def test_numbering_is_kept_if_the_idlest_gpu_is_not_cudas_first(installed, server, tmp_path, forks, steps):
+def test_sessions_and_eager_code_use_one_gpu_if_cuda_starts_early(installed, server, tmp_path, forks, steps):
     runner = Runner(installed, server, tmp_path / "project", forks)
     # Once CUDA is initialised, environment variables no longer change the order of the GPUs.
     first = "import ctypes\nassert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0\n"
@@ -110,7 +110,7 @@ for config in (None, v1.ConfigProto()):
     except Exception as error:
         print(type(error).__name__)
 """
-    # A fresh process and not a fork, because it destroys every object when it ends.
+    # The script runs in a fresh process, because a fresh process, unlike a fork, destroys every object when it ends.
     ran = run(refused, fresh=True, AUTOGPU_BUSY="error", AUTOGPU_DEVICES="0")
     assert (ran.stdout, ran.contexts) == ("NoEligibleDevice\n" * 2, [])
     assert "Exception ignored" not in ran.stderr

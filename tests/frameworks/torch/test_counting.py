@@ -13,7 +13,10 @@ BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 
 @pytest.fixture
 def first(started):
-    """Start processes of a framework that uses the first GPUs in CUDA's order, idlest first."""
+    """Return a function that starts a process whose framework uses the first GPUs of CUDA's order.
+
+    CUDA's order begins with the GPU that is given last.
+    """
     return lambda *devices, **options: started(*devices, kind=FirstGpusFramework, counted=devices[::-1], **options)
 
 

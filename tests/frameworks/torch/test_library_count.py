@@ -8,7 +8,7 @@ from autogpu.frameworks.torch.libraries import count_for_library
 @pytest.mark.parametrize(
     ("visible", "wanted", "more", "count"),
     [
-        pytest.param(4, 1, {}, 1, id="policy"),
+        pytest.param(4, 1, {}, 1, id="policy-of-one"),
         pytest.param(4, 2, {}, 2, id="policy-of-two"),
         pytest.param(2, 3, {}, 2, id="fewer-gpus-than-the-policy-asks-for"),
         pytest.param(4, "all", {}, 4, id="policy-of-all"),

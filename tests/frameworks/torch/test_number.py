@@ -118,7 +118,7 @@ class Proxy:
     """A proxy that makes its object at the first use, as those of Celery and Werkzeug do."""
 
     @property
-    def __dict__(self):  # type: ignore[override]  # as such objects have it
+    def __dict__(self):  # type: ignore[override]  # such proxies define it as a property
         raise SystemExit("it was made")
 
 

@@ -7,7 +7,7 @@ from tests.support.framework_machines import BUSY, FOUR, IDLE, Installed, all_at
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-numbered")]
 
-# Imports, waits for a line of input, takes its GPU, and keeps it until another line.
+# This script imports PyTorch, waits for a line of input, takes its GPU, and keeps it until another line.
 TRAINING = """
 import sys
 import torch
@@ -76,7 +76,7 @@ except torch.cuda.OutOfMemoryError:
     assert job.contexts == [3]
 
 
-def test_number_counts_in_the_list_that_the_script_itself_sets(machine_of):
+def test_number_is_a_position_in_the_list_that_the_script_sets(machine_of):
     # As without autogpu, number 1 is the second GPU of the list, GPU 1. The list has no third GPU.
     script = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\n" + TRAINING
     job = machine_of("torch", *FOUR).start(script, arguments=("--gpu", "1"))

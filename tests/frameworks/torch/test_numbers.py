@@ -26,8 +26,8 @@ class Program:
     Attributes:
         text: The code after the imports.
         words: Arguments on the command line.
-        lost_before_2_7: The ``CELLS`` in which copies share a GPU or take a busy one before PyTorch 2.7, in which C++
-            counts the GPUs for a plain number and calls nothing in Python.
+        lost_before_2_7: The ``CELLS`` in which copies share a GPU or take a busy one before PyTorch 2.7. In these
+            releases, C++ counts the GPUs for a plain number and calls nothing in Python.
     """
 
     name: str

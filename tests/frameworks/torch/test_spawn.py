@@ -8,7 +8,8 @@ from tests.support.framework_machines import BUSY, FOUR, GIB, IDLE, Installed, a
 
 pytestmark = [pytest.mark.framework, pytest.mark.timeout(600), pytest.mark.xdist_group("torch-spawn")]
 
-# Prints "imported", starts two workers at a line of input, prints their devices, and ends them at another line.
+# This program prints "imported", starts two workers at a line of input, prints their devices, and ends them at another
+# line.
 TWO = """
 import os
 import sys

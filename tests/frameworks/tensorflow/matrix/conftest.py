@@ -1,7 +1,8 @@
 """Fixtures for tests that hold for every version of TensorFlow in ``tests/support/versions.py``.
 
 A test that uses ``version`` or ``with_autogpu`` runs once for each version. ``make test`` runs the newest version, and
-``make test-matrix`` runs the others. Each time, a different one of the others runs all of its tests.
+``make test-matrix`` runs the others. In each turn, one of the others runs all of its tests, and the rest run only the
+tests that are due.
 """
 
 from __future__ import annotations
@@ -47,6 +48,5 @@ def version(request: pytest.FixtureRequest) -> Version:
 
 @pytest.fixture
 def with_autogpu(version: Version, server: Server, tmp_path: Path, forks: Forks) -> Runner:
-    """A runner for scripts, in an environment in which ``autogpu install`` was run."""
     python = environments.tensorflow_with_autogpu(version.tensorflow, version.python)
     return Runner(python, server, tmp_path / "project", forks)

@@ -8,7 +8,7 @@ from tests.frameworks.tensorflow.matrix.conftest import each_version
 from tests.support.conflicts import Table, each_cell
 
 
-# Not a parametrized fixture: pytest would set up the fixtures of the module again for each parameter.
+# This fixture has no parameters, because pytest would set up the fixtures of the module again for each parameter.
 @pytest.fixture(scope="module")
 def tables(forks, tmp_path_factory):
     return functools.cache(lambda version: Table(version, tmp_path_factory.mktemp("conflicts"), forks))

@@ -97,8 +97,13 @@ def test_device_listing_is_as_without_autogpu_and_claims_nothing(run):
     [
         pytest.param("eager(); session(); session(visible_device_list='0')", id="eager-first"),
         pytest.param("session(per_process_gpu_memory_fraction=0.3); eager(); session()", id="fraction-first"),
-        pytest.param("session(); tf.config.experimental.set_visible_devices(gpus, 'GPU'); eager()", id="all-between"),
-        pytest.param("tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()", id="all-first"),
+        pytest.param(
+            "session(); tf.config.experimental.set_visible_devices(gpus, 'GPU'); eager()",
+            id="all-gpus-visible-in-between",
+        ),
+        pytest.param(
+            "tf.config.experimental.set_visible_devices(gpus, 'GPU'); session(); eager()", id="all-gpus-visible-first"
+        ),
         pytest.param("session(device_count={'GPU': 1}); eager(); session()", id="device-count-1-first"),
         pytest.param("session(device_count={'GPU': 0}); eager(); session()", id="device-count-0-first"),
         pytest.param(

@@ -7,7 +7,7 @@ from tests.frameworks.tensorflow.matrix.conftest import each_version
 from tests.frameworks.tensorflow.scripts import SCRIPTS
 
 
-# Not a parametrized fixture: pytest would set up the fixtures of the module again for each parameter.
+# This fixture has no parameters, because pytest would set up the fixtures of the module again for each parameter.
 @pytest.fixture(scope="module")
 def laboratories(forks, tmp_path_factory):
     made = {}
