@@ -151,7 +151,7 @@ def test_every_start_of_python_loads_the_hook_and_undo_restores_all(machine, nam
     undone = machine.host_setup("--undo")
     assert (undone.returncode, undone.stderr) == (0, "")
     assert machine.files() == before
-    assert machine.host_setup("--undo").stdout.splitlines()[-1].startswith(("/run/autogpu stays", "There is nothing"))
+    assert machine.host_setup("--undo").stdout.splitlines()[-1].startswith(("kept /run/autogpu", "There is nothing"))
 
 
 def test_new_sitecustomize_runs_the_one_that_it_hides(machine, named):
