@@ -24,7 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def clean_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Point every directory that autogpu reads at ``tmp_path``, and unset the variables that configure it."""
+    """Point every directory that autogpu reads at ``tmp_path``, and unset variables of autogpu, CUDA and frameworks."""
     # Tests run `autogpu install` in environments of their own, not in the one that is active in this shell.
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)

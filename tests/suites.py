@@ -22,7 +22,7 @@ from typing import Sequence
 
 # Ordered by run time as measured when this was written. .ci/run prints a table of the current times.
 SUITES = ("site", "package", "test-readme", "test-engines", "test-thorough", "test", "test-frameworks", "test-matrix")
-# Folder to which `make` has pytest write a JUnit report of each suite.
+# pytest, as `make` calls it, writes a JUnit report of each suite to this folder.
 REPORTS = Path(".cache/reports")
 LINES_OF_A_FAILURE = 12
 CHARACTERS_OF_A_LINE = 1000

@@ -187,7 +187,7 @@ def test_child_is_capped_by_the_fraction_granted_to_its_parent(acquired, other, 
     assert [(cap.cause, cap.whose) for cap in caps(Policy(), member.decision).values()] == [(CapCause.GRANT, "Ray")]
 
 
-def test_child_is_capped_by_what_its_parent_left_of_a_granted_fraction(acquired, other, tmp_path):
+def test_child_is_capped_by_the_unused_part_of_its_parents_fraction(acquired, other, tmp_path):
     parent = other({0: 12})
     device = gpu(0, pids=[parent.pid], used_gib=4)
     member = acquired(asking(device, grant=replace(HALF, job="Ray.7")), **child_of(tmp_path))
@@ -262,7 +262,7 @@ def test_child_does_not_wait_for_the_claim_of_a_launcher_above_it(acquired, othe
     assert ranks.lease.claims == bytes_on(TWO)
 
 
-# The list that a job with two GPUs left to its children, and the same GPUs in the opposite order.
+# The GPU list that a job with two GPUs passes to its children, and the same GPUs in the opposite order.
 ITS_LIST, REVERSED = "GPU-b,GPU-a", "GPU-a,GPU-b"
 LISTS = {
     "jobs-list": {VISIBLE: ITS_LIST},
@@ -320,7 +320,7 @@ def test_claims_of_others_count_if_no_lease_can_be_written(acquired, other):
     assert result.problem.number == errno.EFBIG
 
 
-def test_unexpected_error_in_the_leases_costs_only_the_claim(acquired, other, monkeypatch):
+def test_unexpected_error_in_the_leases_prevents_only_the_claim(acquired, other, monkeypatch):
     def broken(count):
         raise RuntimeError("no entropy")
 

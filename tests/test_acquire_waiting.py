@@ -23,7 +23,7 @@ FAILED = Inventory(failure="NVML reports: timeout", failure_cause=FailureCause.D
 
 
 def ends_while(change):
-    """Return a function for ``on_wait`` that calls ``change`` once, 0.1 s after the first look."""
+    """Return a function for ``on_wait``. Its first call starts a timer that calls ``change`` after 0.1 s."""
     looks = itertools.count()
     return lambda queue, decision: next(looks) or threading.Timer(0.1, change).start()
 
@@ -116,7 +116,7 @@ def test_waiter_takes_its_ticket_before_it_reads_the_driver(acquired, other, tmp
 
 
 def test_waiter_passes_another_that_can_not_use_the_free_gpu(acquired, other, tmp_path, monkeypatch):
-    # The first waiter keeps its place in the queue.
+    # Otherwise the first waiter would soon count as silent, and the job could pass it for that reason.
     monkeypatch.setattr(model, "SILENCE_S", 600.0)
     holder, keeper = other({0: 24}), other({1: 24})
 

@@ -99,7 +99,7 @@ def test_policy_list_that_matches_no_gpu_is_reported_at_the_import(started):
         refused.framework.take()
 
 
-def test_unmatched_prefer_is_reported_without_another_list(started):
+def test_prefer_list_that_matches_no_gpu_causes_one_line(started):
     process = started(gpu(0), counted=(), AUTOGPU_PREFER="*H200*")
     (line,) = process.lines
     assert line.startswith("select.prefer = *H200* (AUTOGPU_PREFER) matches none of the GPUs here; ")

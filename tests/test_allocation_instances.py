@@ -19,7 +19,7 @@ MIXED = (*cut(0, 20, 5), gpu(1, total_gib=40.0), gpu(2, total_gib=40.0))
 
 @pytest.fixture
 def process(started):
-    """Import a framework on these GPUs, in a process to which CUDA shows ``counted``.
+    """Return a function that imports a framework in a process with these GPUs, of which CUDA shows ``counted``.
 
     ``FirstGpusFramework`` starts CUDA only in autogpu's hooks.
     """
@@ -37,7 +37,7 @@ def of_cuda(*devices):
 
 @pytest.fixture
 def other(tmp_path):
-    """Start another job that claims 1 GiB on each of these devices; without devices, start nothing."""
+    """Return a function that starts another job, which claims 1 GiB on each given device; without devices, no job."""
     environ = {LEASE_DIR: str(tmp_path)}
     return lambda *devices: other_job(environ, {d.uuid: GIB for d in devices}) if devices else nullcontext()
 

@@ -24,7 +24,7 @@ ALL = 24 * 1024
 
 @pytest.fixture
 def first(started):
-    """Start processes with a framework that takes the GPUs which CUDA counts first.
+    """Return a function that starts a process with a framework that takes the GPUs which CUDA counts first.
 
     ``counted`` has the indices of the GPUs in CUDA's order. Without it CUDA counts ``devices`` in reverse order.
     """
@@ -38,7 +38,7 @@ def first(started):
 
 @pytest.fixture
 def other(tmp_path):
-    """Start another job that holds GPUs: GiB, keyed by GPU index."""
+    """Return a function that starts another job with claims ``held``, in GiB and keyed by GPU index."""
     return lambda held, **options: other_job(
         {LEASE_DIR: str(tmp_path)}, {gpu(index).uuid: gib << 30 for index, gib in held.items()}, **options
     )
@@ -49,7 +49,7 @@ def test_claimed_gpu_becomes_the_first_in_cudas_order(first, other):
     assert process.listed == "2 1 0"
     with other({2: 24}):
         assert process.framework.count() == 3
-        # The other GPUs follow in their present rank.
+        # The other GPUs follow, the idlest first, as they are now.
         assert (process.listed, process.claims) == ("1 0 2", {1: ALL})
     assert process.lines[0].startswith("GPU 1 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free): the idlest of 3")
 
@@ -195,7 +195,7 @@ def test_gpus_of_ranks_are_listed_in_the_order_of_the_ranks(first):
 
 
 @pytest.mark.parametrize("visible", ["pool", "chosen"])
-def test_child_is_a_member_though_its_parents_list_has_changed(first, other, visible):
+def test_child_belongs_to_the_job_though_its_parents_list_has_changed(first, other, visible):
     process = first(*THREE, counted=[1, 2, 0], AUTOGPU_VISIBLE=visible)
     with other({2: 24}):
         process.framework.count()
@@ -347,7 +347,7 @@ def test_frameworks_first_used_in_several_threads_have_one_claim(started):
 class LetsAnotherIn:
     """A lock that ``thread`` gets as soon as its first holder releases it.
 
-    The first acquisition starts the thread. The release in another thread waits until it has ended.
+    The first acquisition starts the thread. A release in any other thread waits until ``thread`` has ended.
     """
 
     def __init__(self, thread):

@@ -138,7 +138,7 @@ def job_of(rank, **options):
 
 @pytest.fixture
 def first_rank():
-    """Start rank 0, keep it running until the test ends, and return its job."""
+    """Return a function that starts rank 0, keeps it running until the test ends, and returns its job."""
     started = []
 
     def start(**options):

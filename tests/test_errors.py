@@ -169,13 +169,13 @@ def loops(alarm):
         pass
 
 
-def test_exception_of_a_signal_handler_passes_our_handlers(alarm):
+def test_exception_of_a_signal_handler_passes_autogpus_handlers(alarm):
     with pytest.raises(TimeoutError) as caught, ignoring(OSError, Exception):
         loops(alarm)
     assert caught.value is STOP
 
 
-def test_exception_of_a_signal_handler_passes_if_others_replaced_it(alarm):
+def test_exception_of_a_signal_handler_passes_code_that_replaces_errors(alarm):
     """pynvml replaces errors of the loader like this, and autogpu replaces errors of pynvml."""
 
     def translates():
@@ -213,7 +213,7 @@ def test_own_error_is_ignored_while_the_script_handles_its_timeout():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_exception_of_a_trace_function_passes_our_handlers():
+def test_exception_of_a_trace_function_passes_autogpus_handlers():
     def trace(frame, event, argument):
         raise STOP
 
@@ -227,7 +227,7 @@ def test_exception_of_a_trace_function_passes_our_handlers():
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit, KeyboardInterrupt, Injected], ids=lambda it: it.__name__)
-def test_exception_that_another_thread_injects_passes_our_handlers(kind, monkeypatch):
+def test_exception_that_another_thread_injects_passes_autogpus_handlers(kind, monkeypatch):
     add_module_of_injected(monkeypatch)
     thread = ctypes.c_ulong(threading.get_ident())
     inject = functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(kind))

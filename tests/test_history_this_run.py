@@ -1,4 +1,4 @@
-"""The last runs of a script, which its next process reads, and the runs that are kept; with a fake framework."""
+"""The runs of a script that autogpu keeps, and the last runs that its next process reads. The framework is a fake."""
 
 import multiprocessing
 import sys
@@ -19,7 +19,7 @@ BUSY = (gpu(0, pids=[7], used_gib=9, busy=90),)
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Set the script and the arguments of this process."""
+    """Make ``train.py`` the script of this process. Return a function that sets its arguments or another script."""
 
     def named(*arguments, name="train.py"):
         (tmp_path / name).touch()
@@ -31,7 +31,7 @@ def script(tmp_path, monkeypatch):
 
 @pytest.fixture
 def runs(script, tmp_path):
-    """Run the script once for each peak in GiB that its framework counts; return the last process."""
+    """Return a function that runs the script once for each peak (GiB) of its framework and returns the last process."""
 
     def run(*peaks, gpus=ONE, said=None, error=None, **options):
         process = None
@@ -181,7 +181,7 @@ def test_run_with_more_memory_than_the_gpu_has_is_ignored(runs, tmp_path):
     assert last_runs(tmp_path, *ONE) == {}
 
 
-def test_worker_of_a_program_learns_nothing_from_the_last_runs(runs, tmp_path):
+def test_worker_of_a_program_reads_no_last_runs(runs, tmp_path):
     reading, writing = multiprocessing.Pipe(duplex=False)
 
     def work():

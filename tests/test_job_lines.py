@@ -1,4 +1,4 @@
-"""The lines about a user's jobs: what is kept of them, and that ``autogpu status`` shows them to that user."""
+"""The lines that autogpu printed about a user's jobs: autogpu keeps them, and ``status`` shows them to that user."""
 
 import os
 
@@ -52,7 +52,7 @@ def test_file_of_lines_never_grows_above_its_limit(environ, file):
         pytest.param(b"", id="empty"),
     ],
 )
-def test_damaged_file_of_lines_is_read_as_empty_and_goes_on(environ, file, text):
+def test_damaged_file_of_lines_is_read_as_empty_and_can_be_written(environ, file, text):
     file.parent.mkdir(parents=True)
     file.write_bytes(text)
     assert JobLines(environ).read() == {}
@@ -83,7 +83,7 @@ def test_lines_of_a_file_of_another_user_are_not_read(environ, file):
     ("uid", "expected"),
     [
         pytest.param(1000, tuple(LINES), id="own-job"),
-        # Any user can name a lease so.
+        # Any user can give a lease this name.
         pytest.param(1001, (), id="lease-of-another-user-by-the-same-name"),
     ],
 )

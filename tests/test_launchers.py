@@ -181,7 +181,7 @@ def test_ranks_divide_the_gpus_of_the_host(size, gpus, expected):
     assert LocalRank(1, size, "", dividers=1).slice(gpus) == (range(gpus), 1), "those of its own are all its own"
 
 
-def test_lone_ranks_here_are_at_most_as_many_as_the_gpus():
+def test_lone_ranks_of_a_host_are_at_most_as_many_as_its_gpus():
     shares = [LocalRank(rank, 8, "LOCAL_RANK").slice(4) for rank in range(6)]
     assert [(list(positions), sharers) for positions, sharers in shares] == [([rank % 4], 1) for rank in range(6)]
     assert [LocalRank(0, 8, "LOCAL_RANK").at_most(gpus) for gpus in (4, 16)] == [4, 8]

@@ -24,7 +24,7 @@ def test_the_environment_is_copied_while_another_thread_changes_it():
 
 
 def test_lock_is_of_the_class_that_the_script_put_in_place_of_rlock(monkeypatch):
-    """gevent and eventlet replace ``RLock``. The original would let all of their green threads in at once."""
+    """gevent and eventlet replace ``RLock``. All of their green threads could hold the original at once."""
     monkeypatch.setattr(threading, "RLock", lambda: "a lock of green threads")
     lock: object = fork_safe_rlock(types.SimpleNamespace())
     assert lock == "a lock of green threads"

@@ -51,7 +51,7 @@ def test_a_stderr_without_flush_gets_the_line(monkeypatch):
     assert lines == ["autogpu: without flush\n"]
 
 
-@pytest.mark.slow  # the line waits for a second
+@pytest.mark.slow  # autogpu waits for a second before it goes on without stderr
 def test_hanging_stderr_blocks_only_briefly_and_gets_the_line_later(monkeypatch):
     lines, may_go_on = [], threading.Event()
     monkeypatch.setattr("sys.stderr", SimpleNamespace(write=lambda text: may_go_on.wait(60) and lines.append(text)))

@@ -29,7 +29,7 @@ class Listed(GpuList):
 
     Args:
         started_with: The value of CUDA_VISIBLE_DEVICES at the start of the process.
-        options: ``cuda``, ``grant``, ``how`` ("chosen" if the environment alone makes the choice), and policy keys.
+        options: ``cuda``, ``grant``, ``how`` ("chosen" if the list has only the idlest GPUs), and policy keys.
     """
 
     def __init__(self, environ, started_with=None, *, machine=MACHINE, **options):
@@ -86,7 +86,7 @@ def test_cuda_reads_the_ordered_pool_and_the_script_finds_its_own_form(found, en
     environ = {**({} if found is None else {VISIBLE: found}), **environ}
     visible = Listed(environ, found, **options)
     assert visible.seen == (for_cuda, shown)
-    # A child process starts with one of these two values. With both it recognizes its parent's list.
+    # A child process starts with one of these two values. From either value it recognizes its parent's list.
     if environ.get(WRITTEN):
         children = [initial_visibility(environ, value) for value in visible.seen]
         assert {child.parents_list for child in children} == {for_cuda}
@@ -135,7 +135,7 @@ def test_script_finds_gpu_numbers_once_the_process_has_claimed(found, order, sho
     visible.show_claimed(MACHINE)
     assert (visible.seen, environ.get(ORDER)) == ((listing(2, 0, 1), shown), shown_order)
     assert visible.environ_without_autogpu().get(VISIBLE) == found
-    # A child process starts with one of these two values. From both it finds the value without autogpu.
+    # A child process starts with one of these two values. From either it finds the value without autogpu.
     assert [initial_visibility(environ, value).value for value in visible.seen] == [found, found]
 
 
@@ -261,7 +261,7 @@ def test_gpu_numbers_of_an_engine_are_indices_in_pci_bus_order():
     ("engine", "for_cuda"),
     [pytest.param("Ray", listing(0, 1, 2), id="ray"), pytest.param("Slurm", listing(0, 2, 1), id="slurm")],
 )
-def test_gpus_of_ranks_come_first_unless_ray_names_them_as_indices(engine, for_cuda):
+def test_gpus_of_ranks_come_first_except_under_ray(engine, for_cuda):
     listed = Listed({VISIBLE: "0,1,2"}, "0,1,2", grant=Grant(engine, rank=LocalRank(0, 2, "torchrun")))
     claimed = Decision(Verdict.TAKE, Reason.IDLEST, of_ranks=(gpu(0).uuid, gpu(2).uuid))
     listed.list_claimed(MACHINE, claimed, (0,), is_parents=False)

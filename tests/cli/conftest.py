@@ -45,7 +45,7 @@ def running(server, *arguments, **options):
 
 
 class OnTerminal:
-    """An autogpu command whose stdin and stderr are a terminal. With ``is_whole`` its stdout is one, too."""
+    """An autogpu command with a terminal as its stdin and stderr. With ``is_whole`` stdout is that terminal, too."""
 
     def __init__(self, popen, *arguments, is_whole=False, **options):
         self._controller, terminal = pty.openpty()
@@ -64,7 +64,6 @@ class OnTerminal:
         os.write(self._controller, text.encode())
 
     def echoes(self):
-        """True if the terminal echoes its input."""
         return bool(termios.tcgetattr(self._controller)[3] & termios.ECHO)
 
     def end(self):

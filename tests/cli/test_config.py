@@ -115,7 +115,7 @@ def test_init_writes_a_valid_file_in_which_each_setting_is_a_comment(run, projec
     assert tomllib.loads(file.read_text()).keys() == {"enabled", "select", "memory", "report"}
 
 
-def test_init_promises_no_effect_if_a_variable_overrides_the_file(run, monkeypatch):
+def test_init_prints_no_effect_of_a_file_that_a_variable_overrides(run, monkeypatch):
     monkeypatch.setenv("AUTOGPU_POLICY", "/dev/null")
     assert run("init") == (0, f"{WROTE}\n", "")
 

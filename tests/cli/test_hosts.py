@@ -35,7 +35,6 @@ def command_for(hosts, *options, timeout_s=60.0):
 
 
 def with_ssh(folder):
-    """Return an environment in which ``ssh`` is the program in ``folder``."""
     return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -46,7 +45,7 @@ def asked(folder, hosts, *options, **time):
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """Write a shell script as the program ``ssh`` of a folder, and return the folder."""
+    """Return a function that writes a shell script as the program ``ssh`` and returns the folder of that program."""
 
     def is_there(script):
         (tmp_path / "ssh").write_text(f"#!/bin/sh\n{script}\n")
@@ -58,7 +57,7 @@ def stand_in(tmp_path):
 
 @pytest.fixture
 def answering(stand_in, tmp_path):
-    """Write an ``ssh`` program that prints the answer of a host; ``answers`` is keyed by host name."""
+    """Return a function that writes an ``ssh`` program. It runs ``beside`` and prints the host's ``answers`` entry."""
 
     def is_there(answers, beside=":"):
         for name, answer in answers.items():
@@ -105,7 +104,7 @@ def test_each_host_has_its_own_section_of_the_output(stand_in, tmp_path):
 
 
 @pytest.mark.slow
-def test_silent_and_endless_hosts_together_cost_one_timeout(stand_in):
+def test_hosts_that_do_not_answer_are_awaited_at_the_same_time(stand_in):
     names = [f"silent{number}" for number in range(12)]
     ssh = stand_in('test "$5" = endless && exec yes; exec sleep 300')
     begun_s = time.monotonic()
@@ -123,7 +122,7 @@ HONEST = json.loads(json.dumps(host(MACHINE, [holder("a", (0, 24), script=EVIL)]
 
 
 def changed(path, key, value):
-    """Return an honest answer in which one value differs: the one under ``key`` in the part at ``path``."""
+    """Return a copy of ``HONEST`` with ``value`` under ``key`` in the part at ``path``."""
     whole = part = json.loads(json.dumps(HONEST))
     for step in path:
         part = part[step]
@@ -154,7 +153,7 @@ NOT_SHOWN = {
 
 @pytest.mark.slow
 def test_control_characters_from_hosts_never_reach_the_terminal(answering):
-    # A host that writes a megabyte to stderr still gets its answer through.
+    # A host writes a megabyte to stderr; `status` must read its answer nevertheless.
     warns = f"printf '{EVIL}\\n' >&2; test $host != verdict || head -c 1000000 /dev/zero >&2"
     ssh = answering({**SHOWN, **NOT_SHOWN}, warns)
     shown, not_shown = asked(ssh, SHOWN), asked(ssh, NOT_SHOWN)
@@ -171,7 +170,7 @@ def test_control_characters_from_hosts_never_reach_the_terminal(answering):
 
 
 @pytest.mark.slow
-def test_web_page_shows_each_host_or_why_it_is_missing_and_exits_with_0(answering, tmp_path):
+def test_html_status_has_each_host_or_the_reason_and_exits_with_0(answering, tmp_path):
     ssh = answering({"lab1": changed(("gpus", 0, "jobs", 0), "script", "训练.py"), "lab2": "words"})
     command = command_for("lab1,lab2", "--format", "html")
     environ = {**with_ssh(ssh), "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}

@@ -98,7 +98,7 @@ def test_environment_that_is_not_active_stays_unchanged(elsewhere, active):
         f"then {there}/bin/autogpu install",
         f"autogpu: to install it for {here}: {elsewhere} -m autogpu install --this-python",
     ]
-    # The suggested command installs in spite of that, and the command that it prints uninstalls again.
+    # The suggested command installs although another environment is active, and prints a command that uninstalls.
     made = run(*command_in(refused.stderr), **active)
     assert (made.returncode, run(elsewhere, "-c", LOOK).stdout == "[]\n") == (0, False), made.stderr
     before = tree(site_packages)
@@ -162,7 +162,7 @@ def test_error_has_a_remedy_for_the_active_environment(elsewhere, tmp_path, fold
         pytest.param({"CONDA_PREFIX": "other"}, "base", "", id="own-environment-while-conda-is-active"),
     ],
 )
-def test_active_environment_other_than_this_pythons_is_detected(tmp_path, environ, base_prefix, expected):
+def test_active_environment_that_is_not_the_one_of_this_python_is_found(tmp_path, environ, base_prefix, expected):
     for name in ("env", "base", "env/inner", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to("env")

@@ -47,11 +47,11 @@ def test_every_verb_has_help_and_no_arguments_print_the_main_help(capsys, verb):
 
 
 def printed_helps():
-    """Yield each verb and its help on a terminal of 80 columns."""
     root = click.Context(frame.cli, info_name="autogpu", terminal_width=80)
     for name, command in [("", frame.cli), *((verb, frame.cli.get_command(root, verb)) for verb in frame.VERBS)]:
         yield name, command.get_help(click.Context(command, root, info_name=name, terminal_width=80))
-        for below in filter(None, getattr(command, "commands", {}).values()):  # empty for the root, which imports late
+        # The root has no entry in `commands`, because it imports each verb only when it is used.
+        for below in filter(None, getattr(command, "commands", {}).values()):
             yield name, below.get_help(click.Context(below, root, info_name=below.name, terminal_width=80))
 
 
@@ -60,7 +60,7 @@ EXAMPLES = [(verb, line.strip()) for verb, text in HELPS for line in text.partit
 
 
 @pytest.mark.parametrize(("verb", "said"), HELPS, ids=[verb for verb, _ in HELPS])
-def test_help_has_two_examples_that_can_be_copied_and_exit_statuses(verb, said):
+def test_help_has_exit_statuses_and_two_examples_that_can_be_copied(verb, said):
     examples = said.partition("Examples:\n")[2].splitlines()
     assert len(examples) >= 2
     # In an interactive zsh, # does not begin a comment.
@@ -123,7 +123,7 @@ def test_help_explains_each_variable_of_its_examples():
 )
 def test_usage_error_shows_the_mistake_and_points_to_the_help(capsys, arguments, said, verb):
     assert frame.run(arguments.split()) == 2
-    printed = "(exit 2)\n" if verb == " pick" else ""  # `eval` runs this and so fails, too
+    printed = "(exit 2)\n" if verb == " pick" else ""  # a shell that evaluates this line fails as well
     out, err = capsys.readouterr()
     what, where = err.splitlines()
     assert (out, what[: len("autogpu: ")], where) == (printed, "autogpu: ", f"autogpu: see `autogpu{verb} --help`")

@@ -202,7 +202,10 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     [
         pytest.param("print('runs', flush=True); os.kill(os.getppid(), 9)", id="holder-killed"),
         pytest.param("os.fork() and (print('runs', flush=True), os._exit(0)); os.setsid()", id="daemon"),
-        pytest.param("os.dup2(1, 200); os.fork() and (print('runs', flush=True), os._exit(0))", id="as-exec-200"),
+        pytest.param(
+            "os.dup2(1, 200); os.fork() and (print('runs', flush=True), os._exit(0))",
+            id="child-keeps-stdout-as-descriptor-200",
+        ),
     ],
 )
 def test_claim_lasts_until_the_last_process_of_the_program_ends(server, lease_folder, program):

@@ -102,7 +102,7 @@ def test_web_page_of_this_host_shows_a_real_job(lab):
 
 
 def closed(part):
-    """Return the part of a schema; if it is an object, it also rejects unknown fields."""
+    """Return a part of a schema, changed to reject unknown fields if it describes an object."""
     return {"additionalProperties": False, **part} if part.get("type") == "object" else part
 
 

@@ -134,7 +134,7 @@ WRONG = {
             'PATH="/env/bin:$PATH", or install autogpu in the other environment too',
         ),
     ],
-    # An error text with "timed out" is a failure and not a warning, because drivers and libraries write such texts.
+    # An error text with "timed out" is no sign of a timeout of the doctor: drivers and libraries write such texts, too.
     "driver": [
         (driver("NVML reports: x timed out"), "x timed out", "sudo reboot"),
         (driver("NVML reports: Driver/library version mismatch"), "version mismatch", "sudo reboot"),
@@ -284,9 +284,9 @@ def test_lease_folder_owned_by_its_first_user_gets_a_note(healthy):
 @pytest.mark.parametrize(
     ("environ", "system", "project", "what"),
     [
-        # A later version may know this key, so only the doctor reports it in the system file.
+        # A later version may have this key, so only the doctor reports an unknown key in the system file.
         pytest.param({}, "[select]\nmood = 'calm'\n", "", "select.mood", id="unknown-key"),
-        pytest.param({}, "", "[select]\ncount = 2\n", "is not used as a project file", id="of-others"),
+        pytest.param({}, "", "[select]\ncount = 2\n", "is not used as a project file", id="file-that-others-can-write"),
         pytest.param({"AUTOGPU_DEVICES": "7"}, "", "", "matches none of the GPUs here", id="no-such-gpu"),
         pytest.param({"AUTOGPU": "0"}, "", "", "switched off by AUTOGPU", id="switched-off"),
     ],
@@ -394,7 +394,7 @@ def test_only_installed_frameworks_have_findings(healthy, installed, rows):
     assert failed == (set() if installed else {"frameworks"})
 
 
-def test_finding_of_no_driver_ends_with_the_option_of_docker(healthy):
+def test_finding_of_a_missing_driver_ends_with_the_option_of_docker(healthy):
     assert found(healthy, "driver", inventory=NO_DRIVER, **no_cuda()).what.endswith(
         " to give a container the host's driver: docker run --gpus all"
     )
@@ -420,7 +420,7 @@ def test_remedy_uses_uv_if_the_environment_has_no_pip(healthy, check, changes, r
     assert by_uv == f"uv pip {remedy} --python '/env of mine/bin/python'"
 
 
-def test_remedies_for_root_have_no_sudo_and_no_remedy_has_dots(healthy):
+def test_remedies_for_root_have_no_sudo_and_no_remedy_has_an_ellipsis(healthy):
     cases = [(check, changes) for check, cases in WRONG.items() for changes, _, _ in cases]
     whole = [found(healthy, check, **changes) for check, changes in cases]
     findings_of_root = [(check, found(healthy, check, **changes, sudo="")) for check, changes in cases]

@@ -150,7 +150,7 @@ def test_every_method_works_and_pip_can_undo_it(env):
     assert tree(env.site_packages).keys() - {"__pycache__"} == before.keys() - {"__pycache__"}
 
 
-def test_uv_run_with_a_package_on_top_loads_the_hook(env):
+def test_uv_run_with_an_additional_package_loads_the_hook(env):
     env.autogpu("install")
     uv_run = [uv.find_uv_bin(), "run", "--quiet", "--no-project", "--active", "--with", "six"]
     environ = {**environments.ENVIRON, "VIRTUAL_ENV": str(env.python.parent.parent)}

@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def hidden(tmp_path):
-    """Return the path of a sitecustomize in a folder after ours on ``PYTHONPATH``."""
+    """Return a path for a second sitecustomize, in a folder that tests put behind ``folder`` on ``PYTHONPATH``."""
     made = tmp_path / "hidden"
     made.mkdir()
     return made / "sitecustomize.py"
@@ -53,7 +53,7 @@ def start(code, *pythonpath):
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_plan_writes_the_file_that_loads_the_hook_last():
+def test_last_file_of_the_plan_is_the_one_that_loads_the_hook():
     folder = Path("/env")
     info = folder / f"autogpu_autoload-{autogpu.__version__}.dist-info"
     steps, hook, switch = (folder / name for name in ("_autogpu_steps.py", "_autogpu_hook.py", "autogpu.pth"))

@@ -121,7 +121,7 @@ def running():
 
 @pytest.fixture
 def verbs(running):
-    """Return :class:`Verbs` without start-up files. Site-packages must be the same, byte for byte, after the test."""
+    """Return verbs for an environment without start-up files, and check at the end that site-packages is unchanged."""
     running.succeed("uninstall")
     before = tree(running.packages)
     yield running

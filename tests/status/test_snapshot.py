@@ -81,7 +81,7 @@ def test_bare_context_of_a_job_takes_no_gpu_and_is_not_unmanaged():
 def test_status_of_a_user_has_only_the_gpus_that_the_user_uses(user, left):
     machine = inventory(gpu(0, pids=[7, 9]), gpu(1, pids=[8]), gpu(2))
     told = host(machine, [holder("a", (0, 6))]).of_user(user)
-    # The preview would show the GPUs of other users.
+    # The status of one user has no preview, because a preview would show the GPUs of other users.
     assert bool(told.preview.why) == bool(told.preview.reasons) == (user is None)
     shown = [(each.index, each.jobs, each.unmanaged_processes) for each in told.gpus]
     assert [(index, *([one.pid for one in several] for several in both)) for index, *both in shown] == left
@@ -155,7 +155,7 @@ PARENTS = "shared with the parent process, bash (pid 7)"
 @pytest.mark.parametrize(
     ("claims", "environ", "index", "why", "is_capped"),
     [
-        pytest.param([(0, 24)], {VISIBLE: "0"}, 0, PARENTS, False, id="member"),
+        pytest.param([(0, 24)], {VISIBLE: "0"}, 0, PARENTS, False, id="child-process"),
         pytest.param([(0, 0)], {VISIBLE: "0"}, 0, PARENTS, True, id="best-effort"),
         pytest.param([(0, 24)], {VISIBLE: "0", **ONE_RANK}, 0, "", False, id="rank-alone"),
         pytest.param([(0, 24), (1, 24)], SECOND_RANK, 1, "local rank 1 of 2 (torchrun)", False, id="rank"),

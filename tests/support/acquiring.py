@@ -67,7 +67,7 @@ def child_of(folder, visible=""):
 
 @pytest.fixture
 def acquired(tmp_path, monkeypatch):
-    """Return a function that acquires GPUs until the test ends. A waiter polls often, to keep tests short."""
+    """Return a function that acquires GPUs and keeps them until the test ends. Waiters poll often: tests stay short."""
     found = []
     monkeypatch.setattr(queue, "LOOK_S", 0.05)
     monkeypatch.setattr(queue, "READ_S", 0.1)
@@ -98,7 +98,10 @@ def no_mutex(monkeypatch):
 
 @pytest.fixture
 def other(tmp_path):
-    """Return a function that starts a job holding ``held`` (GiB keyed by GPU index) until its or the test's end."""
+    """Return a function that starts a job with claims ``held``, in GiB and keyed by GPU index.
+
+    The job lasts until the test ends, unless the test ends the job before.
+    """
     with contextlib.ExitStack() as jobs:
         yield lambda held, **options: jobs.enter_context(
             other_job({LEASE_DIR: str(tmp_path)}, bytes_on(held), **options)

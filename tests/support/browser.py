@@ -26,7 +26,7 @@ def chromium() -> str | None:
 
 
 def browse(address: str, folder: Path, *options: str, is_dark: bool = False, timeout_s: float = 60.0) -> str:
-    """Return Chromium's stdout for ``address``. ``folder`` must be empty; it becomes its home and profile."""
+    """Return Chromium's stdout for ``address``. ``folder`` must be empty; it becomes Chromium's home."""
     scheme = f"--blink-settings=preferredColorScheme={0 if is_dark else 1}"
     home = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "XDG_CACHE_HOME": str(folder)}
     command = [chromium() or "chromium", *_OPTIONS, _ONLY_THIS_HOST, f"--user-data-dir={folder / 'profile'}", scheme]

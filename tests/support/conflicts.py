@@ -22,7 +22,8 @@ from tests.support.framework_machines import CONTEXT, Machine, Ran
 from tests.support.versions import Version
 
 # All GPUs are idle and equal, so that no cell depends on load: autogpu takes the highest index as the idlest, and CUDA
-# numbers them in PCI order. They are small, because TensorFlow's list of an allocator's memory takes a thirtieth of it.
+# numbers them in PCI order. They are small, because TensorFlow keeps a list of each allocator's memory, and the list is
+# a thirtieth as large as that memory.
 GPUS = (Gpu(name="NVIDIA GeForce GTX 1660 Ti", memory="6GiB", compute_capability="7.5"),) * 4
 IDLEST_FIRST = (3, 2, 1, 0)
 A_QUARTER = 1536

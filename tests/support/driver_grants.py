@@ -26,7 +26,7 @@ LEFT_OF_WHOLE = 0.1, 600 * MIB
 
 
 def granted(calls: Sequence[Call], gpus: Sequence[Gpu], context_bytes: int) -> dict[int, str]:
-    """Return the allocators on each GPU with a context, in order and joined by ``" + "``, keyed by GPU.
+    """Return the allocators in words for each GPU with a context, in order and joined by ``" + "``, keyed by GPU.
 
     ``whole`` or ``1024 MiB``: all memory was taken at once. ``grows`` or ``grows to 3072 MiB``: the first region was
     small, and growth had no limit or ended at this limit. ``-``: there is a context, but no memory was allocated.
@@ -50,7 +50,7 @@ def in_one_line(grants: Mapping[int, str]) -> str:
 
 
 def _regions(calls: Sequence[Call]) -> list[int]:
-    """Return the sizes of the regions in order; 0 for a small one that was freed for a larger one under the limit."""
+    """Return the sizes of the regions in order; 0 for a small region that the allocator freed to get a larger one."""
     regions: list[int] = []
     freed: list[int] = []
     for call in calls:
@@ -66,7 +66,7 @@ def _regions(calls: Sequence[Call]) -> list[int]:
 
 
 def _arenas(regions: Sequence[int]) -> list[list[int]]:
-    """Group the regions by allocator. A growing one has small regions and then large ones; any other has one large one.
+    """Group the regions by allocator. A growing allocator has small and then large regions, any other one large region.
 
     Each logical GPU has its own allocator. Several growing allocators on one GPU may take their first regions before
     any of them takes its second.

@@ -69,7 +69,7 @@ def environment(
     with_hook: bool = False,
     name: str = "",
 ) -> Path:
-    """Return the interpreter of a virtual environment. Tests share it, so no test may write into one without ``name``.
+    """Return the interpreter of a virtual environment. Tests share it, so a test that writes into it needs a ``name``.
 
     Args:
         python: The interpreter to make the environment from.
@@ -120,7 +120,7 @@ def _place(python: Path, requirements: Sequence[str], further: Sequence[str] = (
 
 
 def tensorflow(version: str = "2.21.*", python: str = "3.11") -> Path:
-    """Return an environment with the unmodified TensorFlow wheel and without autogpu; made once, 2 GB.
+    """Return the Python of an environment with the unmodified TensorFlow wheel and without autogpu; made once, 2 GB.
 
     Args:
         version: A version as in a requirement. If ``tests/support/versions.py`` lists it, the requirements given there

@@ -199,7 +199,7 @@ class FirstGpusFramework(FakeFramework, CudaOrderFramework):
     HAS_LOGICAL_GPUS = False
 
     def count(self, named=0):
-        """Return the GPU count of a script that is known to use GPU ``named``; ``None``: the number is unknown."""
+        """Return the GPU count that the script gets. ``named`` is the GPU number that it uses; ``None`` if unknown."""
         with self.guard():
             places = () if named is None else (named,)
             self.prepare(DeviceRequest(0, places=places))

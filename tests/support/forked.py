@@ -110,7 +110,7 @@ def begin(case: Mapping[str, Any], framework: str) -> None:
         sys.modules.pop("_autogpu_hook._autogpu_steps", None)
         __import__("_autogpu_hook")
     if framework != "tensorflow":
-        # After the hook, and before the finder that would load the framework's file.
+        # Insert the finder after the hook, and before the finder that would load the framework's file.
         sys.meta_path.insert(1 if hook is not None else 0, ImportedBefore(module))
 
 
@@ -128,14 +128,14 @@ def run(script: str, framework: str) -> int:
         sys.excepthook(*sys.exc_info())
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     if framework not in sys.modules:
-        # The script used submodules that the parent had imported, without the hook. A fresh process can't.
+        # The script used submodules that the parent had imported, so the hook did not run. A fresh process lacks them.
         sys.stderr.write(f"AssertionError: a script that is forked has to say `import {framework}`\n")
         return 1
     return status
 
 
 def tell_lease(file: str) -> None:
-    """Write the UUIDs in this process's lease to ``file``, if it has one."""
+    """If this process has a lease, write the GPU UUIDs in the lease to ``file``, sorted and as JSON."""
     for record in Path(os.environ["AUTOGPU_LEASE_DIR"]).glob("job.*"):
         fields = json.loads(record.read_text())
         if fields["pid"] == os.getpid():

@@ -200,7 +200,8 @@ class ForkedJob:
 class _Parent:
     def __init__(self, python: str, framework: str, folder: Path, environ: Mapping[str, str]) -> None:
         folder.mkdir()
-        # Not the environment of the first script: code that reads /proc would take this process for a rank of its job.
+        # The parent does not get the first script's environment: code that reads /proc would take the parent for a rank
+        # of that script's job.
         own = {name: value for name, value in os.environ.items() if not name.startswith(STEERING)}
         own.update(AUTOGPU="0", TF_CPP_MIN_LOG_LEVEL="3", HOME=str(folder))
         own.update({name: environ[name] for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if name in environ})

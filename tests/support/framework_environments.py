@@ -71,7 +71,7 @@ NEEDED_BY_TORCH_MONITORS = (
 
 
 def torch(wanted: Release = TORCHES[0]) -> Path:
-    """Return an environment with PyTorch and without autogpu; made once, 1.5 GB.
+    """Return the Python of an environment with PyTorch and without autogpu; made once, 1.5 GB.
 
     Call this once before the start of a server for PyTorch: the server is built with the CUDA functions recorded here.
     """
@@ -82,7 +82,6 @@ def torch(wanted: Release = TORCHES[0]) -> Path:
 
 
 def torch_libraries_with_autogpu() -> Path:
-    """Return an environment with Lightning, accelerate, transformers, the newest PyTorch and autogpu's hook."""
     return _libraries_with_autogpu(torch(), NEEDED_BY_TORCH_LIBRARIES, TORCH_LIBRARIES)
 
 
@@ -96,7 +95,7 @@ def _libraries_with_autogpu(base: Path, needed: Sequence[str], wheels: Sequence[
 
 
 def torch_monitors_with_autogpu() -> Path:
-    """Return an environment with libraries that monitor GPUs, the newest PyTorch and autogpu's hook; 160 MB."""
+    """Return the Python of an environment with ``TORCH_MONITORS``, the newest PyTorch and autogpu's hook; 160 MB."""
     base = torch()
     monitors = environment(
         base.resolve(),
@@ -109,7 +108,7 @@ def torch_monitors_with_autogpu() -> Path:
 
 
 def jax(wanted: Release = JAXES[0]) -> Path:
-    """Return an environment with JAX and without autogpu; made once, 1 GB."""
+    """Return the Python of an environment with JAX and without autogpu; made once, 1 GB."""
     # Only the plugin's extra "with-cuda" requires nvidia-* wheels.
     names = ("jax", "jaxlib", f"jax-cuda{wanted.cuda}-plugin", f"jax-cuda{wanted.cuda}-pjrt")
     return environment(_interpreter(wanted), [f"{name}=={wanted.version}" for name in names], with_autogpu=False)
@@ -122,7 +121,7 @@ def keras_with_autogpu() -> Path:
 
 
 def with_autogpu(*bases: Path) -> Path:
-    """Return an environment with the packages of ``bases``, and with autogpu and its hook.
+    """Return the Python of an environment with the packages of ``bases``, and with autogpu and its hook.
 
     Args:
         bases: If one environment is on top of another, list both, the top one first: the packages of the lower one are

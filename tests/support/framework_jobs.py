@@ -29,7 +29,7 @@ AT_ONCE = {
     for name, script in HOLD.items()
 }
 
-# What `HOLD` prints on one GPU of four, on the only GPU, and on the CPU.
+# The lines that `HOLD` prints on one GPU of four, on the only GPU, and on the CPU.
 READY = {"torch": "ready cuda:0 4", "jax": "ready cuda:0 1"}
 READY_ON_THE_ONLY = "ready cuda:0 1"
 ON_CPU = {"torch": "ready cpu 0", "jax": "ready cpu:0 1"}

@@ -172,7 +172,7 @@ class Machine:
         python: Interpreter of the environment. Make the environment first: the server is built for its CUDA functions.
         folder: Folder to create.
         gpus: GPUs of the machine. Without any, there is no driver.
-        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every script is a fresh one.
+        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every process is fresh.
         device_nodes: True if the driver's files in ``/dev`` exist. JAX requires them.
         environ: Variables for every script.
     """
@@ -266,7 +266,7 @@ class Machine:
         return found
 
     def status(self) -> str:
-        """What ``autogpu status`` prints here."""
+        """Return the output of ``autogpu status`` on this machine."""
         command = [str(self._python), "-m", "autogpu", "status"]
         return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True, timeout=60).stdout
 

@@ -70,7 +70,7 @@ def waiting_job(environ, demand):
 
 @contextmanager
 def _process(environ, run):
-    """Fork a process for ``run``, which ends when the test closes its end of a pipe, or ends itself."""
+    """Fork a process that calls ``run``. It ends when the test closes its end of a pipe, or when the test ends."""
     ready, reader_end = os.pipe(), os.pipe()
 
     def is_ready(is_so):

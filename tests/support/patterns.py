@@ -1,4 +1,4 @@
-"""Scripts as people write them, their expected grants without and with autogpu, and the comparison of both."""
+"""Scripts as people write them, and the comparison of their grants with the expected ones, without and with autogpu."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ class Case:
 
     @property
     def is_run_both_ways(self) -> bool:
-        """True if the script is one of those that are run both as a fork and as a fresh process."""
         return self.script in BOTH_WAYS
 
     @property

@@ -13,7 +13,7 @@ _READS_ALL = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 
 
 def as_user(uid: int, command: Sequence[str], capabilities: Sequence[str] = _READS_ALL) -> list[str]:
-    """Prefix ``command`` so that it runs as user ``uid``, who by default can read all files (a Python below /root)."""
+    """Prefix ``command`` to run as user ``uid``, who by default can read all files, also a Python below /root."""
     if uid == os.geteuid():
         return list(command)
     return ["setpriv", "--clear-groups", f"--reuid={uid}", f"--regid={uid}", *capabilities, "--", *command]

@@ -75,7 +75,7 @@ class Runner:
     """Runs scripts on one server with one environment's Python, as ``train.py`` in ``folder``.
 
     Args:
-        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every script is a fresh one.
+        forks: Runs scripts as forks, unless a test requests a fresh process. Without it, every process is fresh.
     """
 
     def __init__(self, python: Path, server: Server, folder: Path, forks: Forks | None = None):

@@ -53,7 +53,7 @@ VERSIONS = (
 
 
 def requirements(tensorflow: str) -> tuple[str, ...]:
-    """Return what pip installs for a version, the wheel first. Only versions in the table have more requirements."""
+    """Return pip's requirements for a version, the wheel first. Only versions in the table have more requirements."""
     for version in VERSIONS:
         if version.tensorflow == tensorflow:
             return (f"{version.package}=={tensorflow}", *version.requirements)
