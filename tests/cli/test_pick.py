@@ -33,7 +33,7 @@ PICKS = {
     "none-wanted-as-an-index": ("--count 0 --format index", "-1", "picked no GPU: select.count is 0\n"),
     "rather-the-cpu": ("--devices 0 --busy cpu", NO_GPU, "no GPU is free; GPU 0: "),
     "rather-the-cpu-explained": ("--devices 0 --busy cpu --explain", NO_GPU, "\nautogpu:   GPU 0: choice 1: busy, "),
-    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "GPU 2 picked"),
+    "one-is-free": ("--busy cpu", "export CUDA_VISIBLE_DEVICES={0[2].uuid}", "picked GPU 2"),
 }
 
 
@@ -47,8 +47,8 @@ def test_pick_prints_one_line_and_explains_it_on_stderr(server, options, printed
 REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "; to start now: --wait 0"),
-    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick holds nothing, and does not wait; `autogpu wait` "),
-    "asked-wrongly": ("--count 1,2", {}, 2, "which ones: --devices 1,2)"),
+    "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; "),
+    "asked-wrongly": ("--count 1,2", {}, 2, "to choose which: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
 }
 

@@ -171,7 +171,7 @@ def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     assert second.startswith(
         "autogpu: not reserved: other jobs may share it; to wait for a free GPU: --busy wait; shared: "
     )
-    assert third.startswith("autogpu: GPU 0 picked, not reserved: shared with the parent process, sh (pid ")
+    assert third.startswith("autogpu: picked GPU 0 (not reserved): shared with the parent process, sh (pid ")
     assert "memory limited by other jobs" in done.stdout
 
 
@@ -193,7 +193,7 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     picked, *shown = done.stdout.splitlines()
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with the parent") for line in shown)
-    assert "GPU 2 picked, reserved already: " in done.stderr
+    assert "picked GPU 2 (reserved by your job): " in done.stderr
 
 
 @pytest.mark.slow

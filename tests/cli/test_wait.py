@@ -38,7 +38,7 @@ OUTCOMES = {
         75,
         "; 9 GPUs are requested, but this job can get at most 1; ",
     ),
-    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 could be had now (not reserved)"),
+    "need-fits": ("--devices 0 --need 3GiB", 0, "GPU 0 is available now (not reserved)"),
     "need-does-not-fit": ("--devices 0 --need 6GiB", 75, "; GPU 0: 6.0 GiB needed, 4.0 GiB left; "),
     "time": ("--devices 0 --timeout 1s", 75, "autogpu: gave up after 1 s: no GPU is free; GPU 0: "),
     "no-such-gpu": ("--need 100GiB", 1, "waiting can't help: no GPU is suitable; GPU 0: "),

@@ -157,8 +157,8 @@ def test_variable_autogpu_lease_makes_a_script_a_member_of_the_job(server, progr
     done = server.run([program, "24", server.gpus[1].uuid, "sh", "-c", MEMBER, "sh", *pick], environ=environ)
     alone, *_, member = done.stderr.splitlines()
     assert done.stdout == "1\n1\n"
-    assert "not reserved: " in alone
-    assert "reserved already: shared with the parent process, sh (pid " in member
+    assert "(not reserved): " in alone
+    assert "(reserved by your job): shared with the parent process, sh (pid " in member
 
 
 @pytest.mark.slow
