@@ -28,8 +28,8 @@ def python(request) -> Path:
 
 
 LACKS = (
-    "autogpu: TensorFlow 9.0 lacks functions that autogpu hooks into: Context.config (autogpu chooses at the import, "
-    "and claims nothing)"
+    "autogpu: TensorFlow 9.0 lacks functions that autogpu hooks into: Context.config (autogpu chooses GPUs at "
+    "import and claims none)"
 )
 
 

@@ -55,7 +55,7 @@ def test_without_the_essential_hook_only_the_environment_is_set(run):
     assert (ran.contexts, list(ran.allocated)) == ([3], [3])
     assert ran.allocated[3] <= 64 * MIB
     assert len(ran.said) == 1
-    assert "lacks functions that autogpu hooks into: Context.config (autogpu chooses at the import" in ran.said[0]
+    assert "lacks functions that autogpu hooks into: Context.config (autogpu chooses GPUs at import" in ran.said[0]
     assert ran.said[0].endswith("; memory.limit (AUTOGPU_LIMIT) has no effect")
 
 
@@ -122,7 +122,8 @@ def test_gpus_of_a_tensorflow_plug_in_are_left_alone(run):
     script = changed("eager.context", f"w = module.pywrap_tfe; names = {names}; {change}", EAGER)
     ran = run(script, AUTOGPU_COUNT="1")
     assert ran.said == [
-        "autogpu: settings are not applied: the GPUs of this TensorFlow belong to a plug-in, not to NVIDIA's driver; "
+        "autogpu: settings are not applied: this TensorFlow gets its GPUs from a plug-in, and autogpu supports "
+        "NVIDIA GPUs only; "
         "TensorFlow continues with its defaults"
     ]
     assert ran.contexts == [0, 1, 2, 3]
