@@ -71,6 +71,13 @@ def test_help_has_exit_statuses_and_two_examples_that_can_be_copied(verb, said):
     assert max(map(len, said.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(("verb", "said"), HELPS[1:], ids=[verb for verb, _ in HELPS[1:]])
+def test_help_begins_with_an_imperative_of_at_most_70_characters(verb, said):
+    first_sentence = " ".join(said.split("\n\n")[1].split()).partition(".")[0]
+    assert len(first_sentence) <= 70
+    assert not re.match(r"(The|A|It|This|Return|Prints|Shows|autogpu)\b", first_sentence)
+
+
 def test_help_explains_each_variable_of_its_examples():
     keys = {key.variable: key.dotted for key in KEYS}
     parts = [text.partition("Examples:\n") for _, text in HELPS]
