@@ -24,6 +24,7 @@ from autogpu.lease import GaveUp
 from autogpu.policy import Resolved
 from autogpu.policy.model import BY_NAME, with_options
 from autogpu.reporting import choice, leases, waiting
+from autogpu.reporting.held import held
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import numbered_list, original_environ
@@ -148,7 +149,7 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"can't claim a GPU: {why}", remedy="to find the cause: `autogpu doctor`")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    for line in choice.held(decision, script, shared, is_explained=request.policy.level == "explain"):
+    for line in held(decision, script, shared, is_explained=request.policy.level == "explain"):
         tell(line)
     # Prefer numbers to UUIDs: some programs read only numbers.
     uuids = [device.uuid for device in decision.devices]

@@ -136,15 +136,19 @@ def outcome(
     level = resolved.policy.level
     if level == "quiet" and not decision.misses_gpu:
         return []
-    found = notes(decision, [*_cap(decision, suggests_need=need is not None), *_reserved(decision)])
+    found = notes(decision, [*_cap(decision, suggests_need=need is not None), *reserved(decision)])
     if devices and need is not None:
         found.append(suggested_need(need))
     policy = f"policy: {origins(resolved)}"
     because = reason(decision)
     memory = f"memory {usage.memory}"
     if not usage.ordinals:
-        head = f"no GPU for {task or 'this process'}, {framework} starts on CPU: {because}"
-        return [head, *found, policy, *each_gpu(decision)] if level == "explain" else with_notes([head, policy], found)
+        heads = [
+            f"no GPU{whose}, {framework} starts on CPU: {because}" for whose in (f" for {task or 'this process'}", "")
+        ]
+        if level == "explain":
+            return [heads[0], *found, policy, *each_gpu(decision)]
+        return with_notes([first_fitting(heads) or heads[1], policy], found)
     if not devices:
         # autogpu could not identify the GPUs: print the whole message, even if it exceeds 120 columns.
         return [f"{counted(len(usage.ordinals), 'GPU')} used, not chosen by autogpu: {because}; {memory}", *found]
@@ -157,19 +161,6 @@ def outcome(
     return with_notes([line], found) if line else with_notes([first_fitting(heads) or heads[-1]], [memory, *found])
 
 
-def held(decision: Decision, script: str, shared: Sequence[Device], *, is_explained: bool) -> list[str]:
-    """Return the lines about the GPUs that ``autogpu run --hold`` holds for a program.
-
-    Args:
-        shared: The GPUs that ``--hold`` could not reserve for the program alone.
-    """
-    head = f"{labels(decision.devices)} for {script}: {reason(decision)}"
-    found = notes(decision, _not_held(shared, decision) if shared else _reserved(decision))
-    if is_explained:
-        return [head, *found, *each_gpu(decision, decision.devices)]
-    return with_notes([head], found)
-
-
 def _gpus(devices: Sequence[Device]) -> list[str]:
     """Return the GPUs of a process in several forms, the longest first."""
     forms = [
@@ -178,16 +169,6 @@ def _gpus(devices: Sequence[Device]) -> list[str]:
         labels(devices),
     ]
     return forms if len(devices) == 1 else [*forms, f"{len(devices)} GPUs ({', '.join(d.label for d in devices)})"]
-
-
-def _not_held(shared: Sequence[Device], decision: Decision) -> Iterator[str]:
-    """Yield which GPUs the program may have to share, and how to wait for free ones."""
-    which = "" if len(shared) == len(decision.devices) else labels(shared) + " "
-    yield f"{which}not reserved: other jobs may share {'it' if len(shared) == 1 else 'them'}"
-    # With --busy wait a job takes a GPU with an idle lease as well, so the advice would not help.
-    idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
-    if not idle.issuperset(device.uuid for device in shared):
-        yield "to wait for a free GPU: --busy wait"
 
 
 # Why a process has its GPUs
@@ -336,7 +317,7 @@ def _not_healthy(decision: Decision) -> str:
     return f"not healthy, tell the administrator: {some(faults)}" if faults else ""
 
 
-def _reserved(decision: Decision) -> Iterator[str]:
+def reserved(decision: Decision) -> Iterator[str]:
     """Yield the memory that a process has reserved for its stated need."""
     need_bytes = decision.request.policy.need_bytes if decision.request else None
     claims = decision.claims

@@ -154,6 +154,11 @@ def lines_of_autogpu(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("autogpu: ")]
 
 
+def first_lines(lines: Sequence[str]) -> list[str]:
+    """Return the lines about the GPUs of a process, without the second line that some processes print."""
+    return [line for line in lines if line.startswith("autogpu: no GPU ") or "; memory " in line]
+
+
 def gpus_of(server: Server, pid: int) -> list[int]:
     """Return the GPUs on which a process made a context, in PCI order."""
     return sorted(server.contexts().get(pid, []))

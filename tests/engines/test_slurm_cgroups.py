@@ -61,8 +61,9 @@ def test_two_ranks_can_fill_a_gpu_each(constrained, arguments):
 def test_job_without_gres_has_no_gpu_and_prints_one_line(constrained, tensorflow_python):
     done = constrained.run()
     assert done.taken == [{}], done.stderr
-    (line,) = done.said
-    assert "Slurm granted no GPU here; to get a GPU: srun --gres=gpu:1" in line
+    first, second = done.said
+    assert "Slurm granted no GPU here" in first
+    assert second == "autogpu: to get a GPU: srun --gres=gpu:1"
     # The checks that ``doctor`` makes with TensorFlow must pass as well.
     autogpu = f"PATH={tensorflow_python.parent}:$PATH; {tensorflow_python} -m autogpu"
     asked = constrained.slurm.run(command=["/bin/sh", "-c", f"{autogpu} status; {autogpu} doctor"])

@@ -4,7 +4,8 @@ import pytest
 
 from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.frozen import replace
-from autogpu.reporting.choice import busy_remedy, held, idle_remedy, notes, why
+from autogpu.reporting.choice import busy_remedy, idle_remedy, notes, why
+from autogpu.reporting.held import held
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
 from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.model import LastRuns, VisibleSpec

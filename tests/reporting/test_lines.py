@@ -8,6 +8,7 @@ from autogpu.frameworks.model import Usage
 from autogpu.history import KnownNeed
 from autogpu.policy import resolve
 from autogpu.reporting.choice import outcome
+from autogpu.selection.grants import Denial, Grant
 from autogpu.text import GIB, LINE_WIDTH, first_fitting, fitting
 from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory
@@ -84,6 +85,15 @@ def pool(count, **fields):
                 f"memory {NOT_ENFORCED}",
             ],
             id="memory-on-the-second-line-if-it-does-not-fit",
+        ),
+        pytest.param(
+            decided(gpu(0), grant=Grant("Slurm", Denial.UNKNOWN_WHICH, unnamed=2, on_host=4)),
+            {},
+            [
+                "no GPU, TensorFlow starts on CPU: Slurm granted 2 of 4 GPUs here, but autogpu can't determine which",
+                "leave --gpu-bind=none out",
+            ],
+            id="reason-is-whole-if-there-is-no-gpu",
         ),
         pytest.param(
             decided(*pool(4), count=0),
