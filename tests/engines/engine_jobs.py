@@ -156,7 +156,7 @@ def lines_of_autogpu(text: str) -> list[str]:
 
 def first_lines(lines: Sequence[str]) -> list[str]:
     """Return the lines about the GPUs of a process, without the second line that some processes print."""
-    return [line for line in lines if line.startswith("autogpu: no GPU ") or "; memory " in line]
+    return [line for line in lines if line.startswith("autogpu: no GPU") or "; memory " in line]
 
 
 def gpus_of(server: Server, pid: int) -> list[int]:
