@@ -33,7 +33,7 @@ _HIDDEN_MODE = 0o600
 _WITHDRAWN_S = 0.2
 _LOOK_AGAIN_S = 0.005
 
-# The greatest age of a reading of the folder that was made before the mutex was taken and is used under the mutex.
+# Under the mutex, a process may use its last reading of the folder again if the reading is younger than this.
 _FRESH_S = 0.1
 
 # A process gives up after this many attempts to claim. Each attempt takes a few ms.

@@ -1,7 +1,7 @@
 """The two kinds of file locks. Both belong to an open file description, and the kernel drops them at SIGKILL.
 
-A forked child shares such a lock. The lock stays if the child ends, or if another descriptor of the same file is
-closed, at which a POSIX lock would be lost.
+A forked child shares such a lock. The lock stays if the child ends. It also stays if another descriptor of the same
+file is closed, unlike a POSIX lock.
 
 The mutex is ``flock(2)``. It needs only read permission, so every user can take it. A lease or a ticket is owned by a
 write lock of ``F_OFD_SETLK``. That needs write permission, so only the file's user can take the lock or wait for it. A
@@ -212,8 +212,9 @@ def flock_holder(descriptor: int) -> tuple[int, int | None] | None:
     """Return pid and uid of the process that took the ``flock``, shared or exclusive; ``None`` if no lock is found.
 
     The uid is ``None`` if the process has ended; a fork of it may keep the lock. The pid is right only in the host's
-    own pid namespace: in another one, the kernel translates it at the moment of the call. Only the first 4,000 or so
-    locks of the host are searched, because any user may hold any number of locks. Source: ``/proc/locks``.
+    own pid namespace. In another one, the kernel translates the pid when ``/proc/locks`` is read; if the process has
+    ended by then, the kernel may find no process, or a newer one with the same pid. Only the first 4,000 or so locks of
+    the host are searched, because any user may hold any number of locks. Source: ``/proc/locks``.
     """
     try:
         status = os.fstat(descriptor)

@@ -51,7 +51,7 @@ def mounts_of(folder: int) -> Mounts:
 
 
 def _mount_id(descriptor: int) -> str:
-    """Return the first characters of the ``mountinfo`` line of the mount on which the file of ``descriptor`` is."""
+    """Return the mount id of an open file, and a blank: the line of its mount in ``mountinfo`` starts with these."""
     for line in read_bytes(f"/proc/self/fdinfo/{descriptor}").decode().splitlines():
         name, _, value = line.partition(":")
         if name == "mnt_id":

@@ -90,7 +90,7 @@ def reason(decision: Decision) -> str:
 
 
 def notes(decision: Decision, on_claim: Iterable[str] = ()) -> list[str]:
-    """Return notes on the GPUs that the user needs or would not expect, the most important first.
+    """Return the notes on the GPUs, the most important first: facts that the user needs or would not expect.
 
     Args:
         on_claim: Notes on the memory that the process claims, to insert after the note on free GPUs.
@@ -296,7 +296,10 @@ def _example_gib(decision: Decision) -> int:
 
 
 def _lowest_cap(decision: Decision) -> str:
-    """Return the lowest cap of a best-effort job, and the GPU if it has several; ``""`` if the cap is what is free."""
+    """Return the lowest cap of a best-effort job, and the GPU if it has several.
+
+    Return ``""`` if there is no cap, or if other jobs have reserved almost none of the GPU's free memory.
+    """
     shared = [each for each in decision.taken if each.device.uuid in decision.caps]
     lowest = min(shared, key=lambda each: decision.caps[each.device.uuid].bytes, default=None)
     if lowest is None or _reserved_bytes(lowest) < _LEAST_RESERVED_BYTES:
@@ -443,7 +446,7 @@ def _until_it_shares(candidates: Sequence[Candidate], left_s: float) -> Iterator
 
 
 def _runs_that_count(candidates: Sequence[Candidate]) -> LastRuns | None:
-    """Return the last runs if the same ones set the least free memory for every candidate; else ``None``."""
+    """Return the last runs if all candidates have the same ones, of at least a quarter of each GPU; else ``None``."""
     first = next(iter(candidates), None)
     runs = first.last_runs if first else None
     if runs is None or any((each.last_runs, each.least_free_bytes) != (runs, runs.bytes) for each in candidates):

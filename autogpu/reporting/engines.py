@@ -40,7 +40,7 @@ def granted_fraction(grant: Grant, count: int) -> str:
 
 
 def first_rank_missing(rank: LocalRank, claimed: Sequence[Device]) -> str:
-    """Return the line for a rank that claimed the GPUs of all ranks, and prints it because rank 0 is missing."""
+    """Return the line for a process that has claimed GPUs for all ranks of its job while rank 0 is missing."""
     who = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
     return f"{who} holds {labels(claimed)} for all ranks: no rank 0 was found on this host"
 

@@ -19,7 +19,7 @@ def origins(resolved: Resolved) -> str:
 
 
 def unless_locked(remedy: str, locked: Iterable[str]) -> str:
-    """Return ``remedy``; if it sets a key that the host locks, return that instead."""
+    """Return ``remedy``; if it sets a key that the host locks, return the advice to ask the administrator instead."""
     for key in sorted(locked):
         if f"{BY_DOTTED[key].variable}=" in remedy:
             return f"{key} is locked on this host: ask its administrator to change it"

@@ -196,7 +196,7 @@ class _Choice:
 
 
 def _as_taken(candidate: Candidate) -> Candidate:
-    """Return the candidate; if a job in the queue could take the GPU, with the worst tier and without a claim."""
+    """Return the candidate. If a queued job could take the GPU, give it the worst tier and no claim."""
     if not candidate.is_awaited:
         return candidate
     return replace(candidate, tier=Tier.AWAITED, is_best_effort=True, claim_bytes=0)

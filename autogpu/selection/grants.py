@@ -121,7 +121,7 @@ class Grant(Value):
 
     @property
     def dividing_job(self) -> str:
-        """The job whose ranks divide the GPUs that they see; ``""`` for any other process, or with an engine."""
+        """The job of :attr:`dividing_rank`; ``""`` if there is no such rank, or if an engine manages the GPUs."""
         return "" if self.dividing_rank is None or self.engine else self.dividing_rank.job
 
 

@@ -103,8 +103,8 @@ def rivals(
 ) -> list[Holder]:
     """Return the leases that block this process if it chooses for itself.
 
-    A lease of its own job blocks it only if the driver lists the holder on a GPU. Otherwise a child would wait for its
-    parent, and the parent for the child.
+    A lease of its own job blocks it only if the driver lists the holder on a GPU. If every lease of the job blocked it,
+    a child would wait for its parent, and the parent for the child.
     """
     members = {member.name for member in family.members} if family else ()
     listed = compute_pids(inventory.devices)

@@ -184,7 +184,7 @@ def caps(
         if device is None:
             continue
         limit = _limit_bytes(policy, device, context_reserves.get(ordinal, CONTEXT_BYTES))
-        # Of equal caps the first one counts. Prefer the limit: it would be as low if the job had the GPU alone.
+        # Of equal caps the first one counts. Put the policy's limit first: it applies even to a job alone on the GPU.
         known = []
         if limit is not None:
             known.append(Cap(limit, CapCause.LIMIT))
@@ -202,7 +202,8 @@ def ceilings(decision: Decision, request: SelectionRequest) -> Mapping[int, Cap]
     """Return the caps that the script's own limit may not exceed, keyed by CUDA ordinal; empty without a limit."""
     if not request.script_demand:
         return {}
-    # The script's limits may exceed a rank's equal part: all ranks on a GPU run the same script. A grant still applies.
+    # The script's limits may exceed a rank's equal part: all ranks on a GPU run the same script, so the script sets the
+    # limits of all of them. A grant still applies.
     own = {uuid: cap for uuid, cap in decision.caps.items() if cap.cause is not CapCause.RANKS}
     most = merged((own, granted_bytes(request.grant, decision.visible)), lower_cap)
     return {o: most[device.uuid] for o, device in enumerate(decision.visible) if device and device.uuid in most}

@@ -341,7 +341,7 @@ class Candidate(Value):
     @property
     def is_joinable(self) -> bool:
         """True if a job without a stated need may join the jobs there."""
-        # If the free memory is unknown, the one-minute rule alone decides.
+        # If the free memory is unknown, it is enough that the driver shows the use of every job.
         is_enough = self.free_bytes is None or self.free_bytes >= self.least_free_bytes
         return self.tier is Tier.BUSY and is_enough and all(claim.is_shown_on(self.device) for claim in self.claims)
 
@@ -380,7 +380,7 @@ class Ranking(Value):
 
     @property
     def pool(self) -> tuple[Device, ...]:
-        """All GPUs that a job of this process could use, also a job that needs less memory than this one."""
+        """The GPUs that could serve the job if none were in use, and if it needed less memory."""
         return self._and_rejected_as(Cause.IN_USE, Cause.UNSUITABLE)
 
     def _and_rejected_as(self, *causes: Cause) -> tuple[Device, ...]:

@@ -93,7 +93,7 @@ def visible_spec(
     Args:
         found: ``CUDA_VISIBLE_DEVICES`` as it would be now without autogpu.
         script: The policy's ``select.script``.
-        is_engine_worker: True if the engine may have set the variable after the interpreter's start, not the script.
+        is_engine_worker: True if the engine, not the script, may have set the variable after the interpreter's start.
     """
     if is_engine_worker or found == initial.value:
         return VisibleSpec(grant.visible if found is None else found)
@@ -370,7 +370,7 @@ def _as_shown(
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Return the GPUs with the best GPU's kind first, cards or MIG instances: CUDA reads only the first kind."""
+    """Return the GPUs, those of the first GPU's kind (card or MIG instance) first: CUDA reads only that kind."""
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
 
 
@@ -438,7 +438,7 @@ def _pool_after_claim(
 ) -> tuple[str, ...]:
     """Return the claimed GPUs if others are hidden, or if CUDA shows only the claimed MIG instance.
 
-    Otherwise return the pool, or the cards among the candidates.
+    Otherwise return the cards among the candidates; without candidates, return the pool.
     """
     if hides_others or (visible.candidates and has_instances(decision.devices)):
         return tuple(device.uuid for device in decision.devices)
