@@ -36,8 +36,8 @@ set; `autogpu init` writes a file to start from.
 
 ## Where settings come from
 
-Later rows of this table override earlier ones. Each key is resolved separately: a file that sets only `count` leaves the
-other keys to the earlier rows.
+Later rows of this table override earlier ones, separately for each key. Keys that the system file lists in
+[`locked`](#locked) are an exception.
 
 | Layer | Place | Applies to |
 |---|---|---|
@@ -50,20 +50,17 @@ other keys to the earlier rows.
 
 **Which project file.** autogpu searches upwards from the script's folder, and then upwards from the working directory.
 It uses the first file that it finds. Each search ends at your home folder or at the root, and includes that folder. In one
-folder `autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search, and
+folder `autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search;
 `AUTOGPU_POLICY=/dev/null` means no project file.
 
-**Which files are trusted.** A project file that was found is used only if three things hold: it and its folder belong to you
-or to root, no other user can write to them, and it is not a link. A group with its owner's name and no other member
-does not count as another user. Any other file is ignored with one line: a file that was left in a shared folder must
-not control your jobs. If `AUTOGPU_POLICY` is the path of a file, autogpu uses the file, whoever owns it.
-
-**Locks.** The system file may list keys in `locked`. No other layer can change these keys; autogpu prints a line for
-each attempt.
+**Which files are trusted.** A project file that was found is used only if it and its folder belong to you or to root, no
+other user can write to them, and it is not a link. A group with its owner's name and no other member does not count as
+another user. Any other file is ignored with one line. If `AUTOGPU_POLICY` is the path of a file, autogpu uses the file,
+whoever owns it.
 
 **The environment.** Every key has one variable. An empty variable counts as unset. Lists are separated by commas;
 `none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
-`off`. A file may also hold these forms. `AUTOGPU=0` switches autogpu off for one process, and nothing overrides that.
+`off`. A file may also hold these forms.
 
 **Mistakes.** Invalid entries are ignored and the rest applies; the framework is always imported. All mistakes are reported
 together, each with its file and line, the allowed values, the nearest known name, and the value that is used instead. At
