@@ -39,7 +39,7 @@ def locked(path):
 
 
 @pytest.mark.slow
-def test_claim_goes_on_without_a_stuck_mutex_and_names_its_holder(folder, path, start):
+def test_claim_succeeds_if_the_mutex_is_stuck_and_names_the_mutex_holder(folder, path, start):
     acquire_lease(Lease(folder, "a"), lambda *_: None)
     other = start()
     other.ask("hold_mutex")
@@ -168,7 +168,7 @@ def test_many_long_texts_cost_a_claim_little_time(folder, locked):
 def test_long_files_of_one_user_hide_no_claim_of_another(folder, locked, path):
     # Several leases: whatever order the file system lists them in, some come after the flood.
     leases = [acquire_lease(Lease(folder, "a"), take) for _ in range(20)]
-    # Files of many sizes would use up a budget shared by all users to its last bytes.
+    # If all users shared one budget of bytes, files of so many sizes would use it up to its last bytes.
     sizes = [size for power in range(5, 16) for size in [2 << power] * 20]
     for number, size in enumerate(sizes):
         name = f"job.1.2.{number:08x}"

@@ -1,4 +1,4 @@
-"""Claims of real processes: other processes see a claim until it is released or its processes end, in any way."""
+"""Claims of real processes. Others see a claim until it is released or the last process that keeps it has ended."""
 
 import os
 import random

@@ -127,7 +127,7 @@ def test_file_system_without_locks_is_reported_and_no_file_is_left(folder, monke
 def test_file_system_that_hides_locks_from_others_is_unusable(folder, monkeypatch, number):
     """FUSE, old NFS and the mount option ``nolock`` grant every lock, or hide the locks of a client from other clients.
 
-    gVisor does not have the lock command.
+    gVisor refuses the fcntl command that takes these locks.
     """
     free = locks._FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0)
 

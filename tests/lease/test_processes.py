@@ -81,7 +81,7 @@ def test_thousand_unlisted_holders_cost_at_most_16_lookups(folder, job, monkeypa
 
 
 @pytest.mark.parametrize("is_left", [True, False], ids=["programs-keep-lease", "programs-drop-lease"])
-def test_process_that_keeps_the_lease_represents_an_ended_holder(folder, job, is_left):
+def test_job_of_an_ended_holder_has_the_processes_that_keep_its_lease(folder, job, is_left):
     holder, shell, program = job(*["left"] * is_left)
     (lease,) = snapshot(folder).holders
     holder.kill()
@@ -92,7 +92,7 @@ def test_process_that_keeps_the_lease_represents_an_ended_holder(folder, job, is
 
 
 def test_a_process_that_only_reads_a_lease_does_not_keep_it(folder, job):
-    # The reader starts first, because the oldest process that keeps a lease represents its holder.
+    # The reader starts first. If it counted, it would be found as the oldest process that keeps the lease.
     command = ["sh", "-c", 'read path; exec 3< "$path"; echo; exec sleep 600']
     reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     time.sleep(0.02)  # more than a tick, the unit of start times

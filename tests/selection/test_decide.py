@@ -198,7 +198,7 @@ def outcome(rule, gpus, asked, verdicts, reason):
         outcome("gpu-of-an-idle-lease", [gpu(0, pids=[7], used_gib=20)], IDLE_LEASE, ALWAYS_TAKEN, None),
     ],
 )
-def test_select_busy_decides_if_too_few_gpus_are_free(gpus, asked, verdicts, reason):
+def test_if_too_few_gpus_are_free_the_verdict_depends_on_select_busy(gpus, asked, verdicts, reason):
     found = {busy: decided(*gpus, busy=busy, **asked) for busy in verdicts}
     assert {busy: decision.verdict for busy, decision in found.items()} == verdicts
     assert {decision.reason for decision in found.values() if decision.verdict is not TAKE} <= {reason}

@@ -45,7 +45,7 @@ TWO_EACH = {"grant": Grant(rank=LocalRank(1, 2, "torchrun")), "promised": ALL_BU
     ("gpus", "asked", "expected"),
     [
         case("engine-granted-no-gpu", ONE, NONE, verdict=CPU, reason=Reason.NOT_GRANTED),
-        case("grant-of-no-gpu-is-not-refused", ONE, {**NONE, "busy": "error"}, verdict=CPU),
+        case("engine-granted-no-gpu-and-busy-error", ONE, {**NONE, "busy": "error"}, verdict=CPU),
         case("list-set-by-the-script", ONE, {**NONE, "visible_spec": VisibleSpec("0", is_scripts=True)}, verdict=TAKE),
         case("coordinator-task-uses-the-cpu", ONE, CHIEF, verdict=CPU, reason=Reason.NOT_GRANTED),
         case("coordinator-with-a-set-count", ONE, {**CHIEF, "count_is_set": True}, verdict=TAKE),
