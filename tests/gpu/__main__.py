@@ -26,7 +26,8 @@ from autogpu.devices import probe
 from tests.gpu.conftest import PYTHON, ROOT
 from tests.suites import lines_of_failures, read
 
-# The time that pytest has to end its jobs after a check's limit. A check starts only if twice this time is left.
+# After a check's limit pytest has this time to end its jobs, and as much again to be killed. A check starts only if
+# twice this time is left besides.
 GRACE_S = 10.0
 
 VERSIONS = """
@@ -103,7 +104,7 @@ def run(check: Check, limit_s: float, report: Path) -> Outcome:
     notes = [*([f"{tests} tests"] if tests else []), *notes_in(report)]
     if status is None:
         notes.insert(0, f"stopped after {limit_s:.0f} s")
-        # A check that got less than its own limit has not failed.
+        # A stop fails a check only if the check had its whole limit.
         is_failed = bool(failures) or limit_s == check.limit_s
     else:
         is_failed = status != 0

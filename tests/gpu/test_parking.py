@@ -34,7 +34,7 @@ def test_parked_job_gives_its_memory_back_and_computes_on(framework, record_prop
 
 
 def in_words(rounds):
-    """Return the seconds of the slowest round, and of the first the MiB in use before, while parked and after."""
+    """Return the seconds of the slowest round, and the MiB in use before, during and after the first parking."""
     park_s, restore_s = (max(each[key] for each in rounds) for key in ("park_s", "restore_s"))
     value = "same value" if all(each["is_same"] for each in rounds) else "ANOTHER VALUE"
     mib = " -> ".join(map(str, rounds[0]["mib"]))

@@ -45,7 +45,7 @@ The command's exit status, signals and input and output are its own.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Lay the server out, and become the command. Return an exit status only if that fails."""
+    """Write the server's files, and replace this process by the command. Return an exit status only if that fails."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.gpusim",
         description=HELP,

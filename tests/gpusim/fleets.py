@@ -14,8 +14,8 @@ bus ids       H100, B200, GB200: the captures above. DGX A100: ``pkg/gpu/mocknvm
               T4, RTX 2080 Ti and H200: consecutive buses.
 NVLinks       DGX A100: github.com/NVIDIA/nccl/issues/1505. H100: github.com/aliyun/SimAI/issues/128. H200:
               github.com/vllm-project/vllm/issues/13582. B200: github.com/sgl-project/sglang/issues/8120. GB200:
-              github.com/NVIDIA/k8s-test-infra/issues/371. RTX 2080 Ti: two with a bridge
-              (github.com/sgl-project/sglang/issues/748), which is for two cards.
+              github.com/NVIDIA/k8s-test-infra/issues/371. RTX 2080 Ti: a bridge connects two
+              cards by two NVLinks (github.com/sgl-project/sglang/issues/748).
 NVSwitches    DGX A100, H100: as above. Not published for the others: one made-up address stands for all switches.
 PCI Express   RTX 4090: NCCL's report in the issue above. Not set for the others.
 MIG           a100-mig is dgx-a100 with four cards cut as in ``deployments/systemd/config-default.yaml`` of

@@ -1,6 +1,6 @@
-"""Imports of a wheel's libraries from NVIDIA's, and stubs for those that the simulated libraries lack.
+"""Names that a wheel's libraries import from NVIDIA's libraries, and stubs for names that the simulated ones lack.
 
-TensorFlow and JAX open NVIDIA's libraries when they need one, and run without a missing function. PyTorch is
+TensorFlow and JAX open one of NVIDIA's libraries when they need it, and run even if it lacks a function. PyTorch is
 linked against them: the loader fails if one library, version or function is missing. So :func:`record` reads
 the imports of an environment's libraries and writes them to a list, and the build makes a stub for each missing one.
 """

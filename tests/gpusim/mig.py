@@ -2,13 +2,15 @@
 
 ============= ==================================================================================================
 memory        ``nvidia-smi mig -lgip`` of each card, which rounds to 1/8 GiB. Confirmed in MiB by ``nvidia-smi`` on
-              cards that are cut: an A100 cut as ``9,14,19,19`` in Alibaba Cloud's guide to MIG in Kubernetes, an H100
-              in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some values differ slightly between drivers.
+              cards that are cut: an A100 with instances of the profile ids 9, 14, 19 and 19 in Alibaba Cloud's guide to
+              MIG in Kubernetes, an H100 in "MIG with CUDA MPS" of NVIDIA's MIG user guide. Some values differ slightly
+              between drivers.
 processors    The same lists (H100: hrishi.dev, "NVIDIA, CUDA and GPUs on Kubernetes").
 places        The drawings in "Supported MIG Profiles" of NVIDIA's MIG user guide: at which of the eight memory slices
               an instance can begin.
-numbers       Ids that ``nvidia-smi mig -cgi`` assigned for ``9,14,19,19`` and for seven of the smallest profile, in the
-              sources above. The rule is not published. Here the ids depend on size and order of creation.
+numbers       GPU instance ids that ``nvidia-smi mig -cgi`` assigned, in the sources above: to instances of the profile
+              ids 9, 14, 19 and 19, and to seven of the smallest profile. NVIDIA's rule is not published. Here an id
+              depends on the instance's size and on the order of creation.
 ============= ==================================================================================================
 """
 

@@ -45,7 +45,7 @@ def test_choice_under_wsl2_uses_memory_and_leases(train, commands, lease_folder)
     assert holder.end()[0] == 0
 
 
-# Fakes the driver's and the kernel's files in which the GPU's memory is NUMA node 1 of the host.
+# Fakes files of the driver and the kernel, which describe the GPU's memory as NUMA node 1 of the host.
 GH200 = """
 mount -t tmpfs none /proc/driver && mkdir -p /proc/driver/nvidia/gpus/{bus}
 printf 'Node: 1\nStatus: online\n' >/proc/driver/nvidia/gpus/{bus}/numa_status

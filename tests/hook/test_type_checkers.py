@@ -27,7 +27,7 @@ LEFT_AS_IT_IS = NOT_APPLIED.format("another import hook (typeguard._importhook) 
         pytest.param(COMPILED + TYPEGUARD, ("", LEFT_AS_IT_IS), id="typeguard"),
     ],
 )
-def test_type_checking_import_hook_spares_autogpu_or_causes_one_line(tmp_path, script, said):
+def test_autogpu_is_applied_beside_a_type_checker_or_prints_one_line(tmp_path, script, said):
     base = environments.interpreter("3.11") or pytest.skip("no Python 3.11 on this machine")
     python = environments.environment(base, ["beartype", "typeguard"], with_hook=True)
     (tmp_path / "tensorflow").mkdir()

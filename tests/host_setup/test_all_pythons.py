@@ -40,7 +40,7 @@ def changed(before, after):
 
 
 def differ(before, after):
-    """Return the changed files. Ignore the bytes of compiled files: they can differ from run to run."""
+    """Return the changed files, without each ``.pyc`` and ``host.json`` in both: these can differ from run to run."""
     found = changed(before, after)
     return {
         path for path in found if not path.endswith((".pyc", "host.json")) or path not in before or path not in after

@@ -181,7 +181,7 @@ def test_earlier_sitecustomize_on_pythonpath_hides_the_hook(built, bare, project
 
 
 @pytest.mark.parametrize("version", each_python())
-def test_autogpu_of_the_environment_wins_over_the_hosts(built, project, version):
+def test_autogpu_of_the_environment_is_used_before_that_of_the_host(built, project, version):
     with tempfile.TemporaryDirectory(dir=str(project)) as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101
         major, minor = map(int, version.split("."))
@@ -421,8 +421,8 @@ def test_removed_folder_neither_kills_nor_blocks_a_script(own, bare, project, st
     assert (done.returncode, done.stdout) == (0, "alive")
 
 
-def test_autogpu_above_an_install_target_is_never_run(place, project):
-    """Another user could have put that package there, for example in /tmp."""
+def test_autogpu_in_a_folder_above_the_install_target_is_never_run(place, project):
+    """Another user could have put a package of that name into such a folder, for example into /tmp."""
     throwaway.write(project, {"autogpu/__init__.py": "raise SystemExit('run')", "autogpu/activation.py": ""})
     target = project / "alice" / "t"
     target.mkdir(parents=True)

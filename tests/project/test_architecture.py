@@ -76,7 +76,7 @@ def package_of(module):
     return module if module in ROWS[0] else module.partition(".")[0]
 
 
-def test_imports_point_one_way():
+def test_packages_import_only_from_rows_above_their_own():
     pairs = [(module, other) for module, file in MODULES.items() if module for other in ours(file)]
     across = [pair for pair in pairs if package_of(pair[0]) != package_of(pair[1]) and not pair[1].endswith(".model")]
     assert [(module, other) for module, other in across if row_of(other) >= row_of(module)] == []

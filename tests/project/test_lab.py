@@ -24,7 +24,7 @@ from tests.support.terminal import PATIENCE_S, Terminal
 
 @pytest.fixture
 def terminals():
-    """Return a function that opens a terminal in a new lab, all of whose processes inherit ``TMPDIR``, a short path."""
+    """Return a function that opens a terminal in a new lab. All processes of the lab inherit a short ``TMPDIR``."""
     with tempfile.TemporaryDirectory(prefix="lab-test-", ignore_cleanup_errors=True) as folder, ExitStack() as opened:
         Path(folder).chmod(0o755)
         # HOME is changed because the shell must not run the developer's own start-up file.

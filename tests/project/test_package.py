@@ -101,7 +101,7 @@ def test_old_pip_installs_a_clone_or_prints_one_line_with_the_reason(python, pip
     found = interpreter(python)
     if found is None:
         pytest.skip(f"no Python {python} on this machine")
-    # A mirror's pages may lack the required Python version of each file, which old versions of pip read there.
+    # Ignore a configured mirror. Its pages may lack each file's required Python version, which an old pip reads there.
     environ = {**ENVIRON, "PIP_CONFIG_FILE": "/dev/null"}
 
     def run(*command):

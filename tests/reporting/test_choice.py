@@ -43,7 +43,6 @@ NO_CARD = "a process can use only one MIG instance, and no whole GPU is left"
 
 
 def sentence(rule, gpus, asked, expected):
-    """A row: the sentence about the decision for a process with these GPUs."""
     return pytest.param(gpus, asked, expected, id=rule)
 
 
@@ -101,7 +100,7 @@ def sentence(rule, gpus, asked, expected):
             "1 of 4, numbered 2 in the script",
         ),
         sentence(
-            "number-of-its-context",
+            "number-of-a-gpu-with-a-context",
             POOL,
             {"numbers": (2,), "in_use": [2], "held": {1: claim(24)}},
             f"1 of 4, numbered 2 in the script, {CONTEXT}; GPU 3, GPU 2 and GPU 0 are free; {ON_HELD}",
@@ -290,7 +289,7 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             f"a.py needed 9.0 GiB in all when it ran out of memory; GPU 0: {HELD}",
         ),
         sentence(
-            "waits-for-the-minute",
+            "waits-until-the-job-has-run-a-minute",
             ONE,
             {**YOUNG, "waited_s": 1800.0},
             f"no GPU is free; {SHARES}; {NOW}; GPU 0: {HELD}",
@@ -387,7 +386,7 @@ def test_sentence_about_no_gpu(gpus, asked, expected):
         ),
     ],
 )
-def test_sentence_of_a_reason(decision, expected):
+def test_reason_apart_from_the_usual_ones_has_its_own_sentence(decision, expected):
     assert why(decision) == expected
 
 
@@ -411,7 +410,7 @@ def test_every_reason_has_a_sentence():
         ),
     ],
 )
-def test_best_effort_job_reads_its_cap_and_how_to_reserve_memory(asked, expected):
+def test_sentence_of_a_best_effort_job_states_its_cap_and_reservation(asked, expected):
     full = gpu(0, used_gib=14, pids=[7])
     text = why(decided(full, **asked), with_cap=True)
     assert text.startswith(f"the only one here; memory limited by other jobs; {expected}; shared: ")
@@ -425,7 +424,7 @@ def test_best_effort_job_reads_its_cap_and_how_to_reserve_memory(asked, expected
         pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, " on GPU 0", id="of-two"),
     ],
 )
-def test_best_effort_job_reads_the_cap_beside_reservations(gpus, asked, where):
+def test_sentence_of_a_best_effort_job_has_its_cap_beside_reservations(gpus, asked, where):
     stated = {"held": {0: claim(20)}}
     decision = decided(*gpus, wait_s=0.0, **stated, **asked)
     assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
@@ -441,7 +440,7 @@ def test_best_effort_job_reads_the_cap_beside_reservations(gpus, asked, where):
         pytest.param([BUSY], {"need_bytes": 20 * GIB, "wait_s": 0.0}, [ON_BUSY], id="best-effort"),
     ],
 )
-def test_program_that_holds_gpus_reads_what_it_reserved(gpus, asked, expected):
+def test_lines_of_a_program_that_holds_gpus_have_the_reserved_memory(gpus, asked, expected):
     assert held(decided(*gpus, **asked), "serve", (), is_explained=False)[1:] == expected
 
 
@@ -456,12 +455,12 @@ def test_program_that_holds_gpus_reads_what_it_reserved(gpus, asked, expected):
         pytest.param([gpu(1)], BY_SCRIPT, "", id="idle"),
     ],
 )
-def test_user_of_a_busy_gpu_reads_how_to_use_an_idle_one(gpus, asked, expected):
+def test_remedy_for_a_busy_gpu_names_the_setting_for_an_idle_one(gpus, asked, expected):
     remedy = idle_remedy(decided(*gpus, inventory=inventory(*ONE_BUSY), **asked))
     assert remedy == (f"to use the idlest GPU: {expected}" if expected else "")
 
 
-def test_program_that_started_cuda_early_reads_how_to_use_an_idle_gpu():
+def test_notes_on_cuda_started_early_have_the_command_for_an_idle_gpu():
     decision = decided(BUSY, inventory=inventory(*ONE_BUSY), wait_s=0.0)
     counted = replace(decision, reason=Reason.COUNTED_BEFORE)
     assert notes(counted)[:2] == [
@@ -478,11 +477,11 @@ def test_program_that_started_cuda_early_reads_how_to_use_an_idle_gpu():
         pytest.param({"exclude": ("0",)}, "`autogpu status --explain` shows the obstacle on each GPU", id="excluded"),
     ],
 )
-def test_refused_script_reads_which_policy_would_give_it_a_gpu(asked, expected):
+def test_remedy_for_a_refused_script_names_a_setting_or_command(asked, expected):
     assert busy_remedy(decided(gpu(0), busy="error", **asked)) == expected
 
 
-def test_program_that_holds_gpus_reads_which_of_them_are_shared():
+def test_lines_of_a_program_that_holds_gpus_name_the_shared_ones():
     busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
     first, second = held(busy, "serve", busy.devices, is_explained=False)
     assert first == "GPU 0 for serve: the only one here"

@@ -17,7 +17,7 @@ from tests.support.values import gpu
         pytest.param(2, {}, "for more GPUs: AUTOGPU_COUNT=2", id="below-the-cap"),
     ],
 )
-def test_strategy_with_few_replicas_is_told_what_would_give_it_more(per_user, held, end):
+def test_line_about_few_replicas_states_if_the_job_can_get_more_gpus(per_user, held, end):
     decision = decided(gpu(0), gpu(1), gpu(2), per_user=per_user, held=held)
     (line,) = few_replicas("MirroredStrategy", 1, decision, per_user)
     assert line == f"MirroredStrategy has 1 replica, on 1 of 3 GPUs; {end}"

@@ -49,7 +49,7 @@ def test_each_gpu_has_a_line_with_its_place_or_obstacle():
     ]
 
 
-def test_awaited_gpu_has_its_readings_and_that_others_wait():
+def test_line_of_an_awaited_gpu_has_its_readings_and_the_waiting_job():
     decision = decided(gpu(0), gpu(1), awaited=[gpu(0).uuid])
     readings = "free, 0 % busy, 24.0 of 24.0 GiB free"
     assert (
@@ -70,7 +70,7 @@ def test_awaited_gpu_has_its_readings_and_that_others_wait():
     ],
     ids=["enough", "used-more", "failed-at-more"],
 )
-def test_gpu_with_less_memory_than_the_last_runs_took_has_a_line_that_says_so(runs, expected):
+def test_line_of_a_gpu_states_if_the_last_runs_took_more_than_is_left(runs, expected):
     decision = decided(gpu(0), gpu(1, pids=[7], used_gib=16), last_runs={gpu(1).name: runs})
     readings = "busy, pid 7 (no claim), 0 % busy, 8.0 of 24.0 GiB free"
     assert each_gpu(decision, decision.devices)[1] == f"  GPU 1: choice 2: {readings}{expected}"

@@ -1,4 +1,4 @@
-"""Sentences about leases: what stands in the way of one, and what the user can do."""
+"""Sentences about problems that prevent or limit a claim, and the remedy for each."""
 
 import errno
 
@@ -93,6 +93,6 @@ def test_each_lease_problem_has_a_sentence_and_a_remedy(problem, what, remedy):
         (False, "claiming without the host's lock, which is safe but slower"),
     ],
 )
-def test_line_about_a_claim_says_what_it_lacks(is_unclaimed, begin):
+def test_line_about_a_claim_has_the_effect_of_the_problem_and_its_cause(is_unclaimed, begin):
     line = f"{begin}: other processes keep claiming the same GPUs; start again"
     assert claim_problem(LeaseProblem(Fault.COLLISIONS), is_unclaimed=is_unclaimed) == line

@@ -1,4 +1,4 @@
-"""The lines that a process prints about its GPUs, as a whole: what is on the first, and what on the second."""
+"""The whole output of a process about its GPUs: one or two lines, and more with ``AUTOGPU_LEVEL=explain``."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ LONG = "A" * 60
 
 
 def lines(decision, *, need=None, task="", memory="allocated as needed", **environ):
-    """The lines about a decision whose GPUs a framework takes, all of them."""
+    """Return the lines about a decision, for a framework that takes all of its GPUs."""
     nowhere = Path("/nowhere")
     policy = resolve(environ, script=None, working_directory=nowhere, system_file=nowhere / "autogpu.toml")
     return outcome(decision, Usage(decision.ordinals, memory), policy, "TensorFlow", task, need)
@@ -112,7 +112,7 @@ def pool(count, **fields):
         ),
     ],
 )
-def test_usual_lines(decision, options, expected):
+def test_decision_is_reported_in_one_or_two_lines(decision, options, expected):
     assert lines(decision, **options) == expected
 
 
@@ -152,7 +152,7 @@ def test_usual_lines_fit_120_columns(decision, task):
     [
         pytest.param([], "", id="nothing"),
         pytest.param(["a", "b"], "a; b", id="all"),
-        pytest.param(["a" * 100, "b" * 20, "c"], "a" * 100, id="part-that-would-be-cut-to-little-ends-the-line"),
+        pytest.param(["a" * 100, "b" * 20, "c"], "a" * 100, id="line-ends-before-a-part-of-which-little-would-fit"),
         pytest.param(["a", "b" * 200], "a; " + "b" * 69 + "..." + "b" * 36, id="last-part-is-cut-in-the-middle"),
         pytest.param(["a" * 200], "a" * 71 + "..." + "a" * 37, id="first-part-is-always-there"),
     ],

@@ -26,7 +26,7 @@ THERE_ARE = "this host has GPUs 0 to 1, named NVIDIA TITAN RTX"
     ],
     ids=["devices", "one-entry-of-exclude", "part-of-a-name", "index-of-a-lost-gpu"],
 )
-def test_line_names_entries_without_a_gpu_and_what_there_is(tmp_path, variable, entries, lost, expected):
+def test_line_names_the_entries_that_match_no_gpu_and_adds_a_hint(tmp_path, variable, entries, lost, expected):
     environ = {f"AUTOGPU_{variable}": entries}
     resolved = policy.resolve(environ, script=None, working_directory=tmp_path, system_file=tmp_path / "none")
     assert list(unmatched(resolved, inventory(gpu(0), gpu(1), unreadable=lost), UNSET)) == [expected]

@@ -30,7 +30,7 @@ def state(waited_s, position=1, count=1, timeout_s=1800.0):
     ],
     ids=["at-once", "behind-others", "after-its-wait", "limit-is-not-rounded"],
 )
-def test_lines_about_a_wait(queue, expected):
+def test_lines_about_a_wait_have_the_count_place_time_and_reason(queue, expected):
     assert waiting_lines(queue, WAITING) == [f"{expected}: no GPU is free; Ctrl-C ends this job", SECOND_LINE]
 
 
@@ -41,11 +41,11 @@ def test_lines_about_a_wait(queue, expected):
         pytest.param([(0.0, 3), (700.0, 3)], [0.0], id="not-at-the-same-place"),
         pytest.param([(0.0, 3), (700.0, 2)], [0.0, 700.0], id="at-another-place"),
         pytest.param([(0.0, 3), (9.0, 2), (299.0, 2), (301.0, 2)], [0.0, 301.0], id="every-five-minutes-at-most"),
-        pytest.param([(0.0, 3), (9.0, 2), (301.0, 3)], [0.0], id="not-at-a-place-that-has-passed"),
+        pytest.param([(0.0, 3), (9.0, 2), (301.0, 3)], [0.0], id="not-at-the-place-of-the-last-line"),
         pytest.param([(0.0, 3), (400.0, 2), (500.0, 1), (701.0, 1)], [0, 400, 701], id="at-each-later-place"),
     ],
 )
-def test_wait_is_reported_at_once_and_at_another_place(looks, printed_at_s):
+def test_wait_is_reported_at_once_and_if_the_place_in_the_queue_changes(looks, printed_at_s):
     lines = []
     report = WaitingReport(lines.append)
     printed = []
@@ -90,7 +90,7 @@ def test_end_of_a_wait_names_a_remedy_that_the_policy_accepts(timeout_s, locked,
         ),
     ],
 )
-def test_lines_of_a_job_that_will_share_contain_both_remedies(wait_s, second):
+def test_lines_of_a_job_that_will_share_name_ctrl_c_and_autogpu_wait(wait_s, second):
     runs = LastRuns("train.py", 10 * GIB)
     decision = decided(gpu(0), held={0: claim(24)}, last_runs={gpu(0).name: runs}, wait_s=wait_s)
     lines = waiting_lines(state(0.0, timeout_s=wait_s), decision)
