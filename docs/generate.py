@@ -31,8 +31,8 @@ _PAGE_HEAD = """\
 # Policy reference
 
 A policy says which GPU a process gets and how much of its memory. The defaults need no configuration: the process gets
-the idlest GPU, and memory grows as it is needed. `autogpu config` shows the value of each key here and where it was
-set; `autogpu init` writes a file to start from.
+the idlest GPU, and memory grows as it is needed. `autogpu config` shows each key's value and where it was set;
+`autogpu init` writes a file to start from.
 
 ## Where settings come from
 
@@ -49,28 +49,28 @@ Later rows of this table override earlier ones, separately for each key. Keys th
 | command line | `autogpu run --count 2 -- python train.py` | one command |
 
 **Which project file.** autogpu searches upwards from the script's folder, and then upwards from the working directory.
-It uses the first file that it finds. Each search ends at your home folder or at the root, and includes that folder. In one
-folder `autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search;
+It uses the first file that it finds. The last folder of each search is your home folder or `/`. In one folder
+`autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search;
 `AUTOGPU_POLICY=/dev/null` means no project file.
 
-**Which files are trusted.** A project file that was found is used only if it and its folder belong to you or to root, no
-other user can write to them, and it is not a link. A group with its owner's name and no other member does not count as
-another user. Any other file is ignored with one line. If `AUTOGPU_POLICY` is the path of a file, autogpu uses the file,
-whoever owns it.
+**Which files are trusted.** A project file that was found is used only if it and its folder belong to you or to root,
+no other user can write to them, and it is not a link. Write permission for the owner's private group (same name, no
+other member) is allowed. autogpu ignores any other file and prints one line. If `AUTOGPU_POLICY` is the path of a file,
+autogpu uses the file, whoever owns it.
 
 **The environment.** Every key has one variable. An empty variable counts as unset. Lists are separated by commas;
 `none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
-`off`. A file may also hold these forms.
+`off`. Files accept these spellings too.
 
-**Mistakes.** Invalid entries are ignored and the rest applies; the framework is always imported. All mistakes are reported
-together, each with its file and line, the allowed values, the nearest known name, and the value that is used instead. At
-most 20 unknown names are reported per file. Unknown names in the system file are shown only by `doctor`, `config check` and
+**Mistakes.** Invalid entries are ignored, the rest applies, and the script runs. All mistakes are reported together,
+each with its file and line, the allowed values, the nearest known name, and the value that is used instead. At most 20
+unknown names are reported per file. Unknown names in the system file are shown only by `doctor`, `config check` and
 `host-setup --check`, because one host may have several versions of autogpu. A policy can't contain code to run.
 
 [autogpu.schema.json](autogpu.schema.json) describes the same keys for editors: write `#:schema` and its address on the
-first line of a file. The schema is stricter than autogpu: it accepts each value only as the example file writes it. So an
-editor marks `count = "2"`, `devices = "0,2"` and `busy = "Wait"`, although autogpu accepts them. `autogpu config check`
-also checks texts such as sizes.
+first line of a file. The schema is stricter than autogpu: it accepts values only as written in `autogpu.toml.example`.
+So an editor marks `count = "2"`, `devices = "0,2"` and `busy = "Wait"`, although autogpu accepts them. The schema does
+not check strings such as sizes; `autogpu config check` does.
 
 ## How values are written
 
@@ -78,7 +78,7 @@ also checks texts such as sizes.
 |---|---|---|
 | memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
-| share | `"50%"` | of the GPU's memory; above 0, up to 100 |
+| percentage | `"50%"` | of the GPU's memory; above 0, up to 100 |
 | time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
 
 ## Keys
