@@ -247,13 +247,13 @@ KEYS = (
         "select.busy",
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
     ),
-    _key("select.wait", 'how long "wait" waits, and "share" for enough free memory', kinds.DURATION),
+    _key("select.wait", 'how long a job waits: "wait" for a free GPU, "share" for enough free memory', kinds.DURATION),
     _key("select.script", 'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"'),
     _key("select.visible", 'the process sees the whole "pool", idlest first, or only the "chosen" GPUs'),
     _key("memory.growth", "allocate memory as needed, instead of all at the start"),
     _key(
         "memory.limit",
-        'hard cap on each GPU: "8GiB" or "50%", "" = none. With growth it grows up to the cap',
+        'hard cap on each GPU: "8GiB" or "50%", "" = none. With growth, memory grows up to the cap',
         kinds.LIMIT,
     ),
     _key(
