@@ -49,9 +49,9 @@ Later rows of this table override earlier ones, separately for each key. Keys th
 | command line | `autogpu run --count 2 -- python train.py` | one command |
 
 **Which project file.** autogpu searches upwards from the script's folder, and then upwards from the working directory.
-It uses the first file that it finds. The last folder of each search is your home folder or `/`. In one folder
-`autogpu.toml` overrides `pyproject.toml`. `AUTOGPU_POLICY=FILE` sets the project file without a search;
-`AUTOGPU_POLICY=/dev/null` means no project file.
+It uses the first file that it finds. The last folder of each search is your home folder or `/`. If a folder has
+`autogpu.toml` and `pyproject.toml`, only `autogpu.toml` is used. `AUTOGPU_POLICY=FILE` sets the project file without a
+search; `AUTOGPU_POLICY=/dev/null` means no project file.
 
 **Which files are trusted.** A project file that was found is used only if it and its folder belong to you or to root,
 no other user can write to them, and it is not a link. Write permission for the owner's private group (same name, no
@@ -67,16 +67,16 @@ each with its file and line, the allowed values, the nearest known name, and the
 unknown names are reported per file. Unknown names in the system file are shown only by `doctor`, `config check` and
 `host-setup --check`, because one host may have several versions of autogpu. A policy can't contain code to run.
 
-[autogpu.schema.json](autogpu.schema.json) describes the same keys for editors: write `#:schema` and its address on the
-first line of a file. The schema is stricter than autogpu: it accepts values only as written in `autogpu.toml.example`.
-So an editor marks `count = "2"`, `devices = "0,2"` and `busy = "Wait"`, although autogpu accepts them. The schema does
-not check strings such as sizes; `autogpu config check` does.
+[autogpu.schema.json](autogpu.schema.json) describes the same keys for editors: write `#:schema` and the schema's
+address on the first line of a policy file. The schema is stricter than autogpu: it accepts values only as written in
+`autogpu.toml.example`. So an editor marks `count = "2"`, `devices = "0,2"` and `busy = "Wait"`. The schema does not
+check strings such as sizes; `autogpu config check` does.
 
 ## How values are written
 
 | | Written | Meaning |
 |---|---|---|
-| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`, with or without `iB`: powers of 1024 |
+| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`; `iB` may be `i` or left out: powers of 1024 |
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
 | percentage | `"50%"` | of the GPU's memory; above 0, up to 100 |
 | time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
