@@ -78,7 +78,7 @@ def test_memory_limit_is_enforced_on_each_gpu(framework, on, gpus, policy, caps,
 def test_line_names_a_setting_that_disables_the_limit(machine_of, name, setting):
     variable, _, value = setting.partition("=")
     ran = machine_of(name, Gpu()).run(FILL[name], fresh=True, AUTOGPU_LIMIT="2GiB", **{variable: value})
-    assert f"limited to 2048 MiB, allocated as needed (not enforced by {setting})" in ran.said[0]
+    assert f"memory limited to 2048 MiB, allocated as needed (not enforced by {setting})" in "".join(ran.said)
     assert ran.peak_bytes(0) > 4 * GIB
 
 
@@ -111,7 +111,7 @@ def test_count_claims_that_many_of_the_idlest_gpus(framework, on, count, gpus, w
     assert job.line() == f"ready {len(gpus)}"
     assert (job.contexts, machine.claims()) == (gpus, {job.pid: gpus})
     ran = job.end()
-    assert (ran.exit_status, len(ran.said)) == (0, 1), ran.stderr
+    assert ran.exit_status == 0, ran.stderr
     assert words in ran.said[0]
 
 
@@ -174,7 +174,7 @@ def test_best_effort_job_beside_a_claim_is_capped(framework, on):
     ran = machine.run(ALLOWED[framework].format(count=1), AUTOGPU_WAIT="0")
     # The cap is half of the free memory, because the owner's use is not known yet.
     assert 10 * GIB <= allowed_bytes(framework, ran, 0) <= 12 * GIB
-    assert "free there, because other jobs may need the rest" in ran.said[0]
+    assert "memory limited by other jobs to " in ran.said[1]
     assert owner.end().exit_status == 0
 
 
@@ -238,7 +238,7 @@ LISTS = "import jax\nprint([device.platform for device in jax.devices()])\n"
 def test_jax_platforms_lose_cuda_only_if_another_platform_is_left(machine_of, platforms, found, contexts, policy):
     ran = machine_of("jax", *FULL).run(LISTS, fresh=True, JAX_PLATFORMS=platforms, **policy)
     assert (ran.exit_status, ran.stdout, ran.contexts) == (0, f"{found}\n", contexts), ran.stderr
-    assert ["JAX starts on CPU" in line for line in ran.said] == [not contexts]
+    assert any("JAX starts on CPU" in line for line in ran.said) == (not contexts)
 
 
 @pytest.mark.parametrize(
