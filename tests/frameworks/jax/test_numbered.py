@@ -96,9 +96,9 @@ def test_line_names_the_number_and_the_gpus_that_only_get_a_context(machine_of):
     ran = machine_of("jax", *FOUR).run(NUMBERED)
     assert (ran.exit_status, ran.stdout) == (0, "{CudaDevice(id=2)} 3\n"), ran.stderr
     assert (ran.contexts, list(ran.allocated)) == ([1, 2, 3], [3])
-    [line] = ran.said
-    assert "the idlest of 4, cuda:2 in the script;" in line
-    assert "allocated as needed, JAX also creates a CUDA context on GPU 2 and GPU 1;" in line
+    line, second = ran.said
+    assert line.endswith("the idlest of 4, cuda:2 in the script")
+    assert second == "autogpu: memory allocated as needed, JAX also creates a CUDA context on GPU 2 and GPU 1"
 
 
 @pytest.mark.parametrize("number", [pytest.param("gpu", id="variable"), pytest.param("args.gpu", id="attribute")])
