@@ -76,7 +76,7 @@ check strings such as sizes; `autogpu config check` does.
 
 | | Written | Meaning |
 |---|---|---|
-| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`; `iB` may be `i` or left out: powers of 1024 |
+| memory, always with its unit | `"6GiB"`, `"512 MiB"`, `"1.5GiB"`, `"8G"` | `KiB`, `MiB`, `GiB`, `TiB`; also written `Gi` or `G`: powers of 1024 |
 | | `"8GB"` | `KB`, `MB`, `GB`, `TB`: powers of 1000 |
 | percentage | `"50%"` | of the GPU's memory; above 0, up to 100 |
 | time | `"30m"`, `"90s"`, `"2h"`, `"1h30m"`, `"1d"`, `"0"` | a number alone is seconds |
