@@ -48,7 +48,7 @@ class Process(Value):
         pid: The driver's pid. In a container it is the host's pid, and identifies no process of the container.
         memory_used_bytes: ``None`` if the driver does not report it (WSL2, another user's process).
         is_bare: True if the process has only an idle CUDA context here, and more memory on another GPU. Frameworks make
-            a context on every GPU that they see, some frameworks at the first copy between two GPUs.
+            a context on every GPU that they see. Some frameworks make it only at the first copy between two GPUs.
     """
 
     pid: int
@@ -76,8 +76,9 @@ class Device(Value):
         parent: The UUID of an instance's card; ``None`` for a card.
         instance: The number of an instance on its card, as in ``nvidia-smi``; ``None`` for a card. There may be gaps.
         has_mps: True if an MPS server makes the contexts of this user's processes, also on a GPU in an exclusive mode.
-        is_small: True if a framework leaves out this GPU when there are larger GPUs. Such a GPU has fewer than 8
-            multiprocessors, or than ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` if that is set (``nvmlDeviceGetNumGpuCores``).
+        is_small: True if a framework leaves out this GPU when there are larger GPUs. Such a GPU has fewer
+            multiprocessors than ``TF_MIN_GPU_MULTIPROCESSOR_COUNT``, or fewer than 8 if that variable is not set
+            (``nvmlDeviceGetNumGpuCores``).
         remapping_failed: True if a broken memory row could not be replaced (``nvmlDeviceGetRemappedRows``).
         remapping_pending: True if a memory row will be replaced at the GPU's next reset. Same source.
         retirement_pending: True if a memory page will be retired at the next reset of a GPU older than Ampere
@@ -263,7 +264,7 @@ if TYPE_CHECKING:
 
         @property
         def is_running(self) -> bool:
-            """True if the driver has not answered yet, but may still answer to this process."""
+            """True if the driver has not answered yet, and this process can still receive its answer."""
 
         def close(self) -> None:
             """End the reading, and leave no child process that the script's ``os.wait`` would find."""

@@ -66,7 +66,8 @@ class Facts(Value):
         tag: The cache tag of the examined Python, such as ``"cpython-311"``.
         has_hosts_hook: True if a fresh Python loads the hook of the host.
         hosts_folder: The folder of `autogpu host-setup --all-pythons`; ``None`` if there is none.
-        is_person: True if this user is neither root nor a system user; ``hosts_folder`` does not serve those.
+        is_person: True if this user is neither root nor a system user. The hook in ``hosts_folder`` does not load
+            autogpu for root and system users.
     """
 
     environ: Mapping[str, str]

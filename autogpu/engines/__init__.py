@@ -75,7 +75,7 @@ def _slurm_conf(environ: Mapping[str, str]) -> str:
 
 
 def _slurm_job_has_ended(environ: Mapping[str, str]) -> bool:
-    """True if Slurm's daemon runs on this host, but no process of Slurm for the job in ``SLURM_JOB_ID``.
+    """True if Slurm's daemon runs on this host, but Slurm has no process here for the job in ``SLURM_JOB_ID``.
 
     A terminal that a job has started keeps the job's variables after the job's end.
     """
@@ -179,7 +179,8 @@ def _launcher(rank: LocalRank) -> int | None:
         same = local_rank(environ)
         if same is None or (same.rank, same.size) != (rank.rank, rank.size):
             found = pid
-            # If a user starts the ranks by hand, a shell may have only one child so far.
+            # If a user starts the ranks by hand, their shell is the launcher. It may have only one child so far, so it
+            # must not count as a shell around one rank.
             if rank.launcher == LONE_RANK or pid == group or not _is_shell_of_one_rank(pid, group):
                 break
         pid, _ = parent_and_start(pid) or (0, 0)

@@ -22,10 +22,10 @@ _AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
 
-# Innermost launcher first: inside a Slurm step, the ranks of an mpirun count. Each entry has the launcher's name, the
-# variable of the local rank, the variable of the number of ranks on the host, and the variables that identify the job.
-# In that last group, the first variable holds the job's host (``""`` if the launcher sets none). If the group's last
-# variable is not set, the job has no name.
+# The innermost launcher comes first: if mpirun runs inside a Slurm step, mpirun's ranks are used, not the step's. Each
+# entry has the launcher's name, the variable of the local rank, the variable of the number of ranks on the host, and
+# the variables that identify the job. In that last group, the first variable holds the job's host (``""`` if the
+# launcher sets none). If the group's last variable is not set, the job has no name.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
     ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _AGENT),
@@ -47,7 +47,11 @@ _COORDINATING = ("ps", "chief", "master")
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
-    """Return the rank of this process. If ranks meet at ``localhost``, ``namespace`` is part of their job's name."""
+    """Return the rank of this process; ``None`` if it has none.
+
+    Args:
+        namespace: The pid namespace. The job's name depends on it if the ranks meet at ``localhost``.
+    """
     told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:
         # If a launcher started only this process on this host, the process may itself start several ranks.

@@ -50,7 +50,7 @@ _TABLES = [section for section in model.SECTIONS if section]
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
-# The key's name, keyed by another name that users write for it. `most_similar` does not find the key by that name.
+# The key's name, keyed by another name that users write for it. The two names differ too much for `most_similar`.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
 _CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 

@@ -27,7 +27,7 @@ _DURATION = (
     rf"(?=[0-9])(?:({_NUMBER}) ?d(?:ays?)?)? ?(?:({_NUMBER}) ?h(?:ours?|rs?)?)? ?"
     rf"(?:({_NUMBER}) ?m(?:in(?:ute)?s?)?)? ?(?:({_NUMBER}) ?s(?:ec(?:ond)?s?)?)?"
 )
-# "8G" and "8Gi" both mean 8 * 2**30 bytes, because Slurm, Docker and Kubernetes each use one of them for that.
+# "8G" and "8Gi" both mean 8 * 2**30 bytes: Slurm and Docker write "8G" for that size, and Kubernetes writes "8Gi".
 # Only "GB" is decimal.
 _UNITS = {
     "b": 1,

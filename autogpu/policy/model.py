@@ -135,8 +135,8 @@ class Setting(Value):
 
     Attributes:
         key: The dotted name, such as ``select.count``.
-        overrides: The setting that this one overrides: that of the next lower layer that sets the key, or the
-            default. ``None`` if this setting is the default itself.
+        overrides: The setting of the next lower layer that sets the key; the default if no lower layer sets it.
+            ``None`` if this setting is the default itself.
     """
 
     key: str
@@ -165,7 +165,7 @@ class Problem(Value):
 
     Attributes:
         what: The place of the mistake, its cause, and the allowed values.
-        key: The dotted key; ``""`` if the mistake is a file or an unknown name.
+        key: The dotted key; ``""`` if the mistake is an unknown name, or is in a file as a whole.
         instead: What autogpu does instead.
     """
 

@@ -239,7 +239,7 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
     """Return the content of a file, and the reason not to trust it; ``None`` if the file does not exist.
 
     The reason is the end of a sentence, or ``""`` if the file is trusted. The function never blocks on a pipe or a
-    device. It checks the descriptor that it reads from, so that nobody can replace the file in between.
+    device. It opens the file once, and checks and reads the open file. So nobody can replace the file after the check.
 
     Args:
         path: The file, or a link to it.
