@@ -150,11 +150,7 @@ class History:
             left = "".join(line + "\n" for line in lines[-_MOST_RUNS // 2 :])
             write_file(file, (kept[: kept.index("\n") + 1] + left + line).encode(), 0o600)
             return
-        descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | _SAFELY)
-        try:
-            os.write(descriptor, line.encode())  # in one call, because other processes append as well
-        finally:
-            os.close(descriptor)
+        _append(file, line.encode())
 
     def file(self, name: str, *, make: bool = False) -> Path:
         """Return a file of the folder.
@@ -190,13 +186,21 @@ def _make(file: Path) -> None:
 
 
 def _read(file: Path) -> str:
-    text = read_own_file(file, _MOST_BYTES).decode("ascii", "replace")
+    text = _read_own(file, _MOST_BYTES).decode("ascii", "replace")
     if not re.match("[0-9a-f]{32}\n", text):
         raise PermissionError("the file does not begin with a salt")
     return text
 
 
-def read_own_file(file: Path, most_bytes: int) -> bytes:
+def _append(file: Path, data: bytes, make: int = 0) -> None:
+    descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | make | _SAFELY, 0o600)
+    try:
+        os.write(descriptor, data)  # in one call, because other processes append as well
+    finally:
+        os.close(descriptor)
+
+
+def _read_own(file: Path, most_bytes: int) -> bytes:
     """Return the first ``most_bytes`` of a regular file.
 
     Raises:
@@ -231,20 +235,16 @@ class JobLines:
         file = self._history.file("lines", make=True)
         added = "".join(f"{lease_name} {line}\n" for line in lines).encode("utf-8", "backslashreplace")
         if file.exists() and file.stat().st_size + len(added) > _MOST_LINES_BYTES:
-            kept = read_own_file(file, _MOST_LINES_BYTES)
+            kept = _read_own(file, _MOST_LINES_BYTES)
             newer_half = kept[len(kept) // 2 :].partition(b"\n")[2]
             write_file(file, newer_half + added, 0o600)
             return
-        descriptor = os.open(str(file), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        try:
-            os.write(descriptor, added)  # in one piece, because other processes append too
-        finally:
-            os.close(descriptor)
+        _append(file, added, os.O_CREAT)
 
     def read(self) -> Mapping[str, tuple[str, ...]]:
         """Return the lines, keyed by lease name; nothing if there is no file that this user alone can write."""
         try:
-            text = read_own_file(self._history.file("lines"), _MOST_LINES_BYTES).decode("utf-8", "replace")
+            text = _read_own(self._history.file("lines"), _MOST_LINES_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise_if_from_script(error)
             return {}

@@ -22,7 +22,6 @@ TWO = (gpu(0), gpu(1))
 THREE = (BUSY, gpu(1), gpu(2))
 ALL = 24 * 1024
 NO_DRIVER = FailureCause.NO_DRIVER
-PYNVML = FailureCause.PYNVML
 
 
 # Assignments

@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Callable, Mapping, NoReturn, Sequence
+from typing import Mapping, NoReturn, Sequence
 
 import click
 
@@ -19,6 +20,7 @@ from autogpu.cli.reach import why_not_reached
 from autogpu.cli.request import NoDriver, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
 from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout
+from autogpu.history import JobLines
 from autogpu.install import run_folder
 from autogpu.lease import GaveUp
 from autogpu.policy import Resolved
@@ -126,15 +128,21 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     # Remove the list of GPUs that autogpu wrote in a parent process: the command gets a list of its own.
     environ = original_environ(environ)
-    environ.update(_listed(acquired.decision, request, printable(script), tell))
+    lines, variables = _held(acquired.decision, request, printable(script))
+    environ.update(variables)
+    for line in lines:
+        tell(line)
     if acquired.lease is not None:
+        if is_told and resolved.policy.history:
+            with suppress(OSError):  # the home may be read-only
+                JobLines(environ).keep(acquired.lease.name, list(map(with_options, lines)))
         acquired.lease.mark_children(environ, environ[CUDA_VISIBLE_DEVICES])
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
 
 
-def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Callable[[str], None]) -> dict[str, str]:
-    """Report which GPUs the command gets, and return the variables that hide all others from it.
+def _held(decision: Decision, request: SelectionRequest, script: str) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return the lines about the GPUs that the command gets, and the variables that hide all others from it.
 
     Raises:
         AutoGpuError: The command gets no GPU, and its policy does not allow the CPU.
@@ -143,17 +151,15 @@ def _listed(decision: Decision, request: SelectionRequest, script: str, tell: Ca
     if decision.verdict is Verdict.REFUSE or decision.misses_gpu:
         raise NoEligibleDevice(why, remedy=choice.busy_remedy(decision))
     if decision.verdict is Verdict.CPU:
-        for line in with_notes([f"{script} runs without a GPU: {choice.reason(decision)}"], choice.notes(decision)):
-            tell(line)
-        return {CUDA_VISIBLE_DEVICES: "-1"}
+        lines = with_notes([f"{script} runs without a GPU: {choice.reason(decision)}"], choice.notes(decision))
+        return lines, {CUDA_VISIBLE_DEVICES: "-1"}
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"can't claim a GPU: {why}", remedy="to find the cause: `autogpu doctor`")
     shared = [device for device in decision.devices if not decision.claims.get(device.uuid)]
-    for line in held(decision, script, shared, is_explained=request.policy.level == "explain"):
-        tell(line)
+    lines = held(decision, script, shared, is_explained=request.policy.level == "explain")
     # Prefer numbers to UUIDs: some programs read only numbers.
     uuids = [device.uuid for device in decision.devices]
-    return {**(numbered_list(uuids, request.inventory) or {CUDA_VISIBLE_DEVICES: ",".join(uuids)})}
+    return lines, numbered_list(uuids, request.inventory) or {CUDA_VISIBLE_DEVICES: ",".join(uuids)}
 
 
 def command_name(command: Sequence[str]) -> str:

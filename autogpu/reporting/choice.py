@@ -47,14 +47,13 @@ _REASONS = {
     Reason.COUNTS_DIFFER: "the CUDA driver and the framework see different numbers of GPUs",
     Reason.ONLY_CUDA_KNOWS: "autogpu can't resolve the numbers in CUDA_VISIBLE_DEVICES",
     Reason.UNREADABLE: "NVML can't read any of the GPUs",
-}
-
-# The script, CUDA or a worker process has fixed the GPU; the process takes it even if it is busy.
-_FIXED = {
     Reason.CHOSEN_BY_SCRIPT: "chosen by the script",
     Reason.COUNTED_BEFORE: "CUDA was initialised before autogpu could choose",
     Reason.WORKERS_NUMBER: "the worker process chose the GPU itself",
 }
+
+# The script, CUDA or a worker process has fixed the GPU; the process takes it even if it is busy.
+_FIXED = (Reason.CHOSEN_BY_SCRIPT, Reason.COUNTED_BEFORE, Reason.WORKERS_NUMBER)
 
 _IDLE_WAYS = {
     IdleWay.OVERRIDE_SCRIPT: "AUTOGPU_SCRIPT=override",
@@ -79,9 +78,9 @@ def why(decision: Decision, *, with_cap: bool = False) -> str:
 def reason(decision: Decision) -> str:
     """Return why a process has its GPUs, or has none, in a few words."""
     request = decision.request
-    if decision.reason in _REASONS or request is None:
+    if request is None:
         return _REASONS[decision.reason]
-    text = _REASONS_WITH_FACTS.get(decision.reason, _best_of)(decision, request)
+    text = _REASONS.get(decision.reason) or _REASONS_WITH_FACTS.get(decision.reason, _best_of)(decision, request)
     if request.waited_s >= 1 and decision.verdict is not Verdict.WAIT:
         text += f", after {span(request.waited_s)} of waiting"
     if decision.script_numbers:
@@ -455,7 +454,6 @@ def _runs_that_count(candidates: Sequence[Candidate]) -> LastRuns | None:
 
 
 _REASONS_WITH_FACTS: Mapping[Reason, Callable[[Decision, SelectionRequest], str]] = {
-    **{fixed: lambda decision, _: _FIXED[decision.reason] for fixed in _FIXED},
     Reason.PER_USER_CAP: _at_cap,
     Reason.TOO_FEW_FREE: _too_few_free,
     Reason.NONE_FREE: _why_none,

@@ -194,6 +194,7 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with the parent") for line in shown)
     assert "picked GPU 2 (reserved by your job): " in done.stderr
+    assert "autogpu: GPU 2 for sh: the idlest of 3" in [line.strip() for line in shown]
 
 
 @pytest.mark.slow

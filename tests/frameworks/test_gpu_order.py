@@ -39,8 +39,8 @@ except torch.cuda.OutOfMemoryError:
 """
     job = machine_of("torch", *FOUR).start(script, AUTOGPU_BUSY=busy)
     job.heard("CUDA was initialised before autogpu could choose")
-    notes = job.heard("memory limited by other jobs")
-    assert "shared: pid 5004242" in notes
+    notes = job.heard("GPU 1, GPU 2 and GPU 3 are free")
+    assert "; to use the idlest GPU: start the program as `autogpu run --hold COMMAND`" in notes
     ran = job.end()
     assert (ran.exit_status, ran.stdout) == (0, "refused\n"), ran.stderr
 
