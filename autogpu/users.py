@@ -1,4 +1,4 @@
-"""Users: their names, the owner of a process, and the commands for root."""
+"""Finds users' names and the owners of processes, and builds commands that root must run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from autogpu.text import printable
 
 SUBORDINATE_IDS = "/etc/subuid"
 
-# In a user namespace, the kernel shows this uid for every user that the namespace does not map, perhaps even for this
-# process. So it identifies nobody. Source: proc(5), overflowuid.
+# In a user namespace, the kernel shows this uid for every user that the namespace does not map, perhaps even for the
+# user of this process. So this uid identifies nobody. Source: proc(5), overflowuid.
 UNKNOWN_UID = 65534
 
 
 def sudo() -> str:
-    """Return the prefix of a root command: ``""`` in a root shell, else ``"sudo "``, also in a process under sudo."""
+    """Return the prefix of a command for root: ``""`` in a root shell, else ``"sudo "``, also if sudo runs autogpu."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return "" if is_root and "SUDO_USER" not in os.environ else "sudo "
 
 
 def host_setup_command(sudo: str) -> str:
-    """Return the command that prepares the host. sudo sets its own PATH, which lacks an environment's autogpu."""
+    """Return the command by which root sets up the host so that the jobs of all its users coordinate.
+
+    sudo sets its own PATH, which lacks virtual environments. So the user's shell must find the autogpu program.
+    """
     return "sudo $(command -v autogpu) host-setup" if sudo else "autogpu host-setup"
 
 
 def is_person(uid: int) -> bool:
-    """True if a user is neither root nor a system user. The sitecustomize.py of a host's folder repeats this rule.
+    """True if a user is neither root nor a system user.
 
+    The ``sitecustomize.py`` of ``autogpu host-setup --all-pythons`` repeats this rule.
     Source: login.defs(5), and section 9.2.2 of Debian's policy.
     """
     return 1000 <= uid < 60000 or uid > 65535
@@ -47,9 +51,9 @@ def user_name(uid: int) -> str:
 
 
 def owner(pid: int) -> int | None:
-    """Return the effective user of a process, ``None`` if there is no such process.
+    """Return the effective user of the process ``pid``; ``None`` if there is no such process.
 
-    The folder ``/proc/<pid>`` belongs to that user. The files in it belong to root if the process is not dumpable.
+    The folder ``/proc/<pid>`` belongs to that user. If the process is not dumpable, the folder's files belong to root.
     Source: ``task_dump_owner()`` of ``fs/proc/base.c``.
     """
     try:

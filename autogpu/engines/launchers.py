@@ -1,7 +1,8 @@
-"""The local rank of a process: its number among the processes that a launcher started together on this host.
+"""Finds the local rank of a process from its environment variables.
 
-The ranks of a job divide the pool (the GPUs that the job may use) in the pool's order. No rank takes the GPU
-of another rank. All functions are pure.
+A launcher, such as torchrun, starts several processes together on one host, and numbers them from 0. This number is the
+process's local rank. The ranks of a job divide the pool (the GPUs that the job may use) in the pool's order. No rank
+takes the GPU of another rank. All functions are pure.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 TF_CONFIG = "TF_CONFIG"
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
-# Each agent of torchrun counts its own local ranks; two agents of one job may run on one host.
+# Two agents of one torchrun job may run on one host, and each counts its own local ranks. So GROUP_RANK, the agent's
+# number, belongs to the name of the job.
 _AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
 
-# The innermost launcher comes first: if mpirun runs inside a Slurm step, mpirun's ranks are used, not the step's. Each
-# entry has the launcher's name, the variable of the local rank, the variable of the number of ranks on the host, and
-# the variables that identify the job. In that last group, the first variable holds the job's host (``""`` if the
-# launcher sets none). If the group's last variable is not set, the job has no name.
+# autogpu uses the first launcher in this table that started the process. If mpirun runs inside a Slurm step, mpirun's
+# ranks count, not Slurm's. So the innermost launcher comes first. Each entry describes one launcher. It has the
+# launcher's name, the variable that holds the local rank, the variable that holds the number of ranks on the host, and
+# the variables that identify the job. The first of these job variables holds the host where the job's ranks meet
+# (``""`` if the launcher sets no such variable). If the last of them is not set, autogpu can't name the job.
 _LAUNCHERS = (
     ("Horovod", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", _GLOO),
     ("torchrun", LONE_RANK, "LOCAL_WORLD_SIZE", _AGENT),
@@ -37,26 +40,26 @@ _LAUNCHERS = (
     ("Slurm", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ("", "SLURM_JOB_ID", "SLURM_STEP_ID")),
 )
 
-# Upper limit for the tasks of a Slurm step on one host.
+# autogpu reads at most this many tasks from one entry of Slurm's ``--gpu-bind`` list.
 _MOST_TASKS = 4096
 
 _LOCALHOST = ("localhost", "127.0.0.1", "::1", "[::1]")
 
-# Task types that compute nothing on a GPU if the cluster of TF_CONFIG has parameter servers.
+# If the cluster of TF_CONFIG has parameter servers, tasks of these types compute nothing on a GPU.
 _COORDINATING = ("ps", "chief", "master")
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
-    """Return the rank of this process; ``None`` if it has none.
+    """Return the local rank of this process; ``None`` if the process has none.
 
     Args:
-        namespace: The pid namespace. The job's name depends on it if the ranks meet at ``localhost``.
+        namespace: The pid namespace of this process. If the ranks meet at ``localhost``, it is part of the job's name.
     """
     told = [rank for rank in (_by_launcher(environ, namespace, *names) for names in _LAUNCHERS) if rank]
     if not told or told[0].size == 1:
         # If a launcher started only this process on this host, the process may itself start several ranks.
         return _worker(environ) or _lone_rank(environ, namespace) or _of_cluster(environ, namespace)
-    # A wrapper script may set another launcher's variables for the same ranks. Take the first job name.
+    # A wrapper script may set the variables of several launchers for the same ranks. Take the first job name.
     same = (each.job for each in told if (each.rank, each.size) == (told[0].rank, told[0].size))
     return replace(told[0], job=next(filter(None, same), ""))
 
@@ -67,7 +70,7 @@ def _by_launcher(
     is_slurm = launcher == "Slurm"
     rank = _integer(environ.get(rank_name))
     size = _tasks_on_node(environ, size_name) if is_slurm else _integer(environ.get(size_name))
-    # Outside of a step, Slurm sets SLURM_LOCALID as well: to 0, for every process of a batch script.
+    # In a batch script, outside of a step, Slurm also sets SLURM_LOCALID: to 0 for every process.
     if rank is None or size is None or rank >= size or (is_slurm and "SLURM_STEP_ID" not in environ):
         return None
     return LocalRank(rank, size, launcher, job=_meeting(environ, meeting, namespace))
@@ -79,7 +82,7 @@ def rank_env(environ: Mapping[str, str]) -> Sequence[str | None]:
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
-    # Slurm's variable proves nothing, because Slurm also sets it in batch scripts.
+    # Slurm sets SLURM_LOCALID in batch scripts, too. So this variable does not prove that Slurm launched a rank.
     return TF_CONFIG in environ or any(name in environ for launcher, name, *_ in _LAUNCHERS if launcher != "Slurm")
 
 
@@ -88,7 +91,7 @@ def worker_marker(number: int, count: int, job: str) -> str:
 
 
 def library_count(rank: LocalRank | None, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs autogpu reported to Lightning for all its ranks; 0 if ``rank`` is not one of them."""
+    """Return how many GPUs autogpu reported to Lightning for all ranks; 0 if ``rank`` is no rank of Lightning."""
     told = _integer(environ.get(LIBRARY_COUNT)) or 0
     return told if rank is not None and rank.launcher == LONE_RANK else 0
 
@@ -103,7 +106,8 @@ def _worker(environ: Mapping[str, str]) -> LocalRank | None:
 def _lone_rank(environ: Mapping[str, str], namespace: str) -> LocalRank | None:
     """Return the rank if the launcher sets ``LOCAL_RANK``, but no variable for the number of ranks on this host.
 
-    Such launchers are a shell loop, a script, and Lightning. ``WORLD_SIZE`` may count ranks of other hosts.
+    Such launchers are a shell loop, a script, and Lightning. The number of ranks is then ``WORLD_SIZE``, which may
+    count ranks of other hosts.
     """
     rank = _integer(environ.get(LONE_RANK))
     size = _integer(environ.get("WORLD_SIZE")) or 0
@@ -125,7 +129,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _tasks_on_node(environ: Mapping[str, str], name: str) -> int | None:
-    """Return this node's number of tasks. Slurm's list of all nodes looks like ``"2,4"`` or ``"4(x2),1"``."""
+    """Return how many tasks Slurm runs on this node. Its list for all nodes is like ``"2,4"`` or ``"4(x2),1"``."""
     text = environ.get(name, "")
     node = _integer(environ.get("SLURM_NODEID")) or 0
     for tasks, nodes in re.findall(r"(?<![^,])([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?![^,])", text):
@@ -153,7 +157,7 @@ def _computing_tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def coordinating_task(environ: Mapping[str, str]) -> str:
-    """Return this task's type, as ``"ps"``, if it only coordinates a cluster with parameter servers; else ``""``."""
+    """Return the type of this ``TF_CONFIG`` task if it computes nothing on a GPU, such as ``"ps"``; else ``""``."""
     cluster, kind, _ = _cluster_task(environ)
     return kind if "ps" in cluster and kind in _COORDINATING else ""
 
@@ -170,12 +174,12 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
             if all(isinstance(tasks, list) for tasks in cluster.values()):
                 return cluster, str(task["type"]), int(task["index"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise_if_from_script(error)  # the framework itself reports a malformed TF_CONFIG
+            raise_if_from_script(error)  # TensorFlow itself reports a malformed TF_CONFIG
     return {}, "", 0
 
 
 def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:
-    """Return a job name made from the addresses at which its processes meet. A port belongs to one job at a time."""
+    """Return a job's name, made from the addresses where its processes meet. Only one job at a time has a port."""
     import hashlib
 
     where = repr((addresses, namespace if host == _LOCALHOST[0] else ""))
@@ -196,7 +200,7 @@ def among_same_gpus(rank: LocalRank, environ: Mapping[str, str], of_launcher: st
     """Return ``rank`` with its ``dividers``: the number of ranks that divide the GPUs which this rank sees.
 
     Args:
-        of_launcher: ``CUDA_VISIBLE_DEVICES`` of the launcher. A rank with a different value has a list of its own.
+        of_launcher: ``CUDA_VISIBLE_DEVICES`` of the launcher. If a rank's value differs, the rank has its own GPU list.
     """
     visible = environ.get(CUDA_VISIBLE_DEVICES)
     bound = _ranks_per_bound_gpu(rank, environ)
@@ -210,7 +214,7 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
 
     If Slurm bound no task to a GPU, all tasks use the same GPUs.
     """
-    # Under device cgroups each task counts its GPUs from 0. Tasks with different GPUs may then have equal lists.
+    # Under device cgroups each Slurm task counts its GPUs from 0. So tasks with different GPUs may have equal lists.
     lists = [environ.get(name) for name in (CUDA_VISIBLE_DEVICES, "SLURM_STEP_GPUS")]
     on_node = _integer(environ.get("SLURM_GPUS_ON_NODE"))
     if rank.launcher != "Slurm" or on_node is None:
@@ -228,7 +232,7 @@ def _ranks_per_bound_gpu(rank: LocalRank, environ: Mapping[str, str]) -> int | N
 def _bound_gpus(environ: Mapping[str, str]) -> list[str]:
     """Return the entries of Slurm's ``--gpu-bind=map_gpu`` or ``mask_gpu``, one for each task; empty without them.
 
-    Tasks with the same entry have the same GPUs. Source: srun(1); ``0*2`` stands for two tasks.
+    Tasks with the same entry have the same GPUs. The entry ``0*2`` gives GPU 0 to two tasks. Source: srun(1).
     """
     found = re.search("(?:map|mask)_gpu:([0-9a-fA-Fx*,]+)", environ.get("SLURMD_TRES_BIND", ""))
     bound: list[str] = []

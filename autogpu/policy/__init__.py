@@ -1,6 +1,6 @@
-"""The settings of a process, merged from all layers, with the origin of each value.
+"""Merges a process's settings from all layers (files, environment, options), and records the origin of each value.
 
-A layer's invalid value is left out, and is reported as a :class:`Problem`. The layer's other values apply.
+If a layer has an invalid value, autogpu ignores it and reports a :class:`Problem`. The layer's other values apply.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _TABLES = [section for section in model.SECTIONS if section]
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
-# The key's name, keyed by another name that users write for it. The two names differ too much for `most_similar`.
+# Names of keys, keyed by other names that users write for them. They differ too much for `most_similar`.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
 _CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 
@@ -63,20 +63,20 @@ def resolve(
     flags: Mapping[str, str] | None = None,
     system_file: Path = SYSTEM_FILE,
 ) -> Resolved:
-    """Read all layers and merge them. Bad input raises no exception. The result lists it in ``problems``.
+    """Read all layers of the policy and merge them. A mistake in them raises no exception; ``problems`` lists it.
 
     Args:
-        environ: The variables ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*`` are read. There is no user file
-            if neither ``HOME`` nor ``XDG_CONFIG_HOME`` is an absolute path.
-        script: The script's file; ``None`` at a prompt, with ``-c`` and in a notebook.
-        working_directory: The search for a project file continues here after the script's folders. A relative
-            path in ``AUTOGPU_POLICY`` is relative to this folder.
-        flags: Options of ``autogpu run``: the text of each, keyed by the key's name.
+        environ: autogpu reads ``HOME``, ``XDG_CONFIG_HOME`` and ``AUTOGPU_*`` from it. If neither ``HOME`` nor
+            ``XDG_CONFIG_HOME`` is an absolute path, there is no user file.
+        script: The script's file; ``None`` at a Python prompt, with ``python -c``, and in a notebook.
+        working_directory: autogpu searches for a project file here after the script's folders. A relative path in
+            ``AUTOGPU_POLICY`` is relative to this folder.
+        flags: The text of each option of ``autogpu run``, keyed by the name of its key.
     """
     homes = sources.homes_of(environ)
     user_file = sources.user_file_of(environ)
-    # Don't check who could have written the system file and the user file: anyone who can write them controls the host
-    # or the home folder anyway.
+    # Anyone who can write the system file or the user file controls the host or the home folder anyway. So don't check
+    # who could have written these two files.
     system = sources.source_of(homes, LayerName.SYSTEM, system_file)
     user = sources.source_of(homes, LayerName.USER, user_file) if user_file else sources.Source(LayerName.USER)
     named = environ.get(variables.POLICY_FILE, "").strip()
@@ -96,14 +96,14 @@ def resolve(
 
 
 def problems_of(file: Path, environ: Mapping[str, str], *, is_system: bool = False) -> tuple[Problem, ...]:
-    """Return the mistakes in one file, whoever owns it. Unknown names are mistakes too, also in the system file."""
+    """Return the mistakes in one policy file, whoever owns it. Unknown names count as mistakes in every file."""
     layer_name = LayerName.SYSTEM if is_system else LayerName.PROJECT
     layer = _file_layer(sources.source_of(sources.homes_of(environ), layer_name, file))
     return (*_merged([layer])[1], *layer.unknown)
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
-    """Merge layers over the defaults, lowest layer first. Return settings, keyed by dotted name, and problems."""
+    """Merge layers over the defaults, lowest layer first. Return settings keyed by dotted name, and the problems."""
     origin = Origin(LayerName.DEFAULT, "default")
     settings = {key.dotted: Setting(key.dotted, key.default, origin) for key in KEYS}
     problems = [problem for layer in layers for problem in layer.problems]
@@ -111,7 +111,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
         locked = _locked(settings)
         for dotted, (value, origin) in layer.values.items():
             held = settings[dotted]
-            # The start-up hook obeys AUTOGPU=0 before this package is imported, so a lock can't prevent it.
+            # The start-up hook obeys AUTOGPU=0 before it imports this package. So a lock can't prevent it.
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
@@ -121,7 +121,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
 
 
 def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting]) -> Iterator[Problem]:
-    """Add to each problem the value that is used instead. It is known only after all layers are merged."""
+    """Add to each problem the value that autogpu uses instead. That value is known only after the merge."""
     for problem in problems:
         used = settings.get(problem.key)
         if used is None:
@@ -136,7 +136,8 @@ def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting])
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
     """Return the dotted keys that no layer above the system file may change.
 
-    Only the system file can set ``locked``. Its entries may be dotted (``select.count``) or bare names (``count``).
+    Only the system file can set ``locked``. An entry of ``locked`` is a dotted name (``select.count``) or a bare one
+    (``count``).
     """
     names: Any = settings["locked"].value
     found = (BY_DOTTED.get(name) or BY_NAME.get(name) for name in names)
@@ -152,11 +153,11 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
 
 
 class Layer:
-    """The valid settings of one layer, and the mistakes in it.
+    """The valid settings of one layer of the policy, and the mistakes in that layer.
 
     Attributes:
-        values: Value and origin, keyed by dotted name.
-        unknown: Unknown names, and settings without effect, in the system file. Only ``doctor`` reports them.
+        values: Value and origin of each setting, keyed by dotted name.
+        unknown: Unknown names and settings without effect in the system file. Only ``autogpu doctor`` reports them.
     """
 
     def __init__(self, name: LayerName, problems: Iterable[Problem] = ()) -> None:
@@ -176,14 +177,14 @@ class Layer:
             if not key.system_only or self.name is LayerName.SYSTEM:
                 self.values[key.dotted] = (value, origin)
             elif value != key.default:
-                # The default is no problem, because a user may copy the example file, which has every key.
+                # The example file has every key, and a user may copy it. So a key with its default value is no problem.
                 wrong = f"{key.dotted} can be set only in the system file, {model.SYSTEM_FILE}"
         if wrong:
             self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
 
 
 def _meant(kind: Kind, seen: str) -> str:
-    """Return a hint in brackets about what to write instead of a refused value; ``""`` if there is none."""
+    """Return advice, in brackets, on what to write instead of the refused value ``seen``; ``""`` without advice."""
     text = seen.strip('"')
     hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
     near = kind.nearest(text) if text != seen else ""
@@ -192,7 +193,7 @@ def _meant(kind: Kind, seen: str) -> str:
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
-    """Read ``AUTOGPU_*``, and then ``AUTOGPU``, which overrides ``AUTOGPU_ENABLED``. An empty variable is ignored."""
+    """Return the settings of ``AUTOGPU_*`` that aren't empty. ``AUTOGPU`` overrides ``AUTOGPU_ENABLED``."""
     layer = Layer(LayerName.ENVIRONMENT)
     keys = {**{key.variable: key for key in KEYS}, variables.SWITCH: BY_DOTTED["enabled"]}
     for name in (*sorted(name for name in environ if name.startswith(variables.PREFIX)), variables.SWITCH):
@@ -219,7 +220,8 @@ def _flag_layer(flags: Mapping[str, str]) -> Layer:
 
 def _file_layer(source: Source) -> Layer:
     layer = Layer(source.layer, source.problems)
-    # A host may have several versions of autogpu: a name that is unknown to this version may be valid in another.
+    # A host may have several versions of autogpu. A name in the system file that this version does not know may be
+    # valid in another.
     problems = layer.unknown if layer.name is LayerName.SYSTEM else layer.problems
     for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
@@ -270,7 +272,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
 def _nearest(name: str) -> Key | None:
     """Return the key that the user probably meant; ``None`` if no key is similar.
 
-    A name that ends in a key's name means that key: ``memory_limit`` means ``limit``.
+    If a name ends in a key's name, the user means that key: ``memory_limit`` means ``limit``.
     """
     plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
     ends = [own for own in _CALLED if plain.endswith("_" + own)]

@@ -1,6 +1,7 @@
-"""The kinds of policy values. They don't depend on keys, files or layers.
+"""The kinds of values that a policy's keys have, such as a size or a duration.
 
-Environment variables and options hold a value as text. A file may hold the same text, or a TOML value.
+Environment variables and command-line options hold a value as text. A policy file may hold the same text, or a TOML
+value. This module does not depend on keys, files or layers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
 LONGEST_S = 365 * 86400.0
 
-# The number of digits is bounded: int() and float() stay fast, and never raise for Python's limit on long numbers.
+# The patterns limit the number of digits. So int() and float() stay fast, and don't raise an error for a number with
+# more digits than Python allows.
 _SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]{1,3})"
 _PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
@@ -27,7 +29,7 @@ _DURATION = (
     rf"(?=[0-9])(?:({_NUMBER}) ?d(?:ays?)?)? ?(?:({_NUMBER}) ?h(?:ours?|rs?)?)? ?"
     rf"(?:({_NUMBER}) ?m(?:in(?:ute)?s?)?)? ?(?:({_NUMBER}) ?s(?:ec(?:ond)?s?)?)?"
 )
-# "8G" and "8Gi" both mean 8 * 2**30 bytes: Slurm and Docker write "8G" for that size, and Kubernetes writes "8Gi".
+# Slurm and Docker write "8G" for 8 * 2**30 bytes, and Kubernetes writes "8Gi". So autogpu reads both as that size.
 # Only "GB" is decimal.
 _UNITS = {
     "b": 1,
@@ -36,8 +38,9 @@ _UNITS = {
 }
 _INTEGER = r"[+-]?[0-9]{1,9}"
 
-# An index, a MIG instance ("0:1"), a range ("0-3"), or a name. The names of MIG profiles begin with a number: "1g.5gb",
-# "1c.3g.20gb", "1g.*". "3090" is refused: people who write it nearly always mean a card's name, not an index.
+# An entry of a list of GPUs is an index, a MIG instance ("0:1"), a range of indices ("0-3"), or a name. A name may
+# begin with a number only if it names a MIG profile ("1g.5gb", "1c.3g.20gb", "1g.*"). People who write "3090" nearly
+# always mean a card's name, not an index. So autogpu refuses it.
 _DEVICE = "[0-9]{1,3}(?:[:-][0-9]{1,3})?|[1-9][0-9]?[cg](?:[.*+][0-9A-Za-z.*+]*)?|(?![0-9+-])[^,]{1,128}"
 
 _ON = ("1", "true", "yes", "on")
@@ -49,7 +52,7 @@ LONGEST_NAME = 64
 
 
 class Refused(Exception):
-    """A value is not allowed.
+    """A policy value is not allowed.
 
     Attributes:
         element: The entry of a list or table that is not allowed; ``None`` if the value itself is not allowed.
@@ -76,12 +79,12 @@ class MemoryLimit(Value):
 
 
 def of_own_groups(numbers: Mapping[str, int]) -> int:
-    """Return the cap for this process: the largest of the caps of its Unix groups, or 0 (no cap) if one of them is 0.
+    """Return this process's cap on the number of GPUs: the largest cap of its Unix groups; 0 (no cap) if one is 0.
 
-    If none of the groups has a cap, the result is the cap of ``default``, or 0 without one.
+    If none of its groups has a cap, return the cap of ``default``; 0 if ``default`` has none.
 
     Args:
-        numbers: Caps, keyed by a group's name or number, or by ``default``.
+        numbers: Caps on the number of GPUs, keyed by a group's name or number, or by ``default``.
     """
     own = {os.getegid(), *os.getgroups()} if hasattr(os, "getgroups") else set()
     found = [number for name, number in numbers.items() if name != DEFAULT_GROUP and group_number(name) in own]
@@ -109,7 +112,7 @@ def quoted(text: str, longest: int = 60) -> str:
 
 
 def brief(value: object) -> str:
-    """Return a short text for any TOML value. For a list, table, date or time it is only the type."""
+    """Return a short text for any TOML value. For a list, table, date or time, return only the type."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -148,15 +151,15 @@ def duration_text(duration_s: float) -> str:
 
 
 class Kind(Value):
-    """One kind of value.
+    """One kind of policy value.
 
     Attributes:
-        allowed: The end of the sentence "allowed: ..." in messages and in the reference.
-        read: Converts the content of a file, variable or option to the value; raises ``Refused``.
-        schema: The JSON schema of the TOML value. It does not describe what a string may contain.
+        allowed: The text after "allowed:" in messages and in the reference. It says which values are allowed.
+        read: Converts what a file, variable or option holds to the value; raises ``Refused`` if it is not allowed.
+        schema: The JSON schema of the TOML value. The schema does not say what a string may contain.
         plain: Converts the value to types that TOML and JSON have; ``read`` accepts the result.
-        words: The allowed words, to complete and to correct what users type.
-        hints: Pairs of a pattern that matches a usual mistake, and the advice for it.
+        words: The allowed words, by which autogpu completes and corrects what users type.
+        hints: Pairs. Each has a pattern that matches a usual mistake, and the advice for users who make it.
     """
 
     allowed: str
@@ -173,7 +176,10 @@ class Kind(Value):
 
 
 def most_similar(name: str, known: Collection[str]) -> str:
-    """Return the name in ``known`` that is most similar; ``""`` if none is. Only the first 64 characters count."""
+    """Return the name in ``known`` that is most similar to ``name``; ``""`` if none is similar.
+
+    Only the first 64 characters of ``name`` count.
+    """
     import difflib
 
     return "".join(difflib.get_close_matches(name[:LONGEST_NAME], known, n=1))
@@ -222,7 +228,7 @@ def _flag(value: object) -> bool:
 
 
 def _size(value: object) -> int | None:
-    # A unit is required, because users who write 6 mean GiB, and users who write 8192 mean MiB.
+    # Users who write 6 mean GiB, and users who write 8192 mean MiB. So autogpu requires a unit.
     text = _text(value).lower()
     if text in ("", NONE):
         return None
@@ -256,7 +262,7 @@ def _duration(value: Any) -> float:
         if found is None:
             raise Refused
         seconds = sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), (86400, 3600, 60, 1)))
-    if not 0 <= seconds <= LONGEST_S:  # also true for nan, which TOML allows
+    if not 0 <= seconds <= LONGEST_S:  # also refuses nan, which TOML allows
         raise Refused
     return round(float(seconds), 3)
 
@@ -279,7 +285,7 @@ def _key_name(item: object) -> str:
 
 
 def _by_group(value: object) -> object:
-    """Read one cap for all users, or a table of caps, keyed by a Unix group's name or number or ``default``."""
+    """Return one cap for all users, or a table of caps keyed by ``default`` or by a Unix group's name or number."""
     if not isinstance(value, dict):
         return _CAP.read(value)
     caps = {}

@@ -1,4 +1,4 @@
-"""Sentences about engines: what Slurm, Ray and others granted, and what they did not."""
+"""Messages about the GPUs that an engine, such as Slurm or Ray, granted to a process or did not grant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autogpu.text import counted, listed, printable
 
 
 def denial(grant: Grant) -> tuple[str, str]:
-    """Return why an engine's process has no GPU, and how to get one."""
+    """Return why a process of Slurm, Ray or ``TF_CONFIG`` has no GPU, and what its user can change to get one."""
     what, remedy = {
         Denial.COORDINATOR: (
             f"TF_CONFIG: the role {grant.role} needs no GPU with parameter servers",
@@ -30,23 +30,23 @@ def denial(grant: Grant) -> tuple[str, str]:
 
 
 def fraction_of_gpus(grant: Grant, count: int) -> str:
-    """Return the granted fraction of ``count`` GPUs, to append to their names; ``""`` for whole GPUs."""
+    """Return the fraction of ``count`` GPUs that an engine granted, to append to their names; ``""`` for whole GPUs."""
     return f", {100 * grant.fraction:.0f} % of {'the' if count == 1 else 'each'} GPU" if grant.fraction else ""
 
 
 def granted_fraction(grant: Grant, count: int) -> str:
-    """Return the granted fraction of ``count`` GPUs and its engine, to append to their names; ``""`` for whole GPUs."""
+    """Return what :func:`fraction_of_gpus` returns, and the engine that granted the fraction; ``""`` for whole GPUs."""
     return f"{fraction_of_gpus(grant, count)} granted by {grant.engine}" if grant.fraction else ""
 
 
 def first_rank_missing(rank: LocalRank, claimed: Sequence[Device]) -> str:
-    """Return the line for a process that has claimed GPUs for all ranks of its job while rank 0 is missing."""
+    """Return the message of a process that holds GPUs for all ranks of its job because autogpu found no rank 0."""
     who = f"local rank {rank.rank} of {rank.size} ({rank.launcher})"
     return f"{who} holds {labels(claimed)} for all ranks: no rank 0 was found on this host"
 
 
 def granted_gpus(grant: Grant, visible: str | None) -> str:
-    """Return the granted GPUs as the engine names them: ``50 % of GPU 2``."""
+    """Return the GPUs that an engine granted, as the engine names them: ``50 % of GPU 2``."""
     if grant.is_none:
         return "no GPU"
     entries = [printable(entry.strip(), 64) for entry in (visible or "?").split(",")]
@@ -55,10 +55,10 @@ def granted_gpus(grant: Grant, visible: str | None) -> str:
 
 
 def kept_gpus(grant: Grant, now: str, before: str) -> str:
-    """Return the line for a worker process of Ray that keeps the GPUs of an earlier task.
+    """Return the message of a Ray worker process that keeps the GPUs of an earlier task.
 
     Args:
-        now: The GPUs that are granted now, as :func:`granted_gpus` names them.
+        now: The GPUs that Ray grants to the present task, as :func:`granted_gpus` names them.
         before: The GPUs of the earlier task, which the process keeps.
     """
     return (

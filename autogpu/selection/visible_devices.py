@@ -1,7 +1,8 @@
-"""The list of a process's GPUs: the ``CUDA_VISIBLE_DEVICES`` that CUDA reads, and the one that the script reads. Pure.
+"""Computes the two values of a process's ``CUDA_VISIBLE_DEVICES``: CUDA reads one, the script reads the other.
 
-CUDA reads the C environment, a script reads ``os.environ``. Until the process has its GPUs, the script finds the value
-that it would find without autogpu. The GPUs in this value are the *pool*: autogpu chooses only among them.
+CUDA reads the C environment, and a script reads ``os.environ``. Until the process has its GPUs, the script finds the
+value that it would find without autogpu. autogpu chooses only among the GPUs in this value. They are called the
+*pool*. All functions are pure.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class InitialVisibility(Value):
     """``CUDA_VISIBLE_DEVICES`` when a process started.
 
     Attributes:
-        value: The value without autogpu; ``None`` if it was not set.
-        parents_list: The list that autogpu wrote for CUDA in the process that started this one, ``""`` if it wrote
-            none there. ``None`` if that process did not use autogpu, or if the variable was changed afterwards.
+        value: ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu; ``None`` if it would not be set.
+        parents_list: The list that autogpu wrote for CUDA in the parent process; ``""`` if it wrote none there.
+            ``None`` if the parent did not use autogpu, or if ``CUDA_VISIBLE_DEVICES`` was changed afterwards.
         order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
-        shown: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` as the script finds them, keyed by name; a value that
-            would be the same without autogpu is left out.
+        shown: ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` as the script finds them, keyed by name. It lacks a
+            variable whose value would be the same without autogpu.
     """
 
     value: str | None
@@ -54,7 +55,7 @@ class InitialVisibility(Value):
 
 
 def initial_visibility(environ: Mapping[str, str], started_with: str | None) -> InitialVisibility:
-    """Return the variables without autogpu, and an ancestor's list if autogpu wrote the present value.
+    """Return the GPU variables as they would be without autogpu, and the list that autogpu wrote in an ancestor.
 
     Args:
         started_with: ``CUDA_VISIBLE_DEVICES`` when the process started.
@@ -88,16 +89,17 @@ def visible_spec(
     *,
     is_engine_worker: bool = False,
 ) -> VisibleSpec:
-    """Return the list that applies, and whether the script set it or inherited it.
+    """Return the list of GPUs that limits autogpu's choice, and whether the script set that list or inherited it.
 
     Args:
         found: ``CUDA_VISIBLE_DEVICES`` as it would be now without autogpu.
         script: The policy's ``select.script``.
-        is_engine_worker: True if the engine, not the script, may have set the variable after the interpreter's start.
+        is_engine_worker: True if the engine, not the script, may have set ``CUDA_VISIBLE_DEVICES`` after the start
+            of the interpreter.
     """
     if is_engine_worker or found == initial.value:
         return VisibleSpec(grant.visible if found is None else found)
-    # A script that hides every GPU wants none, so there is no choice to override.
+    # A script that hides every GPU wants none. So ``select.script`` does not override it.
     if script == "override" and not hides_all(found):
         return VisibleSpec(initial.value, overridden="(unset)" if found is None else found)
     return VisibleSpec(found, is_scripts=found is not None)
@@ -115,10 +117,10 @@ def restore(environ: MutableMapping[str, str], value: str | None, name: str = CU
 
 
 def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str | None = None) -> Mapping[str, str]:
-    """Return the variables that list GPUs by the numbers of ``nvidia-smi``; empty if CUDA could count otherwise.
+    """Return variables that list the GPUs by ``nvidia-smi``'s indices; empty if CUDA could use other indices.
 
-    With ``PCI_BUS_ID``, CUDA's indices are NVML's, unless a GPU is lost or a card is in MIG mode. If somebody else has
-    set a different ``found_order``, it is not replaced.
+    With ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, CUDA has the indices of NVML, unless a GPU is lost or a card is in MIG mode.
+    If a user or a script has set another ``CUDA_DEVICE_ORDER``, autogpu keeps it.
     """
     known = by_uuid(inventory.devices)
     is_uncertain = inventory.unreadable or inventory.denied or any(device.mig_enabled for device in inventory.devices)
@@ -128,7 +130,7 @@ def numbered_list(uuids: Sequence[str], inventory: Inventory, found_order: str |
 
 
 class Order(enum.Enum):
-    """The order in which CUDA counts the GPUs."""
+    """Who determined the order in which CUDA counts a process's GPUs."""
 
     OURS = enum.auto()  # idlest first
     PARENTS = enum.auto()  # the parent process's order: the script's number is an index in the parent's list
@@ -142,17 +144,17 @@ class VisibleDevices(Value):
     Attributes:
         found: ``CUDA_VISIBLE_DEVICES`` as it would be without autogpu.
         found_order: ``CUDA_DEVICE_ORDER`` as it would be without autogpu.
-        spec: The list that limits the pool, and its origin.
+        spec: The list of GPUs that limits the pool, and whether the script set that list.
         pool: UUIDs of the process's GPUs in CUDA's order; empty if they are not known.
-        order: The origin of that order.
-        candidates: UUIDs of the GPUs among which the process must claim before CUDA starts. CUDA shows only some of
-            them, because there are MIG instances. Empty if CUDA shows all.
-        hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs and all of them are hidden.
+        order: Who determined the order of ``pool``.
+        candidates: UUIDs of the GPUs among which the process must claim before CUDA starts. There are MIG instances
+            among them, so CUDA shows only some of these GPUs. Empty if CUDA shows all.
+        hidden: UUIDs of the pool, if the policy or the engine allows none of its GPUs; else empty.
         may_have_gpus: False if the environment is known to hide all GPUs.
-        written: The list that CUDA reads; ``None`` if it is the same as the script's.
-        shown: As for :class:`InitialVisibility`.
-        is_listed: False if there is no list yet, because there was no reading.
-        pid: Pid of the process for which the list was made.
+        written: The list that autogpu wrote for CUDA; ``None`` if CUDA reads the same list as the script.
+        shown: As ``shown`` of :class:`InitialVisibility`.
+        is_listed: False if autogpu has not read the GPUs yet, and so has made no list.
+        pid: Pid of the process for which autogpu made the list.
     """
 
     found: str | None = None
@@ -169,18 +171,22 @@ class VisibleDevices(Value):
     pid: int = 0
 
     def found_now(self, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-        """Return both variables as they would be now without autogpu; ``environ`` is the current environment."""
+        """Return ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` as they would be now without autogpu.
+
+        Args:
+            environ: The process's current environment.
+        """
         now = environ.get(CUDA_VISIBLE_DEVICES)
         order = environ.get(CUDA_DEVICE_ORDER)
         is_left = now == self.shown.get(CUDA_VISIBLE_DEVICES, self.found)
-        # `os.reload_environ` copies CUDA's list to the script.
+        # `os.reload_environ` copies the list that autogpu wrote for CUDA into the script's `os.environ`.
         is_left |= now is not None and now == self.written
         is_order_left = order == self.shown.get(CUDA_DEVICE_ORDER, self.found_order)
         return self.found if is_left else now, self.found_order if is_order_left else order
 
     @property
     def for_children(self) -> Variables:
-        """The variables by which autogpu recognizes in a child process that the list is autogpu's own."""
+        """The variables that tell autogpu in a child process that autogpu, not the user, wrote the inherited list."""
         is_told = self.written is not None or (self.pool and not self.spec.is_scripts)
         return {
             WRITTEN_VISIBLE_DEVICES: (self.written or "") if is_told else None,
@@ -190,9 +196,9 @@ class VisibleDevices(Value):
         }
 
     def counts_indices(self, numbers: Sequence[int], grant: Grant) -> bool:
-        """True if autogpu chooses the GPUs for these numbers of a script.
+        """True if autogpu chooses which GPUs a script's GPU ``numbers`` stand for.
 
-        The numbers of a rank are indices into the GPUs of its job, unless ``CUDA_VISIBLE_DEVICES`` is set.
+        If ``CUDA_VISIBLE_DEVICES`` is not set, a rank's numbers are indices into the GPUs of its job.
         """
         is_alone = grant.rank is None and self.order is not Order.WORKERS
         is_ranks = self.spec.value is None and bool(grant.dividing_job)
@@ -200,7 +206,7 @@ class VisibleDevices(Value):
 
 
 class NoGpu(enum.Enum):
-    """Why a framework sees no GPU, if autogpu hides none from it."""
+    """Why a framework sees no GPU although autogpu hides none from it."""
 
     NO_DRIVER = enum.auto()
     NOT_WANTED = enum.auto()  # select.count is 0, or the list hides every GPU on any machine
@@ -231,13 +237,13 @@ def list_gpus(
     before: Sequence[str] = (),
     count: int | None = None,
 ) -> VisibleDevices:
-    """Return ``visible`` with a list of the pool, idlest first, or in the order on which several processes rely.
+    """Return ``visible`` with the pool listed, idlest GPU first, or in the order on which several processes rely.
 
     Args:
-        visible: The variables that the process finds, and their origin; with ``Order.WORKERS`` for one of several
-            workers.
-        before: The pool as it is listed now.
-        count: How many GPUs are listed at most; ``None`` for all of the pool.
+        visible: The variables that the process finds, and their origin. Its order is ``Order.WORKERS`` if the process
+            is one of several workers.
+        before: The pool in the order of the present list.
+        count: The largest number of GPUs to list; ``None`` to list all of the pool.
     """
     spec = visible.spec
     order = device_order(visible.found_order, visible.spec, grant)
@@ -250,7 +256,7 @@ def list_gpus(
         return without_gpus(replace(visible, pool=pool))
     known = by_uuid(inventory.devices)
     ranking = ranking_of([known[uuid] for uuid in pool], policy, spec, visible.pid)
-    # Processes that use indices into the same pool have one order: their parent's.
+    # Processes that use indices into the same pool all keep the order of their parent's list.
     parents = (named_uuids(parents_list, inventory, order) if parents_list else None) or ()
     if _chooses_alone(visible, grant):
         devices = _in_order_of_process(ranking, count, parents)
@@ -258,7 +264,8 @@ def list_gpus(
         devices = _in_order_of_job(ranking, grant, parents, before, pool)
     devices, candidates = _as_shown(devices, inventory, count)
     if spec.is_scripts and len(devices) == len(pool):
-        # Keep the script's own list, because its code uses indices into it. Pass the choice to the framework instead.
+        # The script's code uses indices into its own list. So autogpu keeps that list, and tells the framework which
+        # GPUs it chose.
         return replace(visible, pool=pool, candidates=candidates, order=Order.FOREIGN)
     if not devices:
         return _none_suitable(visible, pool, ranking)
@@ -271,13 +278,17 @@ def _chooses_alone(visible: VisibleDevices, grant: Grant) -> bool:
 
 
 def _in_order_of_process(ranking: Ranking, count: int | None, parents: Sequence[str]) -> tuple[Device, ...]:
-    """Return at most ``count`` GPUs, the idlest first; all of them if there are MIG instances among them."""
+    """Return at most ``count`` GPUs, the idlest first; if there are MIG instances among the GPUs, return them all."""
     has_any_instance = has_instances(each.device for each in ranking.candidates)
     return pool_in_order(ranking, count=None if has_any_instance else count, kept_order=parents)
 
 
 def _shown_for_spec(visible: VisibleDevices, order: str | None) -> Variables:
-    """Return the variables to change for the script: an overridden list, and the order of an engine's numbers."""
+    """Return the variables whose values autogpu changes for the script.
+
+    They are ``CUDA_VISIBLE_DEVICES`` if the policy overrides the script's list, and ``CUDA_DEVICE_ORDER`` if the engine
+    counts GPUs in another order.
+    """
     shown = {} if visible.spec.overridden is None else {CUDA_VISIBLE_DEVICES: visible.spec.value}
     if visible.spec.value is not None and order != visible.found_order:
         shown[CUDA_DEVICE_ORDER] = order
@@ -301,15 +312,15 @@ def _none_suitable(visible: VisibleDevices, pool: tuple[str, ...], ranking: Rank
 def _in_order_of_job(
     ranking: Ranking, grant: Grant, parents: Sequence[str], before: Sequence[str], pool: Sequence[str]
 ) -> tuple[Device, ...]:
-    # If this process started the other ranks of its job, they rely on the order that it had then.
+    # If this process started the other ranks of its job, those ranks rely on the order of its list at that time.
     own = before if grant.rank is not None and grant.rank.launcher in (LONE_RANK, WORKERS) else ()
     devices = pool_in_order(ranking, kept_order=parents or own or pool)
-    # The parent may have listed only the GPUs that it claimed.
+    # If the parent listed only the GPUs that it claimed, list no others.
     return tuple(device for device in devices if not parents or device.uuid in parents)
 
 
 def _with_pool(visible: VisibleDevices, pool: tuple[str, ...], inventory: Inventory) -> VisibleDevices:
-    """Return the list with ``pool`` for CUDA, and also for the script if the script would otherwise see other GPUs."""
+    """Return ``visible`` with ``pool`` listed for CUDA; also for the script if it would otherwise see other GPUs."""
     order = visible.shown.get(CUDA_DEVICE_ORDER, visible.found_order)
     counted = named_uuids(visible.found, inventory, order)
     if counted == pool and len(pool) == 1:
@@ -330,7 +341,7 @@ def without_gpus(visible: VisibleDevices) -> VisibleDevices:
 
 
 def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
-    """Return the list with GPU numbers for the script, in the order of ``written``, if it found no list of its own."""
+    """Return ``visible`` with CUDA's GPUs listed by number for the script, if the script found no list of its own."""
     if visible.written is None or visible.found is not None or not visible.pool:
         return visible
     numbers = numbered_list(visible.written.split(","), inventory, visible.found_order)
@@ -338,19 +349,19 @@ def with_claim(visible: VisibleDevices, inventory: Inventory) -> VisibleDevices:
 
 
 def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Sequence[str] = ()) -> tuple[Device, ...]:
-    """Return the GPUs of the pool in the order for CUDA: idlest first, without GPUs that the policy excludes.
+    """Return the pool's GPUs that the policy does not exclude, in the order to list for CUDA: idlest first.
 
     Args:
-        kept_order: UUIDs in an order to keep instead, if several processes use indices into the pool.
+        kept_order: UUIDs in the order to use instead, if several processes use indices into the pool.
     """
     devices = [candidate.device for candidate in ranking.candidates]
     if count is not None:
         return tuple(devices[:count])
-    # Keep GPUs that can't be taken now: without autogpu the script would see them, too.
+    # Without autogpu the script would see GPUs that it can't take now. So keep them in the list.
     devices += [r.device for r in ranking.rejected if r.cause is not Cause.EXCLUDED_BY_POLICY]
     number = {uuid: number for number, uuid in enumerate(kept_order)}
-    # Put the small GPUs last. Frameworks skip them, and number the others as CUDA does only if no small
-    # GPU precedes them.
+    # Frameworks skip the GPUs that are too small. They number the others as CUDA does only if no small GPU precedes
+    # them. So list the small GPUs last.
     small = [r.device for r in ranking.rejected if r.cause is Cause.TOO_SMALL]
     return tuple(sorted(devices, key=lambda device: (device in small, number.get(device.uuid, len(number)))))
 
@@ -358,7 +369,7 @@ def pool_in_order(ranking: Ranking, *, count: int | None = None, kept_order: Seq
 def _as_shown(
     devices: tuple[Device, ...], inventory: Inventory, count: int | None
 ) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the GPUs that CUDA shows; if these are not all, also the UUIDs among which to claim before CUDA starts."""
+    """Return the GPUs that CUDA shows; if it does not show all, also the UUIDs to claim from before CUDA starts."""
     devices = tuple(device for device in devices if not device.mig_enabled)
     if len(devices) < 2 or not has_instances(devices):
         return devices, ()
@@ -370,7 +381,10 @@ def _as_shown(
 
 
 def best_kind_first(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """Return the GPUs, those of the first GPU's kind (card or MIG instance) first: CUDA reads only that kind."""
+    """Return the GPUs, with those of the first GPU's kind (card or MIG instance) before the others.
+
+    CUDA reads only the GPUs of that kind.
+    """
     return tuple(sorted(devices, key=lambda device: (device.parent is None) != (devices[0].parent is None)))
 
 
@@ -384,10 +398,12 @@ def list_claimed(
     is_rank: bool,
     is_parents: bool,
 ) -> tuple[VisibleDevices, tuple[int, ...]]:
-    """Put the claimed GPUs first in the list, or at ``indices``; return those indices, ``()`` if they are first.
+    """Put the claimed GPUs at the front of the list, or at the script's ``indices``.
+
+    Return the new list, and the indices of the claimed GPUs; ``()`` if they are at the front.
 
     Args:
-        indices: The numbers that the script is about to use; empty if they are unknown.
+        indices: The GPU numbers that the script is about to use; empty if they are unknown.
         hides_others: True if the list is to contain only the claimed GPUs.
         is_parents: True if the process uses its parent's claim.
     """
@@ -408,9 +424,10 @@ def list_claimed(
 
 
 def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the script's indices at which to list the claimed GPUs ``first``, one for each GPU.
+    """Return the script's indices at which to list the claimed GPUs ``first``, one index for each GPU.
 
-    Return ``()`` if the script uses fewer indices than it has claimed GPUs, or an index that is too large.
+    Return ``()`` if the script uses fewer indices than it has claimed GPUs, or an index beyond the list's
+    ``count`` GPUs.
     """
     if not 0 < len(first) <= len(indices) or max(indices) >= count:
         return ()
@@ -420,13 +437,13 @@ def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tu
 def _as_parent_put_them(
     pool: Sequence[str], first: list[str], at: tuple[int, ...]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the claimed GPUs and their indices as the parent listed them; no indices if it has other GPUs there."""
+    """Return the claimed GPUs in the order of the parent's list; without indices if other GPUs are there."""
     there = [pool[index] for index in at]
     return (there, at) if set(there) == set(first) else (first, ())
 
 
 def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]) -> list[str]:
-    """Return the unclaimed GPUs in their current ranking; unchanged if the order is not autogpu's."""
+    """Return the unclaimed GPUs, idlest first; in their present order if that order is not autogpu's."""
     if visible.order is not Order.OURS or visible.spec.is_scripts:
         return uuids
     rank = {candidate.device.uuid: rank for rank, candidate in enumerate(ranking.candidates)}
@@ -436,9 +453,10 @@ def _others_in_order(visible: VisibleDevices, ranking: Ranking, uuids: list[str]
 def _pool_after_claim(
     visible: VisibleDevices, inventory: Inventory, decision: Decision, *, hides_others: bool
 ) -> tuple[str, ...]:
-    """Return the claimed GPUs if others are hidden, or if CUDA shows only the claimed MIG instance.
+    """Return the GPUs to list after a claim: only the claimed ones if the list must hide others.
 
-    Otherwise return the cards among the candidates; without candidates, return the pool.
+    Also return only the claimed GPUs if CUDA shows only the claimed MIG instance. Otherwise return the cards among the
+    candidates; without candidates, return the pool.
     """
     if hides_others or (visible.candidates and has_instances(decision.devices)):
         return tuple(device.uuid for device in decision.devices)

@@ -1,7 +1,8 @@
-"""Simulation of a day, event by event, from its first submission to the end of its last job.
+"""Simulates a day of jobs on a GPU server, from the first submission to the end of the last job.
 
-If a process runs out of memory or gets no GPU, its user notices after five minutes plus Exp(10 min), and starts it
-again. A job's time counts from its first submission to the end of the run that succeeds.
+If a process runs out of memory or gets no GPU, its user notices it and starts the process again. Users notice after
+five minutes plus a random time, exponentially distributed with mean 10 min. A job's time counts from its first
+submission to the end of the run that succeeds.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from benchmarks.lab.server import GROWTH_STEPS, Run, Server
 NOTICED_S, NOTICED_MEAN_S = 300.0, 600.0
 # Time from the start of a script to its CUDA context: it imports the framework and reads its data.
 IMPORT_S = 10.0
-# Default of ``select.wait``: after this time a job shares whatever memory is free.
+# autogpu's default for ``select.wait``. A job that has waited this long for enough free memory starts with less.
 WAIT_S = 1800.0
-# A waiting job looks this often, and so notices this late that a time limit has passed.
+# A waiting job looks for a free GPU at this interval. So it notices this late that a time limit has passed.
 LOOK_S = 2.0
-# No day takes this long. A contender that starts no more jobs has a bug: ``Replay.run`` then raises an error.
+# No simulated day takes this long unless a contender has a bug and starts no more jobs. ``Replay.run`` then raises an
+# error.
 GIVE_UP_S = 60 * DAY_S
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start the process on this card."""
+    """Answer of a contender to a process that asks for a GPU: start on ``card``."""
 
     card: int
     claim_bytes: int = 0
@@ -37,19 +39,22 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait in the queue; ask again at each change of the server."""
+    """Answer of a contender to a process: wait in the queue, and ask again each time the server changes."""
 
 
 @dataclass(frozen=True)
 class Later:
-    """Try again after this time, without a place in the queue."""
+    """Answer of a contender to a process: ask again after ``after_s`` seconds, without a place in the queue."""
 
     after_s: float
 
 
 @dataclass(frozen=True)
 class NoGpu:
-    """Start no run: the program ends without a GPU, or its user stops it because it runs without one."""
+    """Answer of a contender to a process: start no run.
+
+    The program ends because it got no GPU, or its user stops it because it runs without one.
+    """
 
 
 Answer = Union[Start, Wait, Later, NoGpu]
@@ -60,8 +65,8 @@ class Attempt:
     """One start of a job by its user.
 
     Attributes:
-        asked_s: Time of this start.
-        earlier: Number of failed starts of the same job.
+        asked_s: Time when the user started the job.
+        earlier: Number of failed starts of the same job before this one.
     """
 
     job: Job
@@ -73,39 +78,42 @@ class Contender(Protocol):
     """A rule by which processes get their GPUs.
 
     Attributes:
-        lag_s: Time from the choice of a card to the CUDA context. If a script chooses at its start, no other process
-            sees the choice until the framework is imported. The lag is 0 if the choice is reserved, or is made together
-            with the context: others then see it at once.
+        lag_s: Time from a process's choice of a card to its CUDA context. If a script chooses at its start, no other
+            process sees the choice until the script has imported the framework. If the process reserves the card, or
+            chooses it together with the context, others see the choice at once, and the lag is 0.
     """
 
     lag_s: float
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
-        """Return the answer to a process that asks now.
+        """Return the answer to the process of ``attempt``, which asks for a GPU now.
 
         Args:
-            ahead: Attempts ahead of it in the queue, in queue order.
+            ahead: Attempts ahead of ``attempt`` in the queue, in queue order.
         """
 
     def learn(self, run: Run, took_bytes: int, *, has_failed: bool) -> None:
-        """Note the memory that a run has used, or the memory that it requested when it failed."""
+        """Remember how much memory a run has used; if the run failed, the memory that it requested then."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
-        """True if ``attempt`` can't start, because ``refused``, ahead of it, needs no more and could not start."""
+        """True if ``attempt`` can't start because ``refused`` could not.
+
+        ``refused`` is ahead of ``attempt`` in the queue, and needs no more memory.
+        """
 
 
 @dataclass
 class Outcome:
-    """Result of a day.
+    """Result of a simulated day.
 
     Attributes:
         took_s: Time from a job's first submission to its success, keyed by the job's number.
         starts: All starts in order: time, number of the job, card, and cap in bytes (``None`` without a cap).
-        failed: Starts that ran out of memory for any other reason than that of ``victims``.
-        refused: Starts that found no GPU.
-        victims: Runs that ran out of memory because a run that started later on the same card had taken it.
+        failed: Number of runs that ran out of memory, except for those that ``victims`` counts.
+        refused: Number of starts in which the process got no GPU.
+        victims: Number of runs that ran out of memory because runs that started later on the same card had taken it.
         lost_s: GPU time of all runs that did not succeed.
-        over_byte_s: Memory by which the peaks of a card's runs exceed the card, in bytes times seconds.
+        over_byte_s: Memory by which the peaks of a card's runs exceed the card's memory, in bytes times seconds.
         deaths: All runs that ran out of memory, in order: time and number of the job.
     """
 
@@ -120,7 +128,7 @@ class Outcome:
 
 
 class Replay:
-    """One day with one contender."""
+    """Simulation of one day on a server whose processes get their GPUs from one contender."""
 
     def __init__(self, setting: Setting, seed: int, contender: Contender, jobs: Sequence[Job] | None = None) -> None:
         self._server = Server(setting.gpus, setting.card_bytes)
@@ -134,10 +142,10 @@ class Replay:
         self._jobs = jobs_of_day(setting, seed) if jobs is None else jobs
 
     def run(self) -> Outcome:
-        """Simulate the day.
+        """Simulate the day, and return its result.
 
         Raises:
-            RuntimeError: Some job never succeeded.
+            RuntimeError: At least one job never succeeded.
         """
         for job in self._jobs:
             self._asks_at(job.submitted_s, Attempt(job, job.submitted_s))
@@ -186,7 +194,7 @@ class Replay:
             self._again(attempt.job, now_s)
 
     def _serve(self, now_s: float) -> None:
-        """Let the waiting jobs ask again in queue order, until none of them can start."""
+        """Let the waiting jobs ask for a GPU again, in queue order, until none of them can start."""
         is_changed = True
         while is_changed and self._queue:
             is_changed = False
@@ -209,7 +217,7 @@ class Replay:
         self._outcome.starts.append((now_s, attempt.job.number, answer.card, answer.cap_bytes))
         self._foresee(run.card)
         self._grow(run, now_s)
-        # A rule may depend on how long a run has lasted. Let waiting jobs look again after one and two minutes.
+        # A contender's answer may depend on how long a run has lasted. So waiting jobs ask again after 1 and 2 min.
         for minutes in (1, 2):
             self._at(now_s + minutes * 60.0 + LOOK_S, "look", None)
 

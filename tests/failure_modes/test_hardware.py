@@ -1,4 +1,4 @@
-"""Failure modes of failing drivers, lost GPUs, and GPUs with missing or misleading readings."""
+"""Tests autogpu with failing drivers, lost GPUs, and GPUs whose readings are missing or misleading."""
 
 import time
 
@@ -57,8 +57,8 @@ def test_18_failing_driver_causes_at_most_one_line_of_output(train, commands, fa
 @pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_19_hanging_driver_delays_a_start_by_seconds_only(train, commands):
-    # The script only imports TensorFlow, because TensorFlow 2.21 calls NVML itself when it lists GPUs, and hangs there
-    # even without autogpu.
+    # When TensorFlow 2.21 lists GPUs, it calls NVML itself, and hangs there even without autogpu. So this script only
+    # imports TensorFlow.
     run = train(Gpu(), nvml="hang")
     begun_s = time.monotonic()
     assert run("import tensorflow\nprint('imported')\n").stdout == "imported\n"
@@ -69,17 +69,17 @@ def test_19_hanging_driver_delays_a_start_by_seconds_only(train, commands):
 
 
 @pytest.mark.slow
-def test_19_unknown_tensorflow_prints_one_line_if_the_driver_hangs(lab, stand_in):
+def test_19_autogpu_prints_one_line_if_driver_hangs_with_fake_tensorflow(lab, stand_in):
     autogpu = lab(Gpu(), nvml="hang")
     script = stand_in("import tensorflow; print('imported')")
     done = autogpu.server.run([str(autogpu.python), script], environ={"AUTOGPU_LIMIT": "2GiB"}, timeout=60)
     assert (done.returncode, done.stdout) == (0, "imported\n")
-    # The line reports that no GPU was chosen and that the limit is not in force.
+    # autogpu prints one line. It says that autogpu chose no GPU and that the memory limit is not in force.
     assert [line.startswith("autogpu: ") for line in done.stderr.splitlines()] == [True], done.stderr
 
 
 @pytest.mark.tensorflow
-def test_19_hanging_gpu_is_left_out(train):
+def test_19_gpu_that_hangs_nvml_is_not_chosen(train):
     ran = train(Gpu(), Gpu(nvml="hang"), Gpu())(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [2])
     assert "the idlest of 2" in ran.said[0]
@@ -87,7 +87,7 @@ def test_19_hanging_gpu_is_left_out(train):
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("fault", ["GPU_IS_LOST", "RESET_REQUIRED"])
-def test_20_lost_gpu_is_left_out_although_plain_tensorflow_fails(train, commands, fault):
+def test_20_lost_gpu_is_not_chosen_although_plain_tensorflow_fails(train, commands, fault):
     run = train(Gpu(), Gpu(nvml=fault), Gpu())
     ran = run(USE)
     assert (ran.stdout, ran.contexts) == ("done\n", [2])
@@ -97,7 +97,7 @@ def test_20_lost_gpu_is_left_out_although_plain_tensorflow_fails(train, commands
     assert [gpu["index"] for gpu in told["unreadable"]] == [1]
 
 
-def test_21_twelve_gpus_are_sorted_as_numbers_and_not_as_text(lab):
+def test_21_autogpu_sorts_gpu_indices_as_numbers_and_not_as_text(lab):
     autogpu = lab(*[Gpu()] * 12)
     assert autogpu.pick("--count", "12") == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     assert autogpu.pick("--count", "all", "--devices", "1,9-10") == [10, 9, 1]
@@ -107,8 +107,8 @@ def test_21_twelve_gpus_are_sorted_as_numbers_and_not_as_text(lab):
 
 
 @pytest.mark.tensorflow
-def test_22_gpu_number_means_the_same_card_to_cuda_on_mixed_models(train):
-    # CUDA numbers the fastest GPU first. NVML numbers the GPUs in PCI order.
+def test_22_autogpu_devices_counts_gpus_as_nvml_does_on_mixed_models(train):
+    # CUDA gives number 0 to the fastest GPU. NVML numbers the GPUs in PCI order.
     run = train(*LAB)
     policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_WAIT": "0"}
     for number in range(4):
@@ -122,7 +122,7 @@ def test_22_idle_small_gpu_is_chosen_before_a_busy_large_one(lab):
     assert lab(Gpu(memory="11GiB"), large).pick() == [0]
 
 
-def test_23_memory_without_a_listed_process_makes_a_gpu_busy(lab):
+def test_23_gpu_is_busy_if_its_memory_is_used_but_no_process_is_listed(lab):
     autogpu = lab(Gpu(), Gpu(used="20GiB"))
     assert autogpu.pick() == [0]
     zombie = autogpu.status()["gpus"][1]
@@ -130,7 +130,7 @@ def test_23_memory_without_a_listed_process_makes_a_gpu_busy(lab):
 
 
 @pytest.mark.tensorflow
-def test_24_occupied_exclusive_gpu_is_not_chosen_for_its_memory(train, commands):
+def test_24_gpu_in_exclusive_mode_that_a_process_uses_is_not_chosen(train, commands):
     exclusive = Gpu(memory="80GiB", compute_mode="exclusive_process", processes={5004242: "0.2GiB"})
     assert train(Gpu(processes=BUSY), exclusive)(USE).contexts == [0]
     run = train(exclusive)
@@ -140,7 +140,7 @@ def test_24_occupied_exclusive_gpu_is_not_chosen_for_its_memory(train, commands)
     assert commands(run.server).pick("--busy", "error") == []
 
 
-def test_27_short_pause_does_not_make_a_gpu_idle(lab):
+def test_27_gpu_whose_job_pauses_briefly_is_not_chosen_as_idle(lab):
     pausing = Gpu(processes=BUSY, utilization_samples=[97, 98, 95, 99, 0])
-    # The higher index wins a tie.
+    # If two GPUs are equally idle, autogpu chooses the higher index.
     assert lab(Gpu(processes=BUSY, utilization=30), pausing).pick() == [0]

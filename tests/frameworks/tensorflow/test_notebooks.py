@@ -1,4 +1,8 @@
-"""Notebook kernels: cells run twice, messages appear in their cell, and the kernel's end frees the GPU."""
+"""Tests autogpu in notebook kernels.
+
+A user can run each cell twice. autogpu's messages appear below the cell that caused them. When the kernel ends, its GPU
+is free again.
+"""
 
 import json
 import re
@@ -12,7 +16,7 @@ from tests.support.tensorflow_runner import CONTEXT, LAB
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
-# This client stands for Jupyter, VS Code and PyCharm, which use the same protocol with the same kernel.
+# Jupyter, VS Code and PyCharm run notebooks with the same kernel and protocol. This client stands for all three.
 CLIENT = """
 import json, os, sys
 import nbclient, nbformat
@@ -41,7 +45,7 @@ def kernel_python():
 
 
 @pytest.mark.thorough
-def test_messages_appear_in_their_cell_and_cells_can_run_twice(tmp_path, lease_folder):
+def test_messages_appear_below_their_cell_and_cells_can_run_twice(tmp_path, lease_folder):
     fill = "while len(kept) < 30: kept.append(tf.random.uniform((256, 1024, 1024)))"
     cells = [
         "import tensorflow as tf\nkept = []",
@@ -53,7 +57,7 @@ def test_messages_appear_in_their_cell_and_cells_can_run_twice(tmp_path, lease_f
         "%run fill.py",
     ]
     (tmp_path / "fill.py").write_text(f"import tensorflow as tf\nkept = []\n{fill}\n")
-    # The policy lies beside the notebook, because the kernel's own script lies in the environment.
+    # The kernel's own script lies in the virtual environment. So the policy file lies beside the notebook.
     (tmp_path / "autogpu.toml").write_text('[memory]\nlimit = "2GiB"\n')
     with Server(LAB, folder=tmp_path, context=CONTEXT) as server:
         done = server.run(
@@ -70,7 +74,7 @@ def test_messages_appear_in_their_cell_and_cells_can_run_twice(tmp_path, lease_f
     first, second = told["said"][:7], told["said"][7:]
     assert re.match(r"autogpu: GPU 3 \(.*memory limited to 2048 MiB", first[2])
     assert [first[2].splitlines()[-1], second[2]] == ["GPU:0", "GPU:0\n"]
-    # The message comes below the traceback of its cell, and is the same in the second round.
+    # autogpu's message is in the output of the cell that ran out of memory, and appears again when the cell runs again.
     why = ["autogpu: out of memory on GPU 3 (24.0 GiB): " in text for text in told["said"]]
     assert why == [False, False, False, False, True, False, True] * 2
     assert ["autogpu:" in text for text in second] == why[7:]
@@ -78,7 +82,7 @@ def test_messages_appear_in_their_cell_and_cells_can_run_twice(tmp_path, lease_f
 
 
 @pytest.mark.thorough
-def test_interrupted_wait_ends_the_cell_but_not_the_kernel(tmp_path, lease_folder):
+def test_interrupt_of_a_wait_for_a_gpu_ends_the_cell_but_not_the_kernel(tmp_path, lease_folder):
     interrupt = "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()"
     cells = [
         "import os, signal, threading\nimport tensorflow as tf",
@@ -104,7 +108,7 @@ def test_interrupted_wait_ends_the_cell_but_not_the_kernel(tmp_path, lease_folde
 
 
 @pytest.mark.thorough
-def test_notebook_that_ran_out_of_memory_may_share_the_gpu_again(tmp_path, lease_folder):
+def test_notebook_that_ran_out_of_memory_on_a_gpu_may_share_it_again(tmp_path, lease_folder):
     state = tmp_path / "state"
     environ = {"AUTOGPU_LEASE_DIR": str(lease_folder), "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_STATE_HOME": str(state)}
     cells = ["import tensorflow as tf", "tf.random.uniform((14 * 256, 1024, 1024))"]

@@ -1,8 +1,8 @@
 """Fixtures for tests that hold for every version of TensorFlow in ``tests/support/versions.py``.
 
-A test that uses ``version`` or ``with_autogpu`` runs once for each version. ``make test`` runs the newest version, and
-``make test-matrix`` runs the others. In each turn, one of the others runs all of its tests, and the rest run only the
-tests that are due.
+A test that uses the fixture ``version`` or ``with_autogpu`` runs once for each version of TensorFlow. ``make test``
+runs the tests with the newest version, and ``make test-matrix`` runs them with the older ones. In each turn, one older
+version runs all of its tests, and the other older versions run only the tests that are due.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from tests.support.forkserver import Forks
 from tests.support.tensorflow_runner import Runner
 from tests.support.versions import VERSIONS, Version
 
-# The timeout is long because the first run installs the environment.
+# The first test of a version installs TensorFlow. So the timeout is long.
 MARKS = (pytest.mark.tensorflow, pytest.mark.timeout(900))
 
 
 def each_version(*, newest_is_whole: bool = True) -> list:
-    """Return one parameter for each version. A version is skipped if this machine lacks its Python.
+    """Return one pytest parameter for each version of TensorFlow that the tests cover.
+
+    If this machine lacks the Python that an older version needs, pytest skips the tests of that version.
 
     Args:
-        newest_is_whole: True if the newest version runs all tests each time, False if its tests take turns.
+        newest_is_whole: True if each turn runs all tests with the newest version; False if those tests take turns.
     """
     *older, newest = VERSIONS
     parameters = []
@@ -39,8 +41,8 @@ def each_version(*, newest_is_whole: bool = True) -> list:
     return [*parameters, pytest.param(newest, id=newest.name, marks=[*MARKS, *always])]
 
 
-# With the scope "session", pytest runs all tests of one version before those of the next. The version is then already
-# imported, and its files are in memory.
+# With the scope "session", pytest runs all tests of one TensorFlow version before those of the next. TensorFlow is then
+# already imported, and its files are in memory.
 @pytest.fixture(scope="session", params=each_version())
 def version(request: pytest.FixtureRequest) -> Version:
     return request.param
