@@ -83,7 +83,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     decision = _decision_at_the_end(request, within_s)
     why = in_words(decision)
     if decision.verdict is Verdict.WAIT:
-        remedy = "to wait longer: raise --timeout, or leave it out; `autogpu status` lists the holders"
+        remedy = "to wait longer: raise --timeout, or leave it out; `autogpu status` lists the jobs that hold GPUs"
         raise WaitTimeout(f"gave up after {exact_span(within_s)}: {why}", remedy=remedy)
     if decision.verdict is not Verdict.TAKE:
         raise AutoGpuError(f"waiting can't help: {why}", remedy="")

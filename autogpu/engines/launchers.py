@@ -1,4 +1,4 @@
-"""Finds the local rank of a process from its environment variables.
+"""Find the local rank of a process from its environment variables.
 
 A launcher, such as torchrun, starts several processes together on one host, and numbers them from 0. This number is the
 process's local rank. The ranks of a job divide the pool (the GPUs that the job may use) in the pool's order. No rank

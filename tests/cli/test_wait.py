@@ -29,7 +29,7 @@ def test_free_gpus_end_the_wait_at_once_and_are_not_held(server, lease_folder):
     assert list(lease_folder.iterdir()) == []
 
 
-LATER = "\nautogpu: to wait longer: raise --timeout, or leave it out; `autogpu status` lists the holders\n"
+LATER = "\nautogpu: to wait longer: raise --timeout, or leave it out; `autogpu status` lists the jobs that hold GPUs\n"
 OUTCOMES = {
     "count": ("--count 3", 75, f"gave up after 0 s: 2 of the 3 GPUs are free{LATER}"),
     "all": ("--count 9", 75, f"2 of the 3 GPUs are free; 9 GPUs are requested, but this job can get at most 3{LATER}"),
