@@ -3,6 +3,8 @@
 The file ``runs`` is for that user alone. The first line is a random salt. Every other line is one run on one GPU model:
 the Unix time of its end, a hash of the job and the model, ``succeeded`` or ``failed``, and the two sizes of
 :class:`Run` in bytes.
+
+The file ``lines`` beside it has what autogpu printed about the user's jobs; see :class:`JobLines`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_help_has_exit_statuses_and_two_examples_that_can_be_copied(verb, said):
 
 @pytest.mark.parametrize(("verb", "said"), HELPS[1:], ids=[verb for verb, _ in HELPS[1:]])
 def test_help_begins_with_an_imperative_of_at_most_70_characters(verb, said):
-    first_sentence = " ".join(said.split("\n\n")[1].split()).partition(".")[0]
+    first_sentence = re.split(r"\.(?:\s|$)", " ".join(said.split("\n\n")[1].split()))[0]
     assert len(first_sentence) <= 70
     assert not re.match(r"(The|A|It|This|Return|Prints|Shows|autogpu)\b", first_sentence)
 
