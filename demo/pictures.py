@@ -166,16 +166,19 @@ def _parts(host: HostStatus) -> Mapping[int, Part]:
 
 
 def _as_told(host: HostStatus) -> HostStatus:
-    """Return ``host`` with the made-up users, pids, host name and time instead of this machine's."""
+    """Return ``host`` with the made-up users, pids, host name and time instead of this machine's.
+
+    Like every other user's jobs, these show nothing of what autogpu printed when they started.
+    """
     parts = _parts(host)
 
-    def told(each: Any, **fields: str) -> Any:
+    def told(each: Any, **fields: Any) -> Any:
         part = parts[each.pid]
         return replace(each, user=part.who, pid=part.pid, **fields)
 
     gpus = []
     for gpu in host.gpus:
-        jobs = tuple(told(job) for job in gpu.jobs)
+        jobs = tuple(told(job, printed=()) for job in gpu.jobs)
         unmanaged = tuple(told(process, program="python") for process in gpu.unmanaged_processes)
         gpus.append(replace(gpu, jobs=jobs, unmanaged_processes=unmanaged))
     queue = tuple(told(waiter) for waiter in host.queue)
