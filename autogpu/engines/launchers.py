@@ -174,7 +174,7 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
             if all(isinstance(tasks, list) for tasks in cluster.values()):
                 return cluster, str(task["type"]), int(task["index"])
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise_if_from_script(error)  # TensorFlow itself reports a malformed TF_CONFIG
+            raise_if_from_script(error)  # the framework itself reports a malformed TF_CONFIG
     return {}, "", 0
 
 
