@@ -28,7 +28,6 @@ from autogpu.selection.members import (
     job_of_ranks,
     request_of_all,
 )
-from autogpu.selection.memory import demand_of
 from autogpu.selection.model import SelectionRequest
 
 OnWait = Callable[[QueueState, Decision], None]
@@ -232,7 +231,7 @@ class _Acquisition:
     def _demand(self, decision: Decision) -> lease.Demand:
         request = request_of_all(self._request) if self._job else self._request
         usable = decision.ranking.suitable
-        demand = demand_of(request)
+        demand = request.demand_among()
         return lease.Demand(
             count=decision.waits_for,
             bytes_per_gpu=None if demand.is_whole else max(map(demand.on, usable), default=None),

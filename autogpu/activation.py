@@ -133,13 +133,14 @@ def _read_and_resolve(started_with: str | None) -> None:
     global allocation
     reading = probe.start(os.environ)
     # Not at the top of the file: the driver is read while the rest of the package is imported.
-    from autogpu import engines, policy
+    from autogpu import policy
     from autogpu.allocation import Allocation
+    from autogpu.engines.facts import granted_here
     from autogpu.selection.visible_devices import initial_visibility
 
     resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
     initial = initial_visibility(os.environ, started_with)
-    grant = engines.granted_here(os.environ, initial)
+    grant = granted_here(os.environ, initial)
     for problem in resolved.problems if grant.is_first else ():
         say(str(problem))
     if not resolved.policy.enabled:

@@ -7,14 +7,16 @@ import sys
 import time
 from typing import Any, Callable, ContextManager, Iterable, Mapping, MutableMapping, Sequence
 
-from autogpu import engines, stderr, uncaught
+from autogpu import stderr, uncaught
 from autogpu.acquire import Holding, acquire, is_sufficient, script_name
 from autogpu.devices import cuda as loaded_cuda
 from autogpu.devices import probe
 from autogpu.devices.enumeration import counted_by_framework, named_by_nvml
 from autogpu.devices.model import NO_READING, Inventory
 from autogpu.devices.probe import CONTEXT_DEADLINE_S, Readings
+from autogpu.engines.facts import before_each_task, granted_here, is_first_rank_missing
 from autogpu.engines.launchers import is_launched, library_count, rank_env
+from autogpu.engines.model import Grant, is_engine_worker
 from autogpu.errors import AutoGpuError, NoEligibleDevice, WaitTimeout, ignoring
 from autogpu.frameworks.model import NOTHING_SAID, DeviceRequest
 from autogpu.frozen import replace
@@ -27,9 +29,7 @@ from autogpu.reporting import engines as engine_messages
 from autogpu.reporting import policy as policy_messages
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, Reason, Verdict, left_alone
-from autogpu.selection.grants import Grant, is_engine_worker
-from autogpu.selection.memory import demand_of_script
-from autogpu.selection.model import SelectionRequest, wanted_gpus
+from autogpu.selection.model import SelectionRequest, demand_of_script, wanted_gpus
 from autogpu.selection.visible_devices import InitialVisibility, Order, VisibleDevices
 from autogpu.visibility import GpuList
 
@@ -327,7 +327,7 @@ class Allocation:
     def note_use(self, framework: str) -> None:
         """Note that a framework uses the claimed GPUs, so that the process can't exchange them."""
         if not self.assigned_to:
-            engines.before_each_task(self.environ, self._tell_what_is_kept)
+            before_each_task(self.environ, self._tell_what_is_kept)
         self.assigned_to.add(framework)
 
     def _decide_by_holding(self, selection: SelectionRequest) -> Decision | None:
@@ -409,7 +409,7 @@ class Allocation:
             return
         # The job computes nothing before its first rank is there, so a short wait costs it nothing.
         until_s = monotonic_s() + FIRST_RANK_S
-        while engines.is_first_rank_missing(rank):
+        while is_first_rank_missing(rank):
             if monotonic_s() >= until_s:
                 claimed = [device for device in holding.decision.visible if device and device.uuid in claims]
                 self.say_in_each_rank(engine_messages.first_rank_missing(rank, claimed))
@@ -450,7 +450,7 @@ class Allocation:
 
     def granted_by_now(self) -> Grant:
         """Return what an engine or a launcher grants this process, read from the environment as it is now."""
-        return engines.granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
+        return granted_here(self.gpu_list.environ_without_autogpu(), self.gpu_list.initial)
 
     def _tell_what_is_kept(self) -> None:
         """Print a line if Ray assigns other GPUs to a task than its worker process keeps from an earlier task."""

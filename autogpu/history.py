@@ -21,13 +21,13 @@ from typing import Mapping, Sequence
 
 from autogpu import uncaught
 from autogpu.atomic_file import new_file, write_file
+from autogpu.caps import CONTEXT_BYTES
 from autogpu.devices.model import Device
+from autogpu.engines.model import Grant, is_engine_worker
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.process import is_worker, unix_s
-from autogpu.selection.grants import Grant, is_engine_worker
-from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.selection.model import LastRuns
 
 TYPE_CHECKING = False

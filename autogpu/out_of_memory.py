@@ -7,14 +7,13 @@ from contextlib import suppress
 from typing import Sequence
 
 from autogpu import lease
-from autogpu.caps import Cap, CapCause
+from autogpu.caps import CONTEXT_BYTES, Cap, CapCause
 from autogpu.devices.model import Device, by_uuid
 from autogpu.frameworks.model import Assignment, OutOfMemory
 from autogpu.frozen import replace
 from autogpu.process import unix_s
 from autogpu.selection.exhaustion import Exhaustion, Neighbour, remedy_for
 from autogpu.selection.jobs import bytes_by_pid, claims_by_gpu, compute_pids, jobs_of, unmanaged_processes
-from autogpu.selection.memory import CONTEXT_BYTES, heeds_last_runs
 from autogpu.selection.model import Claim, SelectionRequest
 from autogpu.users import owner
 
@@ -45,7 +44,7 @@ def exhaustion(
     by_driver = held + error.asked_bytes if held else 0
     needed = framework.requested_bytes(error) + CONTEXT_BYTES if is_counted else by_driver
     is_child = allocation.holding is not None and allocation.holding.is_parents
-    is_followed = allocation.this_run.teaches_next and heeds_last_runs(request) and not is_child
+    is_followed = allocation.this_run.teaches_next and request.heeds_last_runs and not is_child
     return Exhaustion(
         device=device,
         cap=cap,

@@ -7,11 +7,11 @@ import sys
 from typing import Callable, MutableMapping, Sequence
 
 from autogpu.devices.model import Inventory
+from autogpu.engines.model import Grant, is_engine_worker, settled
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
 from autogpu.process import copy_of
 from autogpu.selection.decision import Decision
-from autogpu.selection.grants import Grant, is_engine_worker, settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.visible_devices import (
     InitialVisibility,

@@ -43,12 +43,12 @@ PREPARED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 import hashlib  # as every framework does
-import autogpu.activation, autogpu.policy, autogpu.engines, autogpu.selection.memory, autogpu.devices.model
+import autogpu.activation, autogpu.policy, autogpu.engines.facts, autogpu.caps, autogpu.devices.model
 from autogpu.frozen import replace
 import os
 environ = dict(os.environ)
 policy = replace(autogpu.policy.Policy())
-grant = autogpu.engines.granted_here(environ)
+grant = autogpu.engines.facts.granted_here(environ)
 device = autogpu.devices.model.Device(
     uuid="GPU-0", index=0, memory_total_bytes=24 << 30, memory_used_bytes=0, utilization_percent=0,
     compute_processes=(), graphics_processes=(), compute_mode=autogpu.devices.model.ComputeMode.DEFAULT,

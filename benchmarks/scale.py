@@ -56,7 +56,7 @@ from autogpu.devices import probe
 from autogpu.lease import Folder, find_folder
 from autogpu.lease.snapshot import FolderReader
 from autogpu import policy
-from autogpu.selection.grants import NO_ENGINE
+from autogpu.engines.model import NO_ENGINE
 from autogpu.status.preview import request_for_new_process
 
 inventory = probe.finish(probe.start(os.environ))

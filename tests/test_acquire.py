@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from autogpu.acquire import is_sufficient, script_name
-from autogpu.caps import Cap, CapCause
+from autogpu.caps import Cap, CapCause, within_context
 from autogpu.devices.model import ComputeMode, FailureCause, Inventory
+from autogpu.engines.model import Grant, LocalRank
+from autogpu.frameworks.memory import caps
 from autogpu.frozen import replace
 from autogpu.lease import Fault, GaveUp
 from autogpu.policy import Policy
 from autogpu.selection.decision import ParentProcess, Reason, Verdict
-from autogpu.selection.grants import Grant, LocalRank
-from autogpu.selection.memory import caps, within_context
 from autogpu.text import GIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES as VISIBLE
 from autogpu.variables import LEASE_DIR

@@ -2,9 +2,9 @@
 
 import pytest
 
+from autogpu.engines.model import Grant, LocalRank
 from autogpu.lease import GaveUp
 from autogpu.selection.decision import RankSlice, Verdict
-from autogpu.selection.grants import Grant, LocalRank
 from autogpu.text import GIB
 from tests.support.acquiring import BUSY, JOB, TWO, WAITS, asking, beside, bytes_on, child_of, leases, rank_of
 from tests.support.selections import fields

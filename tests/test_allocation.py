@@ -5,11 +5,10 @@ import re
 
 import pytest
 
-from autogpu.caps import Cap, CapCause
+from autogpu.caps import Cap, CapCause, within_context
 from autogpu.devices.model import NVLINK, FailureCause
 from autogpu.errors import NoEligibleDevice
 from autogpu.frameworks.model import DeviceRequest
-from autogpu.selection.memory import within_context
 from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 from tests.support.fakes import FakeDriver, FirstGpusFramework

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from autogpu.engines import granted_here
+from autogpu.engines.facts import granted_here
+from autogpu.engines.model import NO_ENGINE, Grant
 from autogpu.frozen import replace
-from autogpu.selection.grants import NO_ENGINE, Grant
 from tests.support.containers import CONTAINER, NO_NAMESPACES, SHARED
 
 TELL = """
 import json, os
-from autogpu.engines import granted_here
+from autogpu.engines.facts import granted_here
 rank = granted_here(os.environ).rank
 print(json.dumps([rank.rank, rank.dividers, rank.job]), flush=True)
 """
@@ -162,7 +162,7 @@ def test_ranks_of_one_shell_without_a_port_are_one_job(first_rank):
 
 
 def test_local_rank_set_by_hand_below_a_holder_makes_no_rank():
-    code = "import os; from autogpu.engines import granted_here; print(granted_here(os.environ).rank)"
+    code = "import os; from autogpu.engines.facts import granted_here; print(granted_here(os.environ).rank)"
     told, _ = rank_by_hand(1, code=code, MASTER_PORT="29500", AUTOGPU_LEASE="1/2/3", **LISTED).communicate(timeout=120)
     assert told.strip() == "None"
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from autogpu.caps import CONTEXT_BYTES
+from autogpu.engines.model import DASK_WORKER
 from autogpu.history import History
-from autogpu.selection.grants import DASK_WORKER
-from autogpu.selection.memory import CONTEXT_BYTES
 from autogpu.selection.model import LastRuns
 from autogpu.text import GIB
 from tests.support.processes import Process, in_a_fork

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from autogpu.engines.launchers import among_same_gpus, coordinating_task, library_count, local_rank, worker_marker
+from autogpu.engines.model import LONE_RANK, WORKERS, Grant, LocalRank, with_scripts_list
 from autogpu.frozen import replace
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Verdict
-from autogpu.selection.grants import LONE_RANK, WORKERS, Grant, LocalRank, with_scripts_list
 from autogpu.selection.members import request_of_all
 from autogpu.variables import LIBRARY_COUNT, WORKER
 from tests.support.selections import request

@@ -3,9 +3,9 @@
 import pytest
 
 from autogpu.devices.model import UnreadableDevice
+from autogpu.engines.model import LONE_RANK, NO_ENGINE, Denial, Grant, LocalRank
 from autogpu.policy import Policy
 from autogpu.selection.decision import Decision, Reason, Verdict
-from autogpu.selection.grants import LONE_RANK, NO_ENGINE, Denial, Grant, LocalRank
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.visible_devices import Order, initial_visibility
 from autogpu.variables import CUDA_DEVICE_ORDER as ORDER

@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 from typing import Mapping
 
-from autogpu import engines, frameworks, lease
+from autogpu import frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
@@ -22,6 +22,8 @@ from autogpu.devices.model import FailureCause
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.frameworks import QUESTIONS, judge
 from autogpu.doctor.model import Facts, Finding, State, failed, failed_or_slow, not_applicable, passed
+from autogpu.engines.facts import granted_here
+from autogpu.engines.model import settled
 from autogpu.host import hook_folder
 from autogpu.install import STEPS, fresh_start, is_hosts, run_folder, template_file, template_folder
 from autogpu.lease import Folder
@@ -33,7 +35,6 @@ from autogpu.reporting import leases as lease_messages
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, health_faults
-from autogpu.selection.grants import settled
 from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
@@ -111,7 +112,7 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
         unreadable_files=unreadable_files(folder),
         is_in_container=_is_in_container(environ),
         resolved=resolve(environ, script=None, working_directory=working_directory()),
-        grant=settled(engines.granted_here(environ), inventory),
+        grant=settled(granted_here(environ), inventory),
         system_policy_owner=owner_to_ask(SYSTEM_FILE),
         hook_is_current=start.hook is None or _is_current(start.hook),
         has_pip=has_pip,

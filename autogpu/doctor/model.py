@@ -8,12 +8,12 @@ from typing import Mapping, Sequence
 
 from autogpu.devices.enumeration import named_uuids
 from autogpu.devices.model import Inventory
+from autogpu.engines.model import NO_ENGINE, Grant
 from autogpu.frozen import Value
 from autogpu.host.hook_folder import HookFolder
 from autogpu.install import FreshStart, pip_command
 from autogpu.lease import Folder, LeaseProblem
 from autogpu.policy import Resolved
-from autogpu.selection.grants import NO_ENGINE, Grant
 from autogpu.snippet import Answer
 from autogpu.variables import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 

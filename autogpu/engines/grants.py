@@ -6,8 +6,8 @@ import re
 from typing import Mapping, Sequence
 
 from autogpu.engines.launchers import coordinating_task
+from autogpu.engines.model import NO_ENGINE, Denial, Grant, LocalRank, is_engine_worker
 from autogpu.frozen import Value, replace
-from autogpu.selection.grants import NO_ENGINE, Denial, Grant, LocalRank, is_engine_worker
 from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_WORKER
 
 TYPE_CHECKING = False

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping, Sequence
 
+from autogpu.engines.model import LONE_RANK, WORKERS, LocalRank, with_scripts_list
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import replace
-from autogpu.selection.grants import LONE_RANK, WORKERS, LocalRank, with_scripts_list
 from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 
 TF_CONFIG = "TF_CONFIG"

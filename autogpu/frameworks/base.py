@@ -18,12 +18,12 @@ from autogpu import process, stderr, uncaught
 from autogpu.caps import Cap
 from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.errors import raise_if_from_script
+from autogpu.frameworks.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
 from autogpu.reporting import choice
 from autogpu.reporting import frameworks as framework_messages
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.jobs import own_memory_bytes
-from autogpu.selection.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.selection.model import SelectionRequest
 from autogpu.selection.visible_devices import NoGpu, why_no_gpu
 

@@ -6,6 +6,7 @@ import sys
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 from autogpu.devices.model import Device
+from autogpu.engines.model import Grant
 from autogpu.policy.model import Policy, Resolved
 from autogpu.reporting.engines import denial, fraction_of_gpus, granted_fraction
 from autogpu.reporting.gpus import (
@@ -27,8 +28,6 @@ from autogpu.reporting.gpus import (
 from autogpu.reporting.memory import suggested_need, took
 from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
-from autogpu.selection.grants import Grant
-from autogpu.selection.memory import demand_told
 from autogpu.selection.model import Candidate, Cause, LastRuns, SelectionRequest, Tier, VisibleSpec, WantedBy
 from autogpu.text import MIB, counted, first_fitting, listed, printable, size, span, whole_gib, with_notes
 
@@ -282,7 +281,7 @@ def _cap(decision: Decision, *, suggests_need: bool = False) -> Iterator[str]:
     """
     if decision.is_capped_by_others and decision.request is not None:
         yield f"memory limited by other jobs{_lowest_cap(decision)}"
-        if not demand_told(decision.request).is_whole:
+        if not decision.request.demand.is_whole:
             yield "no memory is reserved for it"
         elif not suggests_need:
             need = _example_gib(decision)

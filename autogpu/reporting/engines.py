@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Sequence
 
 from autogpu.devices.model import Device
+from autogpu.engines.model import Denial, Grant, LocalRank
 from autogpu.reporting.gpus import labels
-from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.text import counted, listed, printable
 
 

@@ -20,11 +20,11 @@ from typing import Collection, Mapping, Sequence
 from autogpu.caps import Cap, lower_cap
 from autogpu.devices.enumeration import cards, has_instances
 from autogpu.devices.model import Device, by_uuid
+from autogpu.engines.model import WORKERS, Denial, LocalRank
 from autogpu.frozen import replace
 from autogpu.lease.model import Waiter
 from autogpu.selection import memory
 from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
-from autogpu.selection.grants import WORKERS, Denial, LocalRank
 from autogpu.selection.jobs import awaited, claims_in_part, gpus_of_user, parts_of, tier
 from autogpu.selection.model import (
     Candidate,
@@ -138,13 +138,13 @@ class _Choice:
         self.request = request
         self.claims_on = claims_on
         self.visible = tuple(known.get(uuid) for uuid in request.uuids or ())
-        self.demand = memory.demand_of(request)
-        self.is_demand_unknown = memory.demand_told(request).is_whole
+        self.demand = request.demand_among()
+        self.is_demand_unknown = request.demand.is_whole
         ranking = ranking_of(
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
         theirs = awaited(ranking.candidates, waiters, claims_on)
-        last_runs = request.last_runs if memory.heeds_last_runs(request) else {}
+        last_runs = request.last_runs if request.heeds_last_runs else {}
         candidates = (
             replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
             for each in ranking.candidates
@@ -259,7 +259,7 @@ def _memory_of_slice(
 ) -> tuple[Mapping[str, int], Mapping[str, Cap]]:
     """Return the bytes that a rank claims, and the caps on its memory, both keyed by GPU UUID."""
     request = choice.request
-    demand = memory.demand_of(request, sharers)
+    demand = request.demand_among(sharers)
     late = [device for device in mine if _is_late(choice, device, demand)]
     claims = {device.uuid: 0 if device in late else choice.unclaimed_bytes(device, demand) for device in mine}
     is_part = sharers > 1 or request.grant.fraction is not None

@@ -8,8 +8,8 @@ from typing import Iterable, Mapping, Sequence
 
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device, by_uuid
+from autogpu.engines.model import LocalRank
 from autogpu.frozen import Value, replace
-from autogpu.selection.grants import LocalRank
 from autogpu.selection.model import Candidate, Ranking, SelectionRequest
 
 

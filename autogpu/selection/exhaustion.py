@@ -8,7 +8,6 @@ import sys
 from autogpu.caps import Cap, CapCause
 from autogpu.devices.model import Device
 from autogpu.frozen import Value
-from autogpu.selection.memory import demand_told
 from autogpu.selection.model import SelectionRequest
 from autogpu.text import GIB, whole_gib
 
@@ -74,7 +73,7 @@ def remedy_for(
     # A child process stays on its job's GPU, and a job whose GPUs were named gets no others. If the need is claimed
     # already, it does not help to state it.
     has_no_other = is_child if cap is None else request.names_cards
-    if has_no_other or needed_bytes <= (demand_told(request).bytes or 0):
+    if has_no_other or needed_bytes <= (request.demand.bytes or 0):
         return Remedy.STATUS
     # A need is stated in whole GiB, and rounded up it can exceed the GPU's memory.
     return Remedy.OWN_GPU if whole_gib(needed_bytes) * GIB > total_bytes else Remedy.NEED

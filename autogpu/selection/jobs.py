@@ -14,9 +14,9 @@ import sys
 from typing import Collection, Iterable, Mapping, Sequence
 
 from autogpu.devices.model import Device, Inventory, Process
+from autogpu.engines.model import Grant
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Demand, Holder, Waiter
-from autogpu.selection.grants import Grant
 from autogpu.selection.model import LEAST_FREE_PART, SETTLED_S, Candidate, Claim, Tier
 from autogpu.text import GIB
 

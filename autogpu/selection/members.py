@@ -10,11 +10,11 @@ from typing import Iterable, Mapping, Sequence
 
 from autogpu.caps import Cap, CapCause, lower_cap
 from autogpu.devices.model import Inventory
+from autogpu.engines.model import with_scripts_list
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Holder, Waiter
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
-from autogpu.selection.grants import with_scripts_list
 from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of, part_of
 from autogpu.selection.memory import best_effort_caps, merged
 from autogpu.selection.model import SelectionRequest, Wanted, WantedBy

@@ -7,10 +7,11 @@ import sys
 from types import MappingProxyType
 from typing import Mapping, Sequence
 
+from autogpu.caps import CONTEXT_BYTES
 from autogpu.devices.model import Device, Inventory
-from autogpu.frozen import Value
+from autogpu.engines.model import NO_ENGINE, Grant
+from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
-from autogpu.selection.grants import NO_ENGINE, Grant
 
 # After this time a job has allocated most of the memory that it will use, so other jobs may take the rest. In the
 # simulated days of benchmarks/lab_day.py, no job that has run for a minute fails because a later job takes its memory.
@@ -133,6 +134,46 @@ class MemoryDemand(Value):
             return wanted
         # A claim of the GPU's exact size would count as one without a stated need.
         return total - 1 if wanted == total or (self.is_limit and wanted > total) else wanted
+
+
+def memory_demand(policy: Policy) -> MemoryDemand:
+    """Return a process's demand by the policy: its need, else the limit of all virtual GPUs, else the whole GPU."""
+    if policy.need_bytes is not None:
+        return MemoryDemand(bytes=policy.need_bytes)
+    if policy.limit is None:
+        return MemoryDemand()
+    size = policy.limit.bytes
+    percent = policy.limit.percent
+    parts = policy.virtual_gpus
+    return MemoryDemand(
+        bytes=None if size is None else size * parts,
+        percent=None if percent is None else percent * parts,
+        context_bytes=0 if policy.limit_includes == "process" else CONTEXT_BYTES,
+        is_limit=True,
+    )
+
+
+def demand_of_script(limits: Sequence[int], fraction: float, logical: int, wanted: int) -> MemoryDemand | None:
+    """Return how much of each GPU the script lets its framework take; ``None`` if the script sets no limit.
+
+    Args:
+        limits: The script's limits in bytes, one for each GPU with a limit.
+        fraction: The limit as a part of each GPU's memory, 0 to 1; 0 if unset.
+        logical: How many logical GPUs its device names ask for, on ``wanted`` GPUs.
+    """
+    # The limit applies to each logical GPU, and the script's device names can make several of one GPU.
+    each = max(1, -(-logical // max(wanted, 1)))
+    # If only some of the GPUs have a limit, the process may use any amount on the others.
+    is_limited = bool(limits) and len(limits) >= wanted
+    if not is_limited and not fraction:
+        return None
+    return MemoryDemand(
+        bytes=max(limits) * each if is_limited else None,
+        percent=None if is_limited else 100 * min(fraction * each, 1.0),
+        context_bytes=CONTEXT_BYTES,
+        is_limit=True,
+        or_best_effort=True,
+    )
 
 
 class VisibleSpec(Value):
@@ -259,6 +300,24 @@ class SelectionRequest(Value):
     processes: int = 1
     waited_s: float = 0.0
     last_runs: Mapping[str, LastRuns] = MappingProxyType({})
+
+    @property
+    def demand(self) -> MemoryDemand:
+        """How much of each GPU the process asks for: by its script, else by the policy."""
+        return self.script_demand or memory_demand(self.policy)
+
+    def demand_among(self, sharers: int = 1) -> MemoryDemand:
+        """Return the memory that the process claims: its stated need or limit, else an equal part among ``sharers``."""
+        demand = self.demand
+        if sharers == 1 or not demand.is_whole:
+            or_best_effort = demand.or_best_effort or self.joins_at_once or self.has_waited
+            return replace(demand, or_best_effort=or_best_effort, may_join=self.busy == "share")
+        return MemoryDemand(percent=100 / sharers, is_limit=True, or_best_effort=True)  # the CUDA context included
+
+    @property
+    def heeds_last_runs(self) -> bool:
+        """True if the process joins other jobs only on a GPU with enough free memory for its script's last runs."""
+        return self.busy == "share" and not self.joins_at_once and self.demand.is_whole
 
     @property
     def joins_at_once(self) -> bool:

@@ -14,7 +14,6 @@ from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.jobs import free_bytes, spare_bytes, tier
-from autogpu.selection.memory import memory_demand
 from autogpu.selection.model import (
     Candidate,
     Claim,
@@ -25,6 +24,7 @@ from autogpu.selection.model import (
     SelectionRequest,
     Tier,
     VisibleSpec,
+    memory_demand,
 )
 from autogpu.text import GIB
 

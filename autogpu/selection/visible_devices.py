@@ -13,10 +13,10 @@ from typing import Mapping, MutableMapping, Optional, Sequence
 
 from autogpu.devices.enumeration import cards, has_instances, hides_all, named_uuids, shows_several
 from autogpu.devices.model import Device, Inventory, by_uuid
+from autogpu.engines.model import LONE_RANK, NO_ENGINE, WORKERS, Grant
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
 from autogpu.selection.decision import Decision
-from autogpu.selection.grants import LONE_RANK, NO_ENGINE, WORKERS, Grant
 from autogpu.selection.model import Cause, Ranking, VisibleSpec
 from autogpu.selection.ranking import ranking_of
 from autogpu.variables import (

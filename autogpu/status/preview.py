@@ -6,11 +6,11 @@ from typing import Mapping
 
 from autogpu.devices.enumeration import hides_all, named_uuids
 from autogpu.devices.model import Inventory
+from autogpu.engines.model import Grant, settled
 from autogpu.lease import LeaseSnapshot, Processes
 from autogpu.policy.model import Resolved
 from autogpu.selection.decide import why_none
 from autogpu.selection.decision import Decision, Reason, Verdict
-from autogpu.selection.grants import Grant, settled
 from autogpu.selection.members import Family, decide_as_member, decide_beside
 from autogpu.selection.model import SelectionRequest, VisibleSpec, wanted_gpus
 from autogpu.selection.visible_devices import device_order

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Callable, Iterator, Mapping, Sequence
 
-from autogpu import engines, lease
+from autogpu import lease
 from autogpu.devices import probe
 from autogpu.devices.model import ComputeMode, Device, Inventory, Process
+from autogpu.engines.facts import granted_here
 from autogpu.frozen import Value
 from autogpu.history import JobLines
 from autogpu.install import is_hosts
@@ -77,7 +78,7 @@ def read_status(environ: Mapping[str, str], resolved: Resolved) -> model.HostSta
 def request_here(
     resolved: Resolved, inventory: Inventory, environ: Mapping[str, str], own_pid: int | None = None
 ) -> SelectionRequest:
-    grant = engines.granted_here(environ)
+    grant = granted_here(environ)
     environ = original_environ(environ)
     return request_for_new_process(resolved, environ, inventory, grant, own_uid=os.getuid(), own_pid=own_pid)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.caps import CONTEXT_BYTES
 from tests.gpusim import Gpu
 from tests.support import environments
 from tests.support.tensorflow_runner import GIB, MIB

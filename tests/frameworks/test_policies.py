@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autogpu.selection.memory import CONTEXT_BYTES
+from autogpu.caps import CONTEXT_BYTES
 from tests.gpusim import Gpu
 from tests.support.framework_jobs import (
     ALLOWED,

@@ -99,6 +99,12 @@ def test_imports_have_no_cycle(with_types):
         visit(name, [])
 
 
+def test_modules_of_selection_import_few_of_each_other():
+    inside = {name: file for name, file in MODULES.items() if name.startswith("selection.")}
+    pairs = [(name, other) for name, file in inside.items() for other in ours(file, with_types=True) & inside.keys()]
+    assert 0 < len(pairs) <= 20, pairs
+
+
 def test_pure_modules_import_nothing_that_reads_the_machine():
     acting = {"subprocess", "socket", "fcntl", "ctypes", "threading", "pwd"}
     pure = [name for name in MODULES if name.startswith("selection.") or name.endswith((".model", ".enumeration"))]

@@ -3,11 +3,11 @@
 import pytest
 
 from autogpu.devices.model import NO_READING, ComputeMode
+from autogpu.engines.model import Denial, Grant, LocalRank
 from autogpu.frozen import replace
 from autogpu.reporting.choice import busy_remedy, idle_remedy, notes, why
 from autogpu.reporting.held import held
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
-from autogpu.selection.grants import Denial, Grant, LocalRank
 from autogpu.selection.model import LastRuns, VisibleSpec
 from autogpu.text import GIB
 from tests.support.selections import ME, claim, decided, request

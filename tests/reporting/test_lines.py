@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.engines.model import Denial, Grant
 from autogpu.frameworks.model import Usage
 from autogpu.history import KnownNeed
 from autogpu.policy import resolve
 from autogpu.reporting.choice import outcome
-from autogpu.selection.grants import Denial, Grant
 from autogpu.text import GIB, LINE_WIDTH, first_fitting, fitting
 from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory

@@ -2,14 +2,14 @@
 
 import pytest
 
-from autogpu.caps import Cap, CapCause
+from autogpu.caps import CONTEXT_BYTES, Cap, CapCause, within_context
 from autogpu.devices.model import NO_READING, ComputeMode
+from autogpu.engines.model import WORKERS, Grant, LocalRank
+from autogpu.frameworks.memory import caps
 from autogpu.frozen import replace
 from autogpu.policy import Policy
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.selection.decision import RankSlice, Reason, Shortfall, Verdict
-from autogpu.selection.grants import WORKERS, Grant, LocalRank
-from autogpu.selection.memory import CONTEXT_BYTES, caps, within_context
 from autogpu.selection.model import LastRuns, Obstacle, VisibleSpec
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields

@@ -2,13 +2,13 @@
 
 import pytest
 
-from autogpu.caps import Cap, CapCause
+from autogpu.caps import CONTEXT_BYTES, Cap, CapCause, within_context
+from autogpu.engines.model import Denial, Grant, LocalRank
+from autogpu.frameworks.memory import caps, ceilings
 from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Verdict
-from autogpu.selection.grants import Denial, Grant, LocalRank
-from autogpu.selection.memory import CONTEXT_BYTES, caps, ceilings, within_context
 from autogpu.selection.model import MemoryDemand, VisibleSpec
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, case, claim, decided, fields, request

@@ -4,10 +4,10 @@ import pytest
 
 from autogpu.devices.enumeration import named_by_nvml, named_uuids, shows_several, takeable
 from autogpu.devices.model import Process
+from autogpu.engines.model import Grant, LocalRank
 from autogpu.policy import MemoryLimit, Policy
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Reason, Shortfall, Verdict
-from autogpu.selection.grants import Grant, LocalRank
 from autogpu.selection.members import request_of_all
 from autogpu.selection.model import Tier
 from autogpu.selection.ranking import ranking_of

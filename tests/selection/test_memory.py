@@ -2,9 +2,9 @@
 
 import pytest
 
+from autogpu.frameworks.memory import caps, context_reserve_bytes
 from autogpu.frozen import replace
 from autogpu.policy import MemoryLimit, Policy
-from autogpu.selection.memory import caps, context_reserve_bytes, demand_told
 from autogpu.selection.model import MemoryDemand
 from autogpu.text import GIB
 from tests.support.selections import claim, decided, request
@@ -79,5 +79,5 @@ def test_demand_becomes_bytes_and_a_limit_is_cut_to_the_gpu(demand, expected_gib
 def test_scripts_own_demand_overrides_the_policys_need():
     own = MemoryDemand(bytes=6 * GIB, is_limit=True)
     asked = request(gpu(0), script_demand=own, need_bytes=3 * GIB)
-    assert demand_told(asked) == own
-    assert demand_told(replace(asked, script_demand=None)) == MemoryDemand(bytes=3 * GIB)
+    assert asked.demand == own
+    assert replace(asked, script_demand=None).demand == MemoryDemand(bytes=3 * GIB)

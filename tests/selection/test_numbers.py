@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from autogpu.caps import within_context
 from autogpu.devices.model import ComputeMode
 from autogpu.policy import MemoryLimit
 from autogpu.selection.decide import gpus_of_numbers
 from autogpu.selection.decision import Decision, Reason, Shortfall, Verdict
-from autogpu.selection.memory import within_context
 from autogpu.selection.model import MemoryDemand, VisibleSpec, Wanted, WantedBy, wanted_gpus
 from autogpu.text import GIB
 from tests.support.selections import INHERITED, ME, case, claim, decided, fields

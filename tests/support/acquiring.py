@@ -10,9 +10,9 @@ import pytest
 from autogpu import lease
 from autogpu.acquire import acquire
 from autogpu.devices.model import Process
+from autogpu.engines.model import Grant, LocalRank
 from autogpu.frozen import replace
 from autogpu.lease import queue
-from autogpu.selection.grants import Grant, LocalRank
 from autogpu.text import GIB
 from autogpu.variables import LEASE, LEASE_DIR
 from tests.support.holders import other_job

@@ -5,8 +5,9 @@ import os
 import signal
 from pathlib import Path
 
-from autogpu import activation, engines, policy
+from autogpu import activation, policy
 from autogpu.allocation import Allocation
+from autogpu.engines.facts import granted_here
 from autogpu.frozen import replace
 from autogpu.lease import Processes, find_folder, snapshot
 from autogpu.selection.jobs import jobs_of
@@ -44,7 +45,7 @@ class Process:
             policy.resolve(self.environ, script=None, working_directory=Path(folder), system_file=folder / "none"),
             self.environ,
             activation.guard,
-            grant=engines.granted_here(self.environ),
+            grant=granted_here(self.environ),
             initial=initial_visibility(self.environ, self.environ.get(CUDA_VISIBLE_DEVICES)),
             write_for_cuda=self.write_for_cuda,
             first_reading=self.reading,
