@@ -58,7 +58,7 @@ no other user can write to them, and it is not a link. Write permission for the 
 other member) is allowed. autogpu ignores any other file and prints one line. If `AUTOGPU_POLICY` is the path of a file,
 autogpu uses the file, whoever owns it.
 
-**The environment.** Every key has one variable. An empty variable counts as unset. Lists are separated by commas;
+**The environment.** Every key has one variable, except those that only the system file can set. An empty variable counts as unset. Lists are separated by commas;
 `none` empties a list and resets a `need` or a `limit`. Booleans are `1`, `true`, `yes`, `on` and `0`, `false`, `no`,
 `off`. Files accept these spellings too.
 
@@ -110,7 +110,7 @@ def explanations(written: str) -> dict[str, str]:
 def page(texts: dict[str, str]) -> str:
     parts = [_PAGE_HEAD.format(system=SYSTEM_FILE)]
     for key in KEYS:
-        parts.append(f"| [`{key.dotted}`](#{_anchor(key)}) | `{key.written(key.default)}` | `{key.variable}` | ")
+        parts.append(f"| [`{key.dotted}`](#{_anchor(key)}) | `{key.written(key.default)}` | {_variable(key)} | ")
         parts.append(re.sub('"([^"]+)"', r"`\1`", key.about.replace("\n", " ")).replace('""', '`""`') + " |\n")
     for section, title in SECTIONS.items():
         parts.append(f"\n### {title}\n" if not section else f"\n### {title}: `[{section}]`\n")
@@ -185,7 +185,7 @@ def rules(text: str) -> dict[str, str]:
     words.update(part for module in imported for part in module.split("."))
     shown = f"`{code[0]}`" if len(code) == 1 else f"{len(code)} lines"
     return {
-        "code (a `.pth` file has one line, which begins with `import`)": shown,
+        "lines of code: neither blank nor a comment (a `.pth` file has one)": shown,
         "modules that it imports, at the start or later": ", ".join(f"`{module}`" for module in sorted(imported)),
         **{rule: "no" if words & set(names.split()) else "yes" for rule, names in _RULES.items()},
     }
@@ -229,8 +229,12 @@ def _entry(key: Key, text: str) -> str:
         f"\n#### {key.dotted}\n\n{_sentence(key)} {text}\n\n"
         f"- Allowed: {key.kind.allowed}\n"
         f"- Default: `{key.written(key.default)}`\n"
-        f"- Variable: `{key.variable}`\n"
+        f"- Variable: {_variable(key)}\n"
     )
+
+
+def _variable(key: Key) -> str:
+    return "none" if key.system_only else f"`{key.variable}`"
 
 
 def _sentence(key: Key) -> str:

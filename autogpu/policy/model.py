@@ -247,9 +247,17 @@ KEYS = (
         "select.busy",
         'when no GPU is free: "share" one with memory left, "wait" for one,\n"cpu" to continue without, or "error"',
     ),
-    _key("select.wait", 'how long a job waits: "wait" for a free GPU, "share" for enough free memory', kinds.DURATION),
+    _key(
+        "select.wait",
+        'how long a job waits: for a free GPU if busy is "wait",\nfor enough free memory if busy is "share"',
+        kinds.DURATION,
+    ),
     _key("select.script", 'a CUDA_VISIBLE_DEVICES that the script itself sets: "respect" or "override"'),
-    _key("select.visible", 'the process sees the whole "pool", idlest first, or only the "chosen" GPUs'),
+    _key(
+        "select.visible",
+        'the GPUs that the process sees: "pool" = all that it would see without autogpu,\n'
+        'idlest first; "chosen" = only those that autogpu chose',
+    ),
     _key("memory.growth", "allocate memory as needed, instead of all at the start"),
     _key(
         "memory.limit",
@@ -258,8 +266,8 @@ KEYS = (
     ),
     _key(
         "memory.limit_includes",
-        '"arena": what the framework allocates; a context of 300 to 600 MiB comes in addition.\n'
-        '"process": all that nvidia-smi shows; the framework gets what the context leaves.',
+        'the memory that limit counts: "arena" = what the framework allocates, without\n'
+        'the CUDA context (300 to 600 MiB); "process" = all that nvidia-smi shows for it',
     ),
     _key(
         "memory.virtual_gpus",
