@@ -143,13 +143,7 @@ class _Choice:
         ranking = ranking_of(
             filter(None, self.visible), request.policy, request.visible_spec, request.own_pid, self.demand, claims_on
         )
-        theirs = awaited(ranking.candidates, waiters, claims_on)
-        last_runs = request.last_runs if request.heeds_last_runs else {}
-        candidates = (
-            replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
-            for each in ranking.candidates
-        )
-        self.ranking = replace(ranking, candidates=tuple(candidates))
+        self.ranking = replace(ranking, candidates=self._completed(ranking.candidates, waiters))
         suitable = ranking.suitable
         together = len(cards(suitable)) or min(len(suitable), request.processes)
         self.suitable_count = len(suitable) if request.takes_one else together
@@ -159,6 +153,15 @@ class _Choice:
         self.quota = request.per_user - len(self.held) if has_cap else sys.maxsize
         is_reached_though_exempt = not request.per_user and 0 < request.policy.per_user <= len(self.held)
         self.is_at_cap = self.quota <= 0 or is_reached_though_exempt
+
+    def _completed(self, candidates: Sequence[Candidate], waiters: Sequence[Waiter]) -> tuple[Candidate, ...]:
+        """Add to each candidate if the queue could use it, and the memory that the script's last runs took."""
+        theirs = awaited(candidates, waiters, self.claims_on)
+        last_runs = self.request.last_runs if self.request.heeds_last_runs else {}
+        return tuple(
+            replace(each, is_awaited=each.device.uuid in theirs, last_runs=last_runs.get(each.device.name))
+            for each in candidates
+        )
 
     @property
     def waits_for(self) -> int:

@@ -168,12 +168,15 @@ def awaited(
 
 def _could_have(demand: Demand, held: Collection[str], candidate: Candidate) -> bool:
     uuid = candidate.device.uuid
+    is_at_cap = 0 < demand.per_user <= len(held) and uuid not in held
+    if is_at_cap:
+        return False
     has_room = candidate.free_bytes is None or candidate.free_bytes >= demand.last_runs.get(uuid, 0)
     joins = demand.joins and has_room and candidate.is_joinable
-    shares_idle = candidate.tier is Tier.IDLE_LEASE and has_room
-    is_open = joins or shares_idle or candidate.tier is Tier.FREE or demand.bytes_per_gpu is not None
-    is_at_cap = 0 < demand.per_user <= len(held) and uuid not in held
-    return is_open and not is_at_cap and demand.could_use(uuid, candidate.usable_bytes(may_join=joins))
+    is_open = candidate.tier is Tier.FREE or (candidate.tier is Tier.IDLE_LEASE and has_room)
+    if not (is_open or joins or demand.bytes_per_gpu is not None):
+        return False
+    return demand.could_use(uuid, candidate.usable_bytes(may_join=joins))
 
 
 # A GPU with the jobs and the other processes that are on it

@@ -63,9 +63,7 @@ def ranking_of(
         obstacle = obstacles[device.uuid]
         if obstacle is None and device.is_small and has_larger:
             obstacle = Obstacle.SMALL_CARD
-        if obstacle is None and _is_exclusive(candidate, own_pid):
-            obstacle = Obstacle.EXCLUSIVE
-        rejection = _too_full(candidate, demand) if obstacle is None else Rejection(device, obstacle)
+        rejection = _rejection(candidate, obstacle, demand, own_pid)
         if rejection:
             rejected.append(rejection)
         else:
@@ -191,6 +189,17 @@ def obstacle_for_all(device: Device, policy: Policy, spec: VisibleSpec) -> Obsta
     return None
 
 
+def _rejection(
+    candidate: Candidate, obstacle: Obstacle | None, demand: MemoryDemand, own_pid: int | None
+) -> Rejection | None:
+    """Return the rejection by ``obstacle``, or by the present use of the GPU; ``None`` if the job may take it."""
+    if obstacle is not None:
+        return Rejection(candidate.device, obstacle)
+    if _is_exclusive(candidate, own_pid):
+        return Rejection(candidate.device, Obstacle.EXCLUSIVE)
+    return _too_full(candidate, demand)
+
+
 def _is_exclusive(candidate: Candidate, own_pid: int | None) -> bool:
     device = candidate.device
     if device.compute_mode not in _EXCLUSIVE or device.has_mps:
@@ -238,6 +247,10 @@ def _matches(device: Device, entry: str) -> bool:
         return False
 
 
+def _matches_any(entry: str, devices: Iterable[Device]) -> bool:
+    return any(_matches(device, entry) for device in devices)
+
+
 class UnmatchedList(Value):
     """Entries of a list of the policy that match no GPU; ``key`` is the list's name, such as ``select.exclude``."""
 
@@ -252,7 +265,7 @@ def unmatched_lists(policy: Policy, inventory: Inventory, spec: VisibleSpec) -> 
     is_complete = not (inventory.unreadable or inventory.denied)
     lists = {"select.devices": policy.devices, "select.exclude": policy.exclude, "select.prefer": policy.prefer}
     for key, entries in lists.items():
-        unmatched = [entry for entry in entries if not any(_matches(device, entry) for device in devices)]
+        unmatched = [entry for entry in entries if not _matches_any(entry, devices)]
         is_all = len(unmatched) == len(entries)
         if unmatched and devices and spec.admits(key, policy) and (is_all or is_complete):
             yield UnmatchedList(key, tuple(unmatched))

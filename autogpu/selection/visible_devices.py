@@ -250,14 +250,13 @@ def list_gpus(
     pool = named_uuids(spec.value, inventory, order)
     visible = replace(visible, shown=_shown_for_spec(visible, order))
     if not pool:
-        # CUDA may have GPUs that NVML can't read.
-        return replace(visible, may_have_gpus=pool is None or bool(inventory.unreadable and not inventory.devices))
+        return replace(visible, may_have_gpus=pool is None or _has_only_unreadable(inventory))
     if grant.is_none and not spec.is_scripts:
         return without_gpus(replace(visible, pool=pool))
     known = by_uuid(inventory.devices)
     ranking = ranking_of([known[uuid] for uuid in pool], policy, spec, visible.pid)
     # Processes that use indices into the same pool all keep the order of their parent's list.
-    parents = (named_uuids(parents_list, inventory, order) if parents_list else None) or ()
+    parents = _parents_pool(parents_list, inventory, order)
     if _chooses_alone(visible, grant):
         devices = _in_order_of_process(ranking, count, parents)
     else:
@@ -271,6 +270,15 @@ def list_gpus(
         return _none_suitable(visible, pool, ranking)
     visible = replace(visible, candidates=candidates, order=_order_of(visible, grant, parents_list))
     return _with_pool(visible, tuple(device.uuid for device in devices), inventory)
+
+
+def _has_only_unreadable(inventory: Inventory) -> bool:
+    # CUDA may have GPUs that NVML can't read.
+    return bool(inventory.unreadable) and not inventory.devices
+
+
+def _parents_pool(parents_list: str | None, inventory: Inventory, order: str | None) -> tuple[str, ...]:
+    return (named_uuids(parents_list, inventory, order) or ()) if parents_list else ()
 
 
 def _chooses_alone(visible: VisibleDevices, grant: Grant) -> bool:
@@ -410,11 +418,10 @@ def list_claimed(
     # A script that uses number 2 needs a list of three GPUs.
     hides_others = hides_others and max(indices, default=0) < len(decision.devices)
     pool = _pool_after_claim(visible, inventory, decision, hides_others=hides_others)
-    claimed = decision.of_ranks or tuple(device.uuid for device in decision.devices)
-    first = [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
-    at = () if is_rank else _indices_for(first, indices, len(pool))
-    if at and is_parents:
-        first, at = _as_parent_put_them(pool, first, at)
+    first = _claimed_in(pool, decision)
+    at: tuple[int, ...] = ()
+    if not is_rank:
+        first, at = _at_indices(pool, first, indices, is_parents=is_parents)
     listed = _others_in_order(visible, decision.ranking, [uuid for uuid in pool if uuid not in first])
     for index, uuid in sorted(zip(at or range(len(first)), first)):
         listed.insert(index, uuid)
@@ -423,21 +430,24 @@ def list_claimed(
     return visible, () if at == tuple(range(len(at))) else at
 
 
-def _indices_for(first: Sequence[str], indices: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the script's indices at which to list the claimed GPUs ``first``, one index for each GPU.
-
-    Return ``()`` if the script uses fewer indices than it has claimed GPUs, or an index beyond the list's
-    ``count`` GPUs.
-    """
-    if not 0 < len(first) <= len(indices) or max(indices) >= count:
-        return ()
-    return tuple(indices[: len(first)])
+def _claimed_in(pool: Sequence[str], decision: Decision) -> list[str]:
+    claimed = decision.of_ranks or [device.uuid for device in decision.devices]
+    return [uuid for uuid in dict.fromkeys(claimed) if uuid in pool]
 
 
-def _as_parent_put_them(
-    pool: Sequence[str], first: list[str], at: tuple[int, ...]
+def _at_indices(
+    pool: Sequence[str], first: list[str], indices: Sequence[int], *, is_parents: bool
 ) -> tuple[list[str], tuple[int, ...]]:
-    """Return the claimed GPUs in the order of the parent's list; without indices if other GPUs are there."""
+    """Return the claimed GPUs ``first`` in the order to list them, and the script's index for each of them.
+
+    Return no indices if the script uses fewer indices than it has claimed GPUs, or an index beyond the list; and for a
+    parent's claim, if other GPUs are at these indices.
+    """
+    if not 0 < len(first) <= len(indices) or max(indices) >= len(pool):
+        return first, ()
+    at = tuple(indices[: len(first)])
+    if not is_parents:
+        return first, at
     there = [pool[index] for index in at]
     return (there, at) if set(there) == set(first) else (first, ())
 
