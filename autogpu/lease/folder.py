@@ -153,18 +153,7 @@ def find_folder(
     """
     if not locks.IS_AVAILABLE:
         raise LeaseUnavailable(LeaseProblem(Fault.NO_FLOCK))
-    named = environ.get(LEASE_DIR)
-    if named:
-        path = Path(named)
-        origin = FolderOrigin.ENVIRONMENT
-        if not path.is_absolute():
-            raise LeaseUnavailable(LeaseProblem(Fault.RELATIVE_PATH, named))
-    elif os.path.lexists(str(host)):
-        path = host
-        origin = FolderOrigin.HOST
-    else:
-        path = fallback
-        origin = FolderOrigin.FALLBACK
+    path, origin = _place(environ.get(LEASE_DIR), host, fallback)
     try:
         if origin is not FolderOrigin.HOST and not os.path.lexists(str(path)):
             if not make and os.path.isdir(str(path.parent)):  # noqa: PTH112  (raises nothing)
@@ -179,6 +168,15 @@ def find_folder(
         raise LeaseUnavailable(LeaseProblem(fault, str(path), str(error.strerror), error.errno)) from error
     _refuse_untrusted(path, status)
     return Folder(path, origin, status.st_uid)
+
+
+def _place(named: str | None, host: Path, fallback: Path) -> tuple[Path, FolderOrigin]:
+    if not named:
+        return (host, FolderOrigin.HOST) if os.path.lexists(str(host)) else (fallback, FolderOrigin.FALLBACK)
+    path = Path(named)
+    if not path.is_absolute():
+        raise LeaseUnavailable(LeaseProblem(Fault.RELATIVE_PATH, named))
+    return path, FolderOrigin.ENVIRONMENT
 
 
 def _make(path: Path) -> None:

@@ -267,9 +267,8 @@ def _stands(
     lease: Lease, reader: FolderReader, descriptor: int, choose: ChooseBySnapshot[Decided], before: LeaseSnapshot
 ) -> bool:
     """True if no lease that was written meanwhile conflicts with ``lease``."""
-    regarded = {holder.name for holder in before.holders}
     # Only a new lease can conflict.
-    new = [holder.name for holder in reader.read(descriptor, fresh_s=_FRESH_S).holders if holder.name not in regarded]
+    new = _new_leases(reader.read(descriptor, fresh_s=_FRESH_S), before)
     until_s = monotonic_s() + _WITHDRAWN_S
     while new != [lease.name]:
         now = reader.read(descriptor)
@@ -278,8 +277,13 @@ def _stands(
         if terms == lease.terms:
             return True
         # Holders are sorted by ctime, which the kernel sets and nobody can forge. The earliest new one may wait.
-        new = [holder.name for holder in now.holders if holder.name not in regarded]
+        new = _new_leases(now, before)
         if new[:1] != [lease.name] or monotonic_s() > until_s:
             return False
         time.sleep(_LOOK_AGAIN_S)
     return True
+
+
+def _new_leases(now: LeaseSnapshot, before: LeaseSnapshot) -> list[str]:
+    regarded = {holder.name for holder in before.holders}
+    return [holder.name for holder in now.holders if holder.name not in regarded]

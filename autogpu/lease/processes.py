@@ -83,13 +83,20 @@ def processes_of(
         return Processes({})
     found = _listed_pids(here, listed, ancestors)
     unlisted = [name for name, pids in found.items() if not pids]
-    firsts = {name: here[name].pid_here for name in (here if is_complete else unlisted[:_MOST_UNLISTED])}
-    keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
+    firsts = _first_pids(
+        [here[name] for name in (here if is_complete else unlisted[:_MOST_UNLISTED])], is_complete=is_complete
+    )
     for name, first in firsts.items():
-        first = first or keepers.get(name)
-        if first:
-            found[name].insert(0, first)
+        found[name].insert(0, first)
     return Processes({name: tuple(dict.fromkeys(pids)) for name, pids in found.items()})
+
+
+def _first_pids(holders: Sequence[Holder], *, is_complete: bool) -> Mapping[str, int]:
+    """Return the holders' pids. With ``is_complete``, an ended one has the pid of a process that keeps its lease."""
+    firsts = {holder.name: holder.pid_here for holder in holders}
+    keepers = _oldest_keepers() if is_complete and None in firsts.values() else {}
+    pids = {name: first or keepers.get(name) for name, first in firsts.items()}
+    return {name: pid for name, pid in pids.items() if pid}
 
 
 def _listed_pids(

@@ -80,9 +80,7 @@ def wait_for_lease(
             on_wait(state, decided)
             if waited_s >= timeout_s:
                 raise GaveUp(timeout_s, state.position)
-            pause_s = LOOK_S if len(place.ahead) <= _NEAR else _FAR_LOOK_S
-            pause_s = pause_s if place.is_taken else _NO_PLACE_S
-            place.rest(min(begun_s + timeout_s, monotonic_s() + pause_s))
+            place.rest(min(begun_s + timeout_s, monotonic_s() + place.pause_s))
             if monotonic_s() >= read_s + READ_S:
                 before_look(decided)
                 read_s = monotonic_s()
@@ -114,6 +112,13 @@ class _Place(LockedFile, Generic[Decided]):
     @property
     def is_taken(self) -> bool:
         return self._file.is_still_open
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds from this look to the next."""
+        if not self.is_taken:
+            return _NO_PLACE_S
+        return LOOK_S if len(self.ahead) <= _NEAR else _FAR_LOOK_S
 
     def rest(self, until_s: float) -> None:
         while monotonic_s() < until_s:

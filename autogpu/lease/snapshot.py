@@ -126,12 +126,10 @@ class FolderReader:
                     value = _alive(descriptor, name, status, value, left, now_s, remove_stale=remove_stale)
                 except OSError as error:
                     raise_if_from_script(error)
-                    # Any user can make a file that nobody can open. It must not cost the others their claims.
                     if error.errno in _OWN_ERRORS and not is_partial:
                         raise
-                    if error.errno != errno.ENOENT:
-                        owner = users.user_of(status.st_uid)
-                        unreadable.append(UnreadableFile(name, owner, error.with_traceback(None)))
+                    # Any user can make a file that nobody can open. It must not cost the others their claims.
+                    unreadable += _unreadable(name, status, error)
             if value is not None:
                 found[key] = value
         # Don't keep a text that could not be parsed, so that it is read next time: it may have exceeded these limits.
@@ -158,6 +156,12 @@ class FolderReader:
                 seen.add(status.st_ino)
                 by_user[users.user_of(status.st_uid)].append((entry.name, status))
         return by_user
+
+
+def _unreadable(name: str, status: os.stat_result, error: OSError) -> list[UnreadableFile]:
+    if error.errno == errno.ENOENT:  # removed since the folder was listed
+        return []
+    return [UnreadableFile(name, users.user_of(status.st_uid), error.with_traceback(None))]
 
 
 def _covered_by_mounts(mounts: Mounts) -> list[UnreadableFile]:
