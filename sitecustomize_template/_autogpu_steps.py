@@ -167,27 +167,36 @@ def import_package():
     """
     loaded = sys.modules.get("autogpu")
     found = PathFinder.find_spec("autogpu") if loaded is None else getattr(loaded, "__spec__", None)
-    places = ("site-packages", "dist-packages")
-    installed = (entry for entry in sys.path if entry in hook.started_path or str(entry).endswith(places))
-    specs = (PathFinder.find_spec("autogpu", [entry]) for entry in installed)
-    spec = next(filter(is_package, specs), None) or find_package()
+    spec = find_installed() or find_package()
     has_own = found is not None and found.origin is not None
     if has_own and (spec is None or not is_package(found)):
         return "a module of the script is named autogpu and hides the package" if spec or hook.folders else ""
-    if spec is None:
-        # The caller's import may still find autogpu, because an editable install has a finder of its own.
-        return None
-    if loaded is None:
-        from importlib.util import module_from_spec
-
-        module = sys.modules["autogpu"] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            # Let the next import start again.
-            del sys.modules["autogpu"]
-            raise
+    # Without a spec, the caller's import may still find autogpu, because an editable install has a finder of its own.
+    if spec is not None and loaded is None:
+        load(spec)
     return None
+
+
+def find_installed():
+    """Return the spec of the autogpu in the folders of installed packages; ``None`` if there is none."""
+    for entry in sys.path:
+        if entry in hook.started_path or str(entry).endswith(("site-packages", "dist-packages")):
+            spec = PathFinder.find_spec("autogpu", [entry])
+            if is_package(spec):
+                return spec
+    return None
+
+
+def load(spec):
+    from importlib.util import module_from_spec
+
+    module = sys.modules["autogpu"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # Let the next import start again.
+        del sys.modules["autogpu"]
+        raise
 
 
 def take_step(step, framework, value):
@@ -214,10 +223,14 @@ def take_step(step, framework, value):
         raise_if_from_script(error)
         if not isinstance(error, Exception):
             raise
-        # Print nothing if autogpu was uninstalled and only this file is left. If the uninstall left a folder called
-        # autogpu behind, Python imports it as a namespace package. The error has no path in that case either.
-        is_gone = isinstance(error, ImportError) and error.name == "autogpu" and not error.path and not hook.folders
-        give_up(framework, "" if is_gone else repr(error))
+        give_up(framework, "" if is_uninstalled(error) else repr(error))
+
+
+def is_uninstalled(error):
+    """True if the import failed because autogpu was uninstalled and only this file is left."""
+    # If the uninstall left a folder called autogpu behind, Python imports it as a namespace package. The error has no
+    # path in that case either.
+    return isinstance(error, ImportError) and error.name == "autogpu" and not error.path and not hook.folders
 
 
 def raise_if_from_script(error):
