@@ -306,11 +306,15 @@ class Allocation:
             per_user=self.policy.per_user,
             grant=self.grant,
             last_runs=self.this_run.last_runs(inventory.devices),
-            in_use=[o for o in self.cuda.ordinals_in_use() if uuids is None or o < len(uuids)],
+            in_use=self._in_use(uuids),
             script_demand=demand_of_script(
                 request.limits, request.fraction, request.logical, min(wanted.count, request.gpu_count)
             ),
         )
+
+    def _in_use(self, uuids: Sequence[str] | None) -> Sequence[int]:
+        in_use = self.cuda.ordinals_in_use()
+        return in_use if uuids is None else [ordinal for ordinal in in_use if ordinal < len(uuids)]
 
     def decide_and_claim(self, selection: SelectionRequest, framework: str) -> Decision:
         """Choose and claim on a fresh reading, or reuse the claim of another framework if it is enough."""
@@ -394,12 +398,15 @@ class Allocation:
                 stderr.forget()  # each text is printed once, and a further wait has the same texts
         self.holding = holding
         self.tell_children()
-        if self.holding.problem:
-            self.say([leases.claim_problem(self.holding.problem, is_unclaimed=self.holding.is_unclaimed)])
-        elif self.lease is not None and self.lease.folder.is_on_fuse():
-            self.say(["; ".join(leases.folder_on_fuse(str(self.lease.folder.path)))])
+        self._report_problem(holding)
         self._report_missing_rank(holding)
         return self.holding.decision
+
+    def _report_problem(self, holding: Holding) -> None:
+        if holding.problem:
+            self.say([leases.claim_problem(holding.problem, is_unclaimed=holding.is_unclaimed)])
+        elif holding.lease is not None and holding.lease.folder.is_on_fuse():
+            self.say(["; ".join(leases.folder_on_fuse(str(holding.lease.folder.path)))])
 
     def _report_missing_rank(self, holding: Holding) -> None:
         """Print a line if this process has claimed GPUs for all ranks of its job, and rank 0 is missing."""

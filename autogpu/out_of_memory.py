@@ -41,8 +41,7 @@ def exhaustion(
         cap = _own_part(framework, assignment.usable.get(ordinal, 0))
     held = bytes_by_pid(device).get(os.getpid(), 0)
     is_counted = framework.peak_bytes() > 0
-    by_driver = held + error.asked_bytes if held else 0
-    needed = framework.requested_bytes(error) + CONTEXT_BYTES if is_counted else by_driver
+    needed = framework.requested_bytes(error) + CONTEXT_BYTES if is_counted else _with_asked(held, error)
     is_child = allocation.holding is not None and allocation.holding.is_parents
     is_followed = allocation.this_run.teaches_next and request.heeds_last_runs and not is_child
     return Exhaustion(
@@ -55,6 +54,10 @@ def exhaustion(
         remedy=remedy_for(cap, needed, device, request, is_child=is_child, names_busy=decision.idle_way is not None),
         next_waits=is_followed and is_counted,
     )
+
+
+def _with_asked(held_bytes: int, error: OutOfMemory) -> int:
+    return held_bytes + error.asked_bytes if held_bytes else 0
 
 
 def _ordinal(error: OutOfMemory, framework: Framework, request: SelectionRequest, assignment: Assignment) -> int:

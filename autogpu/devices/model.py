@@ -238,10 +238,12 @@ def _devices_from(read: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
         values["compute_mode"] = _COMPUTE_MODES.get(fields["compute_mode"])
         for key in ("compute_processes", "graphics_processes"):
             if values[key] is not None:
-                values[key] = tuple(
-                    Process(pid, used, _is_bare(fields, pid, used or 0, most.get(pid, 0))) for pid, used in values[key]
-                )
+                values[key] = tuple(_process(fields, pid, used, most) for pid, used in values[key])
         yield Device(**values)
+
+
+def _process(fields: Mapping[str, Any], pid: int, used_bytes: int | None, most: Mapping[int, int]) -> Process:
+    return Process(pid, used_bytes, _is_bare(fields, pid, used_bytes or 0, most.get(pid, 0)))
 
 
 def _is_bare(fields: Mapping[str, Any], pid: int, used_bytes: int, most_bytes: int) -> bool:

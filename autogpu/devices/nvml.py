@@ -135,13 +135,17 @@ def read_inventory(silent: Collection[int] | None = None) -> dict[str, Any]:
     asked = [index for index in answers if index not in (silent or ())]
     answers.update(_ask_all_at_once(lambda index: _answer(nvml, index), asked))
     reading = {"driver_version": version, **_sorted(answers)}
-    # Query only cards: an instance has its card's bus, and no links.
-    cards = [device for device in reading["devices"] if "parent" not in device] if silent is None else []
-    told = _ask_all_at_once(lambda number: _links(nvml, *cards[number:]), range(len(cards)))
-    reading["topology"] = [link for links in told.values() if links != NO_ANSWER for link in links]
-    if NO_ANSWER not in (*answers.values(), *told.values()):  # otherwise a thread may still be inside the library
+    told = _links_of_cards(nvml, reading["devices"]) if silent is None else []
+    reading["topology"] = [link for links in told if links != NO_ANSWER for link in links]
+    if NO_ANSWER not in (*answers.values(), *told):  # otherwise a thread may still be inside the library
         nvml.reading("nvmlShutdown")
     return reading
+
+
+def _links_of_cards(nvml: Nvml, devices: Sequence[Mapping[str, Any]]) -> list[Any]:
+    # Query only cards: an instance has its card's bus, and no links.
+    cards = [device for device in devices if "parent" not in device]
+    return list(_ask_all_at_once(lambda number: _links(nvml, *cards[number:]), range(len(cards))).values())
 
 
 def _sorted(answers: Mapping[int, Any]) -> dict[str, Any]:

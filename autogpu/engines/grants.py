@@ -82,6 +82,10 @@ def _slurm(environ: Mapping[str, str], facts: EngineFacts) -> Grant | None:
         return _slurm_without_gpus(environ) if _manages_gpus(facts.slurm_conf) else NO_ENGINE
     if visible is not None and not _is_slurms_list(environ, visible, numbers):
         return NO_ENGINE  # the user's own list
+    return _slurm_with_gpus(environ, facts, visible, numbers)
+
+
+def _slurm_with_gpus(environ: Mapping[str, str], facts: EngineFacts, visible: str | None, numbers: str | None) -> Grant:
     listed = visible or numbers or ""
     return Grant(
         "Slurm",

@@ -203,11 +203,15 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
             place = keys[name].flag if is_typed else name  # the option of `autogpu run`
             layer.take(keys[name], text, Origin(LayerName.ENVIRONMENT, place))
         elif text and name not in variables.INTERNAL and not name.startswith(variables.INTERNAL_PREFIXES):
-            origin = Origin(LayerName.ENVIRONMENT, printable(name, LONGEST_NAME))
-            near = _nearest(name[len(variables.PREFIX) :])
-            hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
-            layer.problems.append(Problem(f"{origin} is not a variable of autogpu{hint}", origin))
+            layer.problems.append(_unknown_variable(name))
     return layer
+
+
+def _unknown_variable(name: str) -> Problem:
+    origin = Origin(LayerName.ENVIRONMENT, printable(name, LONGEST_NAME))
+    near = _nearest(name[len(variables.PREFIX) :])
+    hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
+    return Problem(f"{origin} is not a variable of autogpu{hint}", origin)
 
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:

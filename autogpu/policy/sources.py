@@ -144,20 +144,28 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
         content, distrust = opened
         is_ours = is_ours or bool(_OUR_HEADER.search(content))
         if distrust:
-            name = printable(str(file))
-            ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
-            raise UnreadableFile(f"is not used as a project file: {printable(distrust)} (to use it: {ways})")
+            raise _distrusted(file, distrust)
         table, text = _parsed(content, is_shared=is_shared)
-        if is_shared:
-            tool = table.get("tool")
-            table = tool.get("autogpu") if isinstance(tool, dict) else None
-        if not isinstance(table, dict):
-            raise UnreadableFile("has no table [tool.autogpu]")
+        table = _table_of_ours(table) if is_shared else table
     except UnreadableFile as error:
         origin = Origin(layer, place, error.line)
         problem = Problem(f"{origin} {error}", origin, instead="this file is ignored")
         return replace(none, problems=(problem,)) if is_ours else none
     return Source(layer, file, place, table, text)
+
+
+def _distrusted(file: Path, distrust: str) -> UnreadableFile:
+    name = printable(str(file))
+    ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
+    return UnreadableFile(f"is not used as a project file: {printable(distrust)} (to use it: {ways})")
+
+
+def _table_of_ours(pyproject: Mapping[str, Any]) -> Mapping[str, Any]:
+    tool = pyproject.get("tool")
+    table = tool.get("autogpu") if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        raise UnreadableFile("has no table [tool.autogpu]")
+    return table
 
 
 def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:

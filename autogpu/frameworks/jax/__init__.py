@@ -235,11 +235,13 @@ class JAX(HookedFramework):
             with self.guard():
                 self.allocation.cuda.begin_use(ordinals)
         limits = self._limit(options, assignment, ordinals)
-        decision = self.allocation.decision
-        labels = [device.label for device in decision.at(others)] if decision else []
         words = _memory_in_words(options, limits, self._memory.by_script)
-        self.on_usage(Usage(ordinals, words + framework_messages.contexts_beside(self.NAME, labels)))
+        self.on_usage(Usage(ordinals, words + framework_messages.contexts_beside(self.NAME, self._labels(others))))
         return options
+
+    def _labels(self, ordinals: Sequence[int]) -> list[str]:
+        decision = self.allocation.decision
+        return [device.label for device in decision.at(ordinals)] if decision else []
 
     def _limit(
         self, options: dict[str, Any], assignment: Assignment, ordinals: Sequence[int]

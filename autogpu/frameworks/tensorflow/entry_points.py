@@ -307,8 +307,7 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
     gpus = resolver.framework.listing()
     if gpus is None:
         return None
-    named = listed_ordinals(proto, count) or range(count)
-    ordinals = [ordinal for ordinal in named if ordinal < min(len(gpus), count)][:wanted]
+    ordinals = _ordinals_below(min(len(gpus), count), proto, count)[:wanted]
     kind = original.__globals__["device_attributes_pb2"].DeviceAttributes
     fraction = proto.gpu_options.per_process_gpu_memory_fraction
     entries = [_gpu_entry(kind, number, o, gpus[o], fraction) for number, o in enumerate(ordinals)]
@@ -316,6 +315,11 @@ def _composed(original: Any, resolver: PlacementResolver, session_config: Any) -
         return _entries_beside_xla(kind, proto.device_count.get("CPU") or 1, ordinals) + entries
     proto.device_count["GPU"] = 0
     return [*original(proto), *entries]
+
+
+def _ordinals_below(end: int, proto: Any, count: int) -> list[int]:
+    named = listed_ordinals(proto, count) or range(count)
+    return [ordinal for ordinal in named if ordinal < end]
 
 
 def _entries_beside_xla(kind: Any, cpu_count: int, ordinals: list[int]) -> list[Any]:

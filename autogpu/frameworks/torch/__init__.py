@@ -138,14 +138,18 @@ class PyTorch(CudaOrderFramework):
         self._hook_device_count(cuda)
         if callable(getattr(cuda, _PARSE, None)):
             setattr(cuda, _PARSE, hooked(getattr(cuda, _PARSE), self.parse_visible_devices))
-        start = _start_function()
-        replaced = hooked(start, self._start_processes) if start else None
-        for module in map(sys.modules.get, _START_MODULES):
-            if start and getattr(module, _START, None) is start:
-                setattr(module, _START, replaced)
+        self._hook_start()
         groups: Any = sys.modules.get(_GROUPS_MODULE)
         if callable(getattr(groups, _NCCL, None)):
             setattr(groups, _NCCL, hooked(getattr(groups, _NCCL), self.is_nccl_available))
+
+    def _hook_start(self) -> None:
+        start = _start_function()
+        if start:
+            replaced = hooked(start, self._start_processes)
+            for module in map(sys.modules.get, _START_MODULES):
+                if getattr(module, _START, None) is start:
+                    setattr(module, _START, replaced)
 
     def _hook_device_count(self, cuda: Any) -> None:
         original = getattr(cuda, "device_count", None)
