@@ -113,7 +113,7 @@ def after_import(framework: str, module: ModuleType) -> None:
     """Order the visible GPUs, idlest first, and hook into the framework. Nothing is claimed."""
     with guard():
         if framework == RAY:
-            from autogpu import ray_tasks
+            from autogpu.engines import ray_tasks
 
             ray_tasks.before_each_task(ray_tasks.pass_on)
         elif framework in imported:

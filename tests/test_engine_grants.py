@@ -5,8 +5,8 @@ import pytest
 from autogpu.engines.grants import EngineFacts, granted
 from autogpu.engines.launchers import TF_CONFIG, among_same_gpus, local_rank
 from autogpu.engines.model import NO_ENGINE, Denial, Grant, LocalRank, settled
+from autogpu.engines.ray_tasks import RayTask
 from autogpu.frozen import replace
-from autogpu.ray_tasks import RayTask
 from tests.support.values import cut, gpu, inventory
 
 CONF = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from autogpu import ray_tasks
-from autogpu.ray_tasks import RayTask, before_each_task, current_task, pass_on
+from autogpu.engines import ray_tasks
+from autogpu.engines.ray_tasks import RayTask, before_each_task, current_task, pass_on
 from autogpu.variables import RAY_TASK, RAY_WORKER
 
 WORKER = {RAY_WORKER: "7"}

@@ -21,7 +21,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.ray_tasks import RayTask
+    from autogpu.engines.ray_tasks import RayTask
 
 # The usual paths of Slurm's configuration. Slurm's own commands also read the file from a default path if SLURM_CONF is
 # not set, as in a job started by salloc.
@@ -105,7 +105,7 @@ def _text(path: str | Path) -> str:
 def _ray_task(environ: Mapping[str, str]) -> RayTask | None:
     if RAY_WORKER not in environ:
         return None
-    from autogpu import ray_tasks  # few processes belong to Ray
+    from autogpu.engines import ray_tasks  # few processes belong to Ray
 
     return ray_tasks.current_task(environ)
 
@@ -116,7 +116,7 @@ def before_each_task(environ: Mapping[str, str], call: Callable[[], None]) -> No
     Ray runs several tasks in one process, but a framework asks for its GPUs only in the first of them.
     """
     if RAY_WORKER in environ:
-        from autogpu import ray_tasks  # imported only here: few processes belong to Ray
+        from autogpu.engines import ray_tasks  # imported only here: few processes belong to Ray
 
         ray_tasks.before_each_task(call)
 

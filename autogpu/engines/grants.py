@@ -12,7 +12,7 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_WORKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from autogpu.ray_tasks import RayTask
+    from autogpu.engines.ray_tasks import RayTask
 
 # Slurm copies CUDA_VISIBLE_DEVICES into these variables, unless its gres.conf declares that all GPUs are NVIDIA's.
 _COPIES = ("GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")

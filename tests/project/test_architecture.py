@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A package imports only from the packages in rows above its own, and from any module named `model`.
 ROWS = (
     {"errors", "frozen", "variables", "atomic_file", "text"},
-    {"process", "stderr", "caps", "ray_tasks", "_vendor"},
+    {"process", "stderr", "caps", "_vendor"},
     {"uncaught", "users", "snippet", "devices.enumeration"},
     {"devices", "policy", "lease", "selection"},
     {"history", "frameworks.model", "engines"},
