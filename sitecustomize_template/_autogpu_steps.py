@@ -62,17 +62,28 @@ def separate_parents_list():
         return
     is_parents = hook.started_with in (written, shown)
     host = os.uname().nodename
-    is_foreign = environ.get("AUTOGPU_ORIG_HOST", host) != host
-    if is_parents:
-        hook.started_with = original if is_foreign else shown
-        put("CUDA_VISIBLE_DEVICES", hook.started_with)
-    if order is not None and (is_foreign or not is_parents):
-        put("CUDA_DEVICE_ORDER", order or None)
-    if is_foreign:
+    if environ.get("AUTOGPU_ORIG_HOST", host) != host:
+        if is_parents:
+            show(original)
+        restore_order(order)
         for name in [name for name in environ if name.startswith("AUTOGPU_ORIG_")]:
             del environ[name]
-    elif is_parents and not is_off():
-        os.putenv("CUDA_VISIBLE_DEVICES", written)
+    elif is_parents:
+        show(shown)
+        if not is_off():
+            os.putenv("CUDA_VISIBLE_DEVICES", written)
+    else:
+        restore_order(order)
+
+
+def show(visible):
+    hook.started_with = visible
+    put("CUDA_VISIBLE_DEVICES", visible)
+
+
+def restore_order(order):
+    if order is not None:
+        put("CUDA_DEVICE_ORDER", order or None)
 
 
 def put(name, value):
