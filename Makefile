@@ -28,7 +28,7 @@ help:
 	@echo "make lab              a shell on a simulated server with other people's jobs; another server: FLEET=dgx-a100"
 	@echo "make test             lint, types, and the tests that prove what README promises; sets itself up"
 	@echo "make test-fast        the quick tests, without TensorFlow"
-	@echo "make test-thorough    the long tests without PyTorch and JAX: installers, killed jobs, hostile users"
+	@echo "make test-thorough    the long tests without PyTorch and JAX: installers, host set-up, the lab, killed jobs, hostile users"
 	@echo "make test-all         every suite, with all tests that otherwise take turns (for one suite: TURN=)"
 	@echo "make test-readme      README.md typed into a terminal, from a clone to the first line and the uninstall"
 	@echo "make test-matrix      every supported TensorFlow from 1.15 on; takes some minutes"

@@ -18,7 +18,7 @@ COPIED = ("/etc", "/usr/lib/python3", "/usr/local/lib", "/run")
 NAME = "autogpu-person"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.xdist_group("all-pythons"),
     pytest.mark.skipif(bool(NO_NAMESPACES or NO_PERSON), reason=NO_NAMESPACES or NO_PERSON),
     pytest.mark.skipif(not Path("/etc/security/pam_env.conf").exists(), reason="needs PAM"),
@@ -182,7 +182,6 @@ sys.exit(status)
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.turns(2, 0)
 def test_killed_run_is_completed_by_the_next_one(machine, named):
     before = machine.files()

@@ -23,7 +23,7 @@ from tests.support.environments import ROOT, interpreter
 from tests.support.persons import NO_PERSON, as_person, as_person_alone, as_user, give, run
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.xdist_group("hook-folder"),
     pytest.mark.skipif(bool(NO_PERSON), reason=NO_PERSON),
 ]
@@ -366,7 +366,6 @@ print(seen)
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.turns(2, 1)
 def test_killed_build_leaves_a_working_folder(own, bare, project):
     python = python_of(OWN)

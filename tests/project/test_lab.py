@@ -56,7 +56,7 @@ def processes_of(folder):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_lab_has_running_jobs_a_queue_and_a_free_gpu(terminals):
     first = terminals("--fleet", "rtx-4090")
     assert "8 GPUs (rtx-4090)" in first.greeting
@@ -78,7 +78,7 @@ def test_lab_has_running_jobs_a_queue_and_a_free_gpu(terminals):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["python train.py", "AUTOGPU=0 python train.py"])
 def test_script_runs_in_the_lab_with_and_without_autogpu(terminals, command):
     environments.tensorflow_with_autogpu()
@@ -128,7 +128,7 @@ def test_simulated_libraries_are_preloaded_if_nvidia_wheels_exist(tmp_path, monk
     assert bool(preloaded) == has_nvidia
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["exit", "terminal", "kill-shell", "told"])
 def test_lab_leaves_no_process_and_no_folder(terminals, end):
     lab = terminals("--fleet", "t4")
@@ -149,7 +149,7 @@ def test_lab_leaves_no_process_and_no_folder(terminals, end):
     assert list(Path(terminals.folder).glob("gpusim-*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [name for name in FLEETS if name not in ("rtx-4090", "t4")])
 def test_visitor_finds_a_free_gpu_on_every_server(terminals, name):
