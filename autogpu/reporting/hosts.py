@@ -68,15 +68,20 @@ def _free_gpus(host: HostStatus) -> str:
     # If an engine granted GPUs, only those count.
     states = [gpu.state for gpu in host.gpus if gpu.uuid in host.granted or not host.engine]
     usable = [state for state in states if state in TAKEABLE]
-    excluded = f", {states.count('excluded')} excluded" if "excluded" in states else ""
+    excluded = _further(states, "excluded")
     if not usable and not host.engine:
         return f"no usable GPU{excluded}"
     free = states.count("free")
-    awaited = f", {states.count('awaited')} awaited" if "awaited" in states else ""
     found = f"{free} of {counted(len(usable), 'GPU')} free"
     if host.engine:
         found = f"{free} free of {counted(len(usable), 'GPU')} granted by {printable(host.engine, 32)}"
-    return f"{found}{awaited}{excluded}"
+    return f"{found}{_further(states, 'awaited')}{excluded}"
+
+
+def _further(states: Sequence[str], state: str) -> str:
+    """Return the number of GPUs in this state, as the end of a sentence; ``""`` if there are none."""
+    count = states.count(state)
+    return f", {count} {state}" if count else ""
 
 
 def driver_failure(host: HostStatus) -> str:
@@ -119,6 +124,17 @@ def lost_gpu(lost: UnreadableGpu) -> str:
 def health_words(gpu: GpuStatus) -> str:
     """Return the faults of a GPU; ``""`` if it is healthy."""
     return f"not healthy: {printable(listed(gpu.health_problems))}" if gpu.health_problems else ""
+
+
+def memory_words(gpu: GpuStatus) -> str:
+    claimed = f", {gib(gpu.claimed_bytes)} claimed" if gpu.claimed_bytes else ""
+    return f"{gib(gpu.memory_used_bytes)} of {gib(gpu.memory_total_bytes)} GiB{claimed}"
+
+
+def sensor_words(gpu: GpuStatus) -> str:
+    """Return the temperature and the power of a GPU; omit those that the driver does not report."""
+    readings = ((gpu.temperature_celsius, "°C"), (gpu.power_watts, "W"))
+    return ", ".join(f"{reading} {unit}" for reading, unit in readings if reading is not None)
 
 
 def bar_shares(gpu: GpuStatus) -> tuple[float, float] | None:

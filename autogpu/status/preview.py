@@ -61,10 +61,18 @@ def preview(
     Args:
         family: The job that would start the process; ``None`` if no job would.
     """
+    given = _decision_without_choice(request)
+    if given:
+        return given
+    as_member = decide_as_member(request, family, processes) if family else None
+    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]
+
+
+def _decision_without_choice(request: SelectionRequest) -> Decision | None:
+    """Return the decision if it needs no choice among GPUs; else ``None``."""
     inventory = request.inventory
-    spec = request.visible_spec
     # No GPU is readable. The framework takes the GPUs that CUDA still has, or fails.
-    is_lost = inventory.unreadable and not (inventory.devices or hides_all(spec.value))
+    is_lost = inventory.unreadable and not (inventory.devices or hides_all(request.visible_spec.value))
     none = why_none(request)
     if none is None and request.uuids == () and not is_lost:
         none = Reason.NO_DEVICE
@@ -74,5 +82,4 @@ def preview(
         return Decision(Verdict.CANNOT_CHOOSE, Reason.NO_DEVICE, request)
     if request.uuids is None and not inventory.failure:
         return Decision(Verdict.CANNOT_CHOOSE, Reason.ONLY_CUDA_KNOWS, request)
-    as_member = decide_as_member(request, family, processes) if family else None
-    return as_member or decide_beside(request, leases.holders, leases.queue, processes, now_s, family=family)[0]
+    return None

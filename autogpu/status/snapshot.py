@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
-from typing import Callable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 from autogpu import lease
 from autogpu.devices import probe
@@ -26,7 +26,7 @@ from autogpu.reporting.leases import lease_problem
 from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of
-from autogpu.selection.model import Candidate, Cause, SelectionRequest, Tier
+from autogpu.selection.model import Candidate, Cause, Claim, SelectionRequest, Tier
 from autogpu.selection.ranking import excluded_by
 from autogpu.selection.visible_devices import original_environ
 from autogpu.status import model
@@ -139,10 +139,6 @@ def host_status(
         hook: File of the start-up hook that this process would load; ``None`` if it would load none.
     """
     leases = read.leases
-    folder = None
-    if read.folder is not None:
-        uid = read.folder.owner_uid
-        folder = model.LeaseFolder(printable(str(read.folder.path)), read.folder.origin.value, names.user(uid), uid)
     jobs = jobs_of(leases.holders, read.processes, inventory.devices, now_s)
     decision = Decision(Verdict.CANNOT_CHOOSE, Reason.DISABLED)
     if resolved.policy.enabled:
@@ -157,7 +153,7 @@ def host_status(
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, policy_messages.origins(resolved)),
         policy_problems=(*map(str, resolved.problems), *unmatched),
-        lease_folder=folder,
+        lease_folder=None if read.folder is None else _lease_folder(read.folder, names),
         lease_folder_problem=read.problem or read.obstacle,
         has_hook=hook is not None,
         has_hosts_hook=hook is not None and is_hosts(Path(hook)),
@@ -165,9 +161,21 @@ def host_status(
         host=printable(names.host, 64),
         time_s=now_s,
         engine="" if request.uuids is None else request.grant.engine,
-        granted=tuple(request.uuids or ()) if request.grant.engine and not request.grant.is_none else (),
+        granted=_granted(request),
         unreadable_leases=tuple(_unreadable_lease(file, names) for file in leases.unreadable),
     )
+
+
+def _lease_folder(folder: Folder, names: Names) -> model.LeaseFolder:
+    uid = folder.owner_uid
+    return model.LeaseFolder(printable(str(folder.path)), folder.origin.value, names.user(uid), uid)
+
+
+def _granted(request: SelectionRequest) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that an engine granted."""
+    if request.uuids is None or not request.grant.engine or request.grant.is_none:
+        return ()
+    return tuple(request.uuids)
 
 
 def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLease:
@@ -178,41 +186,69 @@ def _unreadable_lease(file: UnreadableFile, names: Names) -> model.UnreadableLea
 def _gpus(
     request: SelectionRequest, jobs: Sequence[Job], read: LeasesHere, decision: Decision, names: Names
 ) -> Iterator[model.GpuStatus]:
-    inventory = request.inventory
-    policy = request.policy
+    devices = request.inventory.devices
     claims = claims_by_gpu(jobs)
-    causes = {each.device.uuid: each.cause for each in decision.ranking.rejected}
-    # Another user can make a lease with any name, also with one of this user's.
-    own = {member.name for job in jobs if job.uid == request.own_uid for member in job.members}
-    printed = {name: list(map(printable, lines)) for name, lines in read.printed.items() if name in own}
-    for device in inventory.devices:
+    printed = _printed_by_own_jobs(read, jobs, request.own_uid)
+    for device in devices:
         device_tier = tier(device, None, claims.get(device.uuid, ()))
-        instances = [each for each in inventory.devices if each.parent == device.uuid]
-        free = [Candidate(device, device_tier, spare_bytes=spare_bytes(device))] if device_tier is Tier.FREE else []
-        # The state is the first one that holds. A job can get the GPU only in the last two.
-        states = {
-            "split": instances,
-            "no_instance": device.mig_enabled,
-            "prohibited": device.compute_mode is ComputeMode.PROHIBITED,
-            "excluded": policy.enabled and excluded_by(device, policy, request.visible_spec) is not None,
-            "too_small": causes.get(device.uuid) is Cause.TOO_SMALL,
-            "awaited": awaited(free, read.leases.queue, claims),
-            device_tier.name.lower(): True,
-        }
-        # Copy the fields that GpuStatus shares with Device, then set those that differ.
-        told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
-        told.update(
-            name=printable(device.name, 64),
-            compute_mode=device.compute_mode and device.compute_mode.name.lower(),
-            state=next(state for state, holds in states.items() if holds),
-            jobs=tuple(
-                _job_status(job, device, device_tier, names, printed) for job in jobs if device.uuid in job.claims
-            ),
-            unmanaged_processes=tuple(_unmanaged(device, instances, jobs, names)),
-            unlisted_bytes=device.unlisted_bytes,
-            health_problems=() if device.parent else gpus.health_faults(device),
-        )
-        yield model.GpuStatus(**told)
+        instances = [each for each in devices if each.parent == device.uuid]
+        state = _untakeable_state(device, instances, request, decision)
+        if state is None:
+            state = _takeable_state(device, device_tier, read.leases.queue, claims)
+        jobs_here = [_job_status(job, device, device_tier, names, printed) for job in jobs if device.uuid in job.claims]
+        yield _gpu_status(device, state, jobs_here, _unmanaged(device, instances, jobs, names))
+
+
+def _gpu_status(
+    device: Device, state: str, jobs: Iterable[model.JobStatus], unmanaged: Iterable[model.UnmanagedProcess]
+) -> model.GpuStatus:
+    # Copy the fields that GpuStatus shares with Device, then set those that differ.
+    told = {name: value for name, value in vars(device).items() if name in model.GpuStatus.__annotations__}
+    told.update(
+        name=printable(device.name, 64),
+        compute_mode=device.compute_mode and device.compute_mode.name.lower(),
+        state=state,
+        jobs=tuple(jobs),
+        unmanaged_processes=tuple(unmanaged),
+        unlisted_bytes=device.unlisted_bytes,
+        health_problems=() if device.parent else gpus.health_faults(device),
+    )
+    return model.GpuStatus(**told)
+
+
+def _printed_by_own_jobs(read: LeasesHere, jobs: Sequence[Job], own_uid: int) -> dict[str, list[str]]:
+    # Another user can make a lease with any name, also with one of this user's.
+    own = {member.name for job in jobs if job.uid == own_uid for member in job.members}
+    return {name: list(map(printable, lines)) for name, lines in read.printed.items() if name in own}
+
+
+def _untakeable_state(
+    device: Device, instances: Sequence[Device], request: SelectionRequest, decision: Decision
+) -> str | None:
+    """Return the state of a GPU that no job can get; ``None`` if a job can get it."""
+    if instances:
+        return "split"
+    if device.mig_enabled:
+        return "no_instance"
+    if device.compute_mode is ComputeMode.PROHIBITED:
+        return "prohibited"
+    policy = request.policy
+    if policy.enabled and excluded_by(device, policy, request.visible_spec) is not None:
+        return "excluded"
+    is_too_small = any(
+        each.device.uuid == device.uuid and each.cause is Cause.TOO_SMALL for each in decision.ranking.rejected
+    )
+    return "too_small" if is_too_small else None
+
+
+def _takeable_state(
+    device: Device, device_tier: Tier, queue: Iterable[Waiter], claims: Mapping[str, Sequence[Claim]]
+) -> str:
+    if device_tier is Tier.FREE:
+        candidate = Candidate(device, device_tier, spare_bytes=spare_bytes(device))
+        if awaited([candidate], queue, claims):
+            return "awaited"
+    return device_tier.name.lower()
 
 
 def _job_status(

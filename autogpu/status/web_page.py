@@ -121,14 +121,11 @@ def _problems(answer: Answer) -> Iterator[str]:
 def _gpu(gpu: GpuStatus) -> str:
     # Another host may send any text as a state.
     kind = gpu.state if gpu.state in TAKEABLE else "other"
-    memory = f"{hosts.gib(gpu.memory_used_bytes)} of {hosts.gib(gpu.memory_total_bytes)} GiB"
-    claimed = f", {hosts.gib(gpu.claimed_bytes)} claimed" if gpu.claimed_bytes else ""
     busy = gpu.utilization_percent
-    sensors = ((gpu.temperature_celsius, "°C"), (gpu.power_watts, "W"))
     rows = {
-        "memory": memory + claimed + _bar(hosts.bar_shares(gpu) or ()),
+        "memory": hosts.memory_words(gpu) + _bar(hosts.bar_shares(gpu) or ()),
         "utilization": "unknown" if busy is None else f"{busy} %{_bar((busy / 100,))}",
-        "sensors": ", ".join(f"{reading} {unit}" for reading, unit in sensors if reading is not None),
+        "sensors": hosts.sensor_words(gpu),
     }
     lines = "".join(f"<dt>{label}<dd>{content}\n" for label, content in rows.items() if content)
     health = f'<p class="bad">{_text(hosts.health_words(gpu))}\n' if gpu.health_problems else ""
