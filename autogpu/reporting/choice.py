@@ -131,30 +131,43 @@ def outcome(
     if not usage.ordinals and not decision.is_ours:
         return []  # the script itself hid every GPU
     devices = decision.at(usage.ordinals)
-    level = resolved.policy.level
-    if level == "quiet" and not decision.misses_gpu:
+    if resolved.policy.level == "quiet" and not decision.misses_gpu:
         return []
     found = notes(decision, [*_cap(decision, suggests_need=need is not None), *reserved(decision)])
     if devices and need is not None:
         found.append(suggested_need(need))
-    policy = f"policy: {origins(resolved)}"
-    because = reason(decision)
-    memory = f"memory {usage.memory}"
     if not usage.ordinals:
-        heads = [
-            f"no GPU{whose}, {framework} starts on CPU: {because}" for whose in (f" for {task or 'this process'}", "")
-        ]
-        if level == "explain":
-            return [heads[0], *found, policy, *each_gpu(decision)]
-        return with_notes([first_fitting(heads) or heads[1], policy], found)
+        return _outcome_on_cpu(decision, found, resolved, framework, task)
+    memory = f"memory {usage.memory}"
     if not devices:
         # autogpu could not identify the GPUs: print the whole message, even if it exceeds 120 columns.
-        return [f"{counted(len(usage.ordinals), 'GPU')} used, not chosen by autogpu: {because}; {memory}", *found]
-    heads = [f"{gpus}{f' for {task}' if task else ''}: {because}" for gpus in _gpus(devices)]
-    if level == "explain":
+        used = counted(len(usage.ordinals), "GPU")
+        return [f"{used} used, not chosen by autogpu: {reason(decision)}; {memory}", *found]
+    return _outcome_on_gpus(decision, devices, memory, found, resolved, task)
+
+
+def _outcome_on_cpu(
+    decision: Decision, found: Sequence[str], resolved: Resolved, framework: str, task: str
+) -> list[str]:
+    policy = f"policy: {origins(resolved)}"
+    end = f", {framework} starts on CPU: {reason(decision)}"
+    heads = [f"no GPU for {task or 'this process'}{end}", f"no GPU{end}"]
+    if resolved.policy.level == "explain":
+        return [heads[0], *found, policy, *each_gpu(decision)]
+    return with_notes([first_fitting(heads) or heads[1], policy], found)
+
+
+def _outcome_on_gpus(
+    decision: Decision, devices: Sequence[Device], memory: str, found: Sequence[str], resolved: Resolved, task: str
+) -> list[str]:
+    whose = f" for {task}" if task else ""
+    because = reason(decision)
+    heads = [f"{gpus}{whose}: {because}" for gpus in _gpus(devices)]
+    if resolved.policy.level == "explain":
+        lines = [f"{heads[0]}; {memory}", *found]
         if len(devices) < decision.attainable:
-            found.append(f"for more GPUs: AUTOGPU_COUNT={len(devices) + 1}")
-        return [f"{heads[0]}; {memory}", *found, policy, *each_gpu(decision, devices)]
+            lines.append(f"for more GPUs: AUTOGPU_COUNT={len(devices) + 1}")
+        return [*lines, f"policy: {origins(resolved)}", *each_gpu(decision, devices)]
     line = first_fitting([f"{head}; {memory}" for head in heads])
     return with_notes([line], found) if line else with_notes([first_fitting(heads) or heads[-1]], [memory, *found])
 
@@ -173,20 +186,14 @@ def _gpus(devices: Sequence[Device]) -> list[str]:
 
 
 def _best_of(decision: Decision, request: SelectionRequest) -> str:
-    spec = request.visible_spec
-    grant = request.grant
     total = len(decision.ranking.pool)
     count = len(decision.devices)
-    if not grant.engine or spec.is_scripts:
-        pool = _listed_by(spec) + granted_fraction(grant, count)
-    else:
-        ended = ", in a job that seems to have ended" if grant.has_ended else ""
-        pool = f" granted by {grant.engine}{ended}{fraction_of_gpus(grant, count)}"
+    pool = _pool(request, count)
     numbers = _as_numbers(request.numbers)
     best = "idlest" if decision.reason is Reason.IDLEST else "least busy"
     text = f"the {best if count == 1 else f'{count} {best}'} of {total}{pool}"
     if decision.reason is Reason.ONLY_ONE:
-        text = f"the only one{pool or _narrowed(request.policy, spec)}"
+        text = f"the only one{pool or _narrowed(request.policy, request.visible_spec)}"
     elif decision.reason is Reason.ALL:
         text = f"all {total}{pool}"
     elif decision.reason is Reason.HAS_CONTEXT:
@@ -195,6 +202,15 @@ def _best_of(decision: Decision, request: SelectionRequest) -> str:
     elif decision.reason is Reason.NUMBERED:
         text = f"{count} of {total}{pool}"
     return text + numbers
+
+
+def _pool(request: SelectionRequest, count: int) -> str:
+    """Return what limits the pool, ``CUDA_VISIBLE_DEVICES`` or an engine; ``""`` if neither does."""
+    grant = request.grant
+    if not grant.engine or request.visible_spec.is_scripts:
+        return _listed_by(request.visible_spec) + granted_fraction(grant, count)
+    ended = ", in a job that seems to have ended" if grant.has_ended else ""
+    return f" granted by {grant.engine}{ended}{fraction_of_gpus(grant, count)}"
 
 
 def _listed_by(spec: VisibleSpec) -> str:

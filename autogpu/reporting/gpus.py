@@ -141,19 +141,24 @@ def each_gpu(decision: Decision, chosen: Sequence[Device] = (), first: str = "ta
     own_pid = request.own_pid if request else None
     found = []
     for number, candidate in enumerate(decision.ranking.candidates, start=1):
-        tier = candidate.tier.name.lower().replace("_", " ")
-        state = f"{tier}, {occupancy(candidate.device, candidate.claims, own_pid)}"
-        if candidate.is_awaited:
-            state += f", {AWAITED}"
-        if candidate.last_runs and not candidate.fits_last_runs:
-            state += f"; {_too_little(candidate.free_bytes or 0, candidate.last_runs)}"
-        found.append((candidate.device, f"choice {number}", state))
+        found.append((candidate.device, f"choice {number}", _standing(candidate, own_pid)))
     for rejection in decision.ranking.rejected:
         found.append((rejection.device, "not suitable", obstacle(rejection)))
     lines = [f"GPU {d.label}: {first if d in chosen else verdict}: {why}" for d, verdict, why in found]
     if request:
         lines += [f"GPU {lost.index}: not readable: {lost.reason}" for lost in request.inventory.unreadable]
     return [printable(f"  {line}") for line in lines]
+
+
+def _standing(candidate: Candidate, own_pid: int | None) -> str:
+    """Return all that determines the rank of a candidate."""
+    tier = candidate.tier.name.lower().replace("_", " ")
+    state = f"{tier}, {occupancy(candidate.device, candidate.claims, own_pid)}"
+    if candidate.is_awaited:
+        state += f", {AWAITED}"
+    if candidate.last_runs and not candidate.fits_last_runs:
+        state += f"; {_too_little(candidate.free_bytes or 0, candidate.last_runs)}"
+    return state
 
 
 def _too_little(free_bytes: int, runs: LastRuns) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator
 
-from autogpu.devices.model import Inventory
+from autogpu.devices.model import Device, Inventory
 from autogpu.policy.model import BY_DOTTED, Resolved
 from autogpu.reporting.gpus import unreadable
 from autogpu.selection.model import VisibleSpec
@@ -44,10 +44,14 @@ def _what_there_is(found: UnmatchedList, inventory: Inventory) -> str:
     if lost:
         return unreadable(lost)
     for entry in map(str.strip, found.entries):
-        # An entry that is a number is an index, not a part of a name: "9" must not match "RTX 3090".
-        is_number = entry.replace("-", "").isdecimal()
-        if not is_number and any(matches(device, [f"*{entry}*"]) for device in devices):
+        if _is_part_of_a_name(entry, devices):
             return f'for a part of a name, write "*{printable(entry, 64)}*"'
     known = listed([printable(name, 64) for name in dict.fromkeys(device.name for device in devices)])
     last = devices[-1].index
     return f"this host has {f'GPUs 0 to {last}' if last else 'GPU 0'}, named {known}"
+
+
+def _is_part_of_a_name(entry: str, devices: Iterable[Device]) -> bool:
+    # An entry that is a number is an index, not a part of a name: "9" must not match "RTX 3090".
+    is_number = entry.replace("-", "").isdecimal()
+    return not is_number and any(matches(device, [f"*{entry}*"]) for device in devices)
