@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from typing import Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -45,21 +46,30 @@ def doctor(as_json: bool, python: str | None) -> int:
     The checks are for this environment and folder. They take some seconds, because they import the frameworks. They
     claim no GPU, and make no context on one.
     """
-    named = python and (shutil.which(python) or python)
-    executable = os.path.abspath(named) if named else sys.executable  # noqa: PTH100  (a venv's Python is a link)
-    if python and not run_snippet(executable, "import autogpu.cli.main; print(1)", os.environ).error:
-        command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
-        return subprocess.run(command, check=False).returncode
-    if python and run_snippet(executable, "print(1)", os.environ).error:
-        raise click.BadParameter(f"{python} does not start; pass the path of a working Python", param_hint="--python")
+    executable = sys.executable
+    if python:
+        executable = os.path.abspath(shutil.which(python) or python)  # noqa: PTH100  (a venv's Python is a link)
+        if not run_snippet(executable, "import autogpu.cli.main; print(1)", os.environ).error:
+            command = [executable, "-m", "autogpu", "doctor", *(["--json"] if as_json else [])]
+            return subprocess.run(command, check=False).returncode
+        if run_snippet(executable, "print(1)", os.environ).error:
+            what = f"{python} does not start; pass the path of a working Python"
+            raise click.BadParameter(what, param_hint="--python")
     with Console(stderr=True).status("reading the driver and importing the frameworks"):
         findings = examine(gather(os.environ, executable))
-    states = [finding.state for finding in findings.values()]
-    has_failed = State.FAILED in states
     if as_json:
         values = [_plain(name, finding) for name, finding in findings.items()]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
-        return int(has_failed)
+    else:
+        _show(findings)
+    return int(State.FAILED in _states(findings))
+
+
+def _states(findings: Mapping[str, Finding]) -> list[State]:
+    return [finding.state for finding in findings.values()]
+
+
+def _show(findings: Mapping[str, Finding]) -> None:
     console = Console(highlight=False)
     width = max(map(len, findings)) + 2
     column = width + 7
@@ -71,9 +81,13 @@ def doctor(as_json: bool, python: str | None) -> int:
         if finding.remedy:
             # Leave line breaks to the terminal: a user may copy a command from the remedy and paste it into a shell.
             console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
-    all_is_well = "No check failed, but there are warnings." if State.WARNING in states else "No problem was found."
-    click.echo(f"{counted(states.count(State.FAILED), 'check')} failed." if has_failed else all_is_well)
-    return int(has_failed)
+    click.echo(_summary(_states(findings)))
+
+
+def _summary(states: Sequence[State]) -> str:
+    if State.FAILED in states:
+        return f"{counted(states.count(State.FAILED), 'check')} failed."
+    return "No check failed, but there are warnings." if State.WARNING in states else "No problem was found."
 
 
 def _plain(name: str, finding: Finding) -> dict[str, str | None]:

@@ -11,11 +11,11 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Mapping, NoReturn, Sequence
+from typing import Callable, Mapping, NoReturn, Sequence
 
 import click
 
-from autogpu.acquire import acquire, script_name
+from autogpu.acquire import Holding, acquire, script_name
 from autogpu.cli.reach import why_not_reached
 from autogpu.cli.request import NoDriver, in_words, policy_options, request_gpus, resolve_flags
 from autogpu.devices import probe
@@ -64,6 +64,21 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     if not command[0]:
         _end_unstarted("an empty COMMAND", FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
     resolved = resolve_flags(flags)
+    environ = _environ_with_autogpu(flags)
+    if not resolved.policy.enabled:
+        if is_held:
+            say(f"no GPU is claimed, because {resolved.settings['enabled'].origin} turns autogpu off")
+        _become(command, environ)
+    if not is_held:
+        unreached = why_not_reached(command, environ)
+        if unreached and resolved.policy.level != "quiet":
+            say(f"{printable(command_name(command))} runs without autogpu: {unreached}")
+        _become(command, environ)
+    return _run_holding(resolved, command, environ)
+
+
+def _environ_with_autogpu(flags: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which every Python that starts loads autogpu, and in which the options apply."""
     environ = {**os.environ, **{BY_NAME[name].variable: text for name, text in flags.items()}}
     environ.update({TYPED + name.upper(): text for name, text in flags.items()})
     # Put our folder first. Omit an empty PYTHONPATH, because an empty element stands for the working directory.
@@ -72,14 +87,7 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
     if pynvml is not None and pynvml.origin is not None:
         path = Path(pynvml.origin)
         environ[PYNVML_FOLDER] = str(path.parents[1] if pynvml.submodule_search_locations else path.parent)
-    unreached = "" if is_held or not resolved.policy.enabled else why_not_reached(command, environ)
-    if unreached and resolved.policy.level != "quiet":
-        say(f"{printable(command_name(command))} runs without autogpu: {unreached}")
-    if is_held and not resolved.policy.enabled:
-        say(f"no GPU is claimed, because {resolved.settings['enabled'].origin} turns autogpu off")
-    if not is_held or not resolved.policy.enabled:
-        _become(command, environ)
-    return _run_holding(resolved, command, environ)
+    return environ
 
 
 def _become(command: tuple[str, ...], environ: Mapping[str, str]) -> NoReturn:
@@ -117,13 +125,7 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         if is_told:
             say(with_options(line))
 
-    # Inside a parent's job, acquire() shares the parent's GPUs; the parent keeps its claim.
-    report = waiting.WaitingReport(tell)
-    try:
-        acquired = acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
-    except GaveUp as error:
-        what, remedy = waiting.gave_up(error, resolved.policy.locked)
-        raise WaitTimeout(what, remedy=remedy) from None
+    acquired = _acquire(request, environ, script, tell)
     if acquired.problem:
         tell(leases.claim_problem(acquired.problem, is_unclaimed=acquired.is_unclaimed))
     # Remove the list of GPUs that autogpu wrote in a parent process: the command gets a list of its own.
@@ -139,6 +141,18 @@ def _run_holding(resolved: Resolved, command: tuple[str, ...], environ: dict[str
         acquired.lease.mark_children(environ, environ[CUDA_VISIBLE_DEVICES])
         acquired.lease.leave_to_programs()
     return _wait_for(command, environ)
+
+
+def _acquire(
+    request: SelectionRequest, environ: Mapping[str, str], script: str, tell: Callable[[str], None]
+) -> Holding:
+    # Inside a parent's job, acquire() shares the parent's GPUs; the parent keeps its claim.
+    report = waiting.WaitingReport(tell)
+    try:
+        return acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
+    except GaveUp as error:
+        what, remedy = waiting.gave_up(error, request.policy.locked)
+        raise WaitTimeout(what, remedy=remedy) from None
 
 
 def _held(decision: Decision, request: SelectionRequest, script: str) -> tuple[Sequence[str], Mapping[str, str]]:
