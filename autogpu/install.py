@@ -327,6 +327,17 @@ def _installer(info: Path) -> str:
 
 def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
     """Start a fresh interpreter. Raise an InstallError with the reason if it does not load the hook in ``folder``."""
+    start = fresh_start(executable, _proving_environ(folder, method, environ))
+    hook = folder / METHODS[method][0]
+    if start.hook is None or start.hook.resolve() != hook.resolve():
+        first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
+        seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")
+        remedy = f"leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass"
+        raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
+
+
+def _proving_environ(folder: Path, method: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for the start that proves that a Python loads the hook in ``folder``."""
     # This start also compiles the hook for later starts, whose users may have no right to write here. Compile it with
     # Python's defaults, because later starts look for it there.
     fresh = {name: value for name, value in environ.items() if name not in _COMPILING}
@@ -337,13 +348,7 @@ def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str
         # Another hook of ours on PYTHONPATH, as under `autogpu run`, would come first, and the start would prove
         # nothing. The method sitecustomize keeps PYTHONPATH: a sitecustomize there hides ours from scripts too.
         fresh.pop("PYTHONPATH", None)
-    start = fresh_start(executable, fresh)
-    hook = folder / METHODS[method][0]
-    if start.hook is None or start.hook.resolve() != hook.resolve():
-        first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
-        seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")
-        remedy = f"leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass"
-        raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
+    return fresh
 
 
 def fresh_start(executable: str, environ: Mapping[str, str]) -> FreshStart:

@@ -256,26 +256,16 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     """
     _refuse_together(is_check, is_print, is_undo, is_named=bool(named), is_for_all=is_for_all)
     host = Host()
-    failures: Sequence[str] = ()
-    if not (is_print or is_check):
-        _need_root(host, [*(["--all-pythons"] if is_for_all else []), *(["--undo"] if is_undo else [])], named)
     if is_print:
-        lines = list(_preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None))
-    elif is_undo:
-        lines, failures = _undo(host)
-    elif is_check:
+        preview = _preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None)
+        click.echo("\n".join(preview))
+        return 0
+    if is_check:
         parts = host.parts()
         click.echo("\n".join(_state(parts, is_check=True)))
-        return int(any(part.problem and part.is_required for part in parts))
-    else:
-        lines = setup(host)
-        if is_for_all:
-            with Console(stderr=True).status("looking for the Pythons of this host") as shown:
-                done = all_pythons.set_up(host.root, named, host.owner_uid, shown.update)
-            lines += done.lines
-            failures = done.failures
-        lines += _state(host.parts(), is_check=False)
-        lines += _recipes() if is_for_all else []
+        return int(bool(_wanting(parts)))
+    _need_root(host, [*(["--all-pythons"] if is_for_all else []), *(["--undo"] if is_undo else [])], named)
+    lines, failures = _undo(host) if is_undo else _set_up(host, named if is_for_all else None)
     click.echo("\n".join(lines))
     for failure in failures:
         say(failure)
@@ -288,6 +278,19 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
         raise click.UsageError(f"{' and '.join(chosen)} can't be combined")
     if is_named and not is_for_all:
         raise click.UsageError("--python needs --all-pythons")
+
+
+def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Sequence[str]]:
+    """Set up the host. ``named`` is ``None`` for a run without ``--all-pythons``.
+
+    Returns the lines to print, and a sentence about each file that could not be changed.
+    """
+    lines = setup(host)
+    if named is None:
+        return [*lines, *_state(host.parts(), is_check=False)], ()
+    with Console(stderr=True).status("looking for the Pythons of this host") as shown:
+        done = all_pythons.set_up(host.root, named, host.owner_uid, shown.update)
+    return [*lines, *done.lines, *_state(host.parts(), is_check=False), *_recipes()], done.failures
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
@@ -340,19 +343,27 @@ def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
     return done or ["There is nothing to undo."], of_pythons.failures
 
 
-def _state(parts: list[Part], is_check: bool) -> list[str]:
-    lines = []
+def _wanting(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.problem and part.is_required]
+
+
+def _state(parts: Sequence[Part], is_check: bool) -> Iterator[str]:
     for part in parts:
         if part.problem or is_check:
-            lines.append(f"{part.path} {part.problem or 'is in place'}.")
+            yield f"{part.path} {part.problem or 'is in place'}."
         if part.consequence:
-            lines.append(f"  {part.consequence}")
-    wanting = [part for part in parts if part.problem and part.is_required]
+            yield f"  {part.consequence}"
+    yield from _conclusion(parts)
+
+
+def _conclusion(parts: Sequence[Part]) -> Iterator[str]:
+    wanting = _wanting(parts)
     if any(part.will_be_made for part in wanting):
-        return [*lines, f"To set it up: {host_setup_command(sudo())}"]
+        yield f"To set it up: {host_setup_command(sudo())}"
+        return
     boot, *_ = parts
     if not wanting and boot.problem:
-        lines.append(f"{HOST_FOLDER} exists until the next boot; nothing makes it again after that.")
+        yield f"{HOST_FOLDER} exists until the next boot; nothing makes it again after that."
     elif not wanting:
-        lines.append("All that is required is in place.")
-    return [*lines, f"To let a container take part, start it with -v {HOST_FOLDER}:{HOST_FOLDER}"]
+        yield "All that is required is in place."
+    yield f"To let a container take part, start it with -v {HOST_FOLDER}:{HOST_FOLDER}"

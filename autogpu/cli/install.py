@@ -218,8 +218,7 @@ def uninstall(target: Path | None, python: str | None, this_python: bool) -> int
     removed = installing.uninstall(folder)
     for path in removed:
         click.echo(f"removed {path}")
-    start = installing.fresh_start(sys.executable, os.environ) if target is None else None
-    hosts = start.hook if start and start.hook and installing.is_hosts(start.hook) else None
+    hosts = _hosts_hook() if target is None else None
     if removed and not hosts:
         click.echo("From the next start on, Python no longer loads autogpu's hook.")
     if not removed:
@@ -228,3 +227,9 @@ def uninstall(target: Path | None, python: str | None, this_python: bool) -> int
         click.echo(f"This Python still loads autogpu, by the hook of this host: {hosts}")
         click.echo("AUTOGPU=0, or enabled = false in a policy file, turns it off.")
     return 0
+
+
+def _hosts_hook() -> Path | None:
+    """Return the hook of this host if a fresh Python loads it; else ``None``."""
+    hook = installing.fresh_start(sys.executable, os.environ).hook
+    return hook if hook is not None and installing.is_hosts(hook) else None

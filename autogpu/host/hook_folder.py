@@ -91,11 +91,20 @@ def sources() -> dict[str, bytes]:
     hook = template_file(templates, SITECUSTOMIZE).read_bytes()
     files = {SITECUSTOMIZE: hook, f"{PRIVATE}/{HOOK_OF_BASE_PYTHONS}": hook}
     files[f"{PRIVATE}/{STEPS}"] = template_file(templates, STEPS).read_bytes()
+    files.update(_sources_of_package())
+    files.update(_sources_of_vendored())
+    return files
+
+
+def _sources_of_package() -> Iterator[tuple[str, bytes]]:
     package = Path(autogpu.__file__).parent
     for path in sorted(package.rglob("*")):
         place = path.relative_to(package)
         if path.is_file() and place.parts[0] not in _LEFT_OUT and "__pycache__" not in place.parts:
-            files[f"{PRIVATE}/autogpu/{place.as_posix()}"] = path.read_bytes()
+            yield f"{PRIVATE}/autogpu/{place.as_posix()}", path.read_bytes()
+
+
+def _sources_of_vendored() -> Iterator[tuple[str, bytes]]:
     try:
         nvml.load_pynvml()
     except nvml.UnusableBinding as error:
@@ -108,8 +117,7 @@ def sources() -> dict[str, bytes]:
         is_package = file.name == "__init__.py"
         for path in sorted(file.parent.glob("*.py")) if is_package else [file]:
             place = path.relative_to(file.parents[1] if is_package else file.parent)
-            files[f"{PRIVATE}/autogpu/_vendor/{place.as_posix()}"] = path.read_bytes()
-    return files
+            yield f"{PRIVATE}/autogpu/_vendor/{place.as_posix()}", path.read_bytes()
 
 
 def digest_of(files: Mapping[str, bytes], *further: str) -> str:

@@ -92,7 +92,18 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _examine(path: Path, root: Path) -> BasePython:
-    """Check every file that a Python reads at its start, and then ask it for its version.
+    """Check every file that a Python reads at its start, and then ask it for its version."""
+    executable, library = _checked_files(path, root)
+    answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
+    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
+        raise _LeftOut("it is not CPython 3.7 or later")
+    if Path(answer[3]).resolve() != library:
+        raise _LeftOut(f"its standard library is not {library}")
+    return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
+
+
+def _checked_files(path: Path, root: Path) -> tuple[Path, Path]:
+    """Return the executable of a Python and the folder of its standard library, after a check of their files.
 
     Follow links first. If Python is started by a link, it reads the ``pyvenv.cfg`` next to the link, and that file can
     make it use a standard library that belongs to a user.
@@ -104,16 +115,11 @@ def _examine(path: Path, root: Path) -> BasePython:
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
             refuse_what_others_can_change(part, root)
+        return executable, library
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a loop of links before 3.13
         raise _LeftOut(f"it can't be examined: {getattr(error, 'strerror', None) or error}") from None
     except _Changeable as error:
         raise _LeftOut(str(error)) from None
-    answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
-    if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        raise _LeftOut("it is not CPython 3.7 or later")
-    if Path(answer[3]).resolve() != library:
-        raise _LeftOut(f"its standard library is not {library}")
-    return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
 
 
 def _library_of(executable: Path) -> Path:
