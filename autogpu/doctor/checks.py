@@ -12,7 +12,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Mapping
+from typing import Iterator, Mapping
 
 from autogpu import frameworks, lease
 from autogpu.devices import probe
@@ -249,18 +249,23 @@ def _numbered(version: tuple[int, int]) -> str:
 
 
 def check_hook(facts: Facts) -> Finding:
-    start = facts.start
+    hook = facts.start.hook
     remedy = f"{facts.executable} -m autogpu install"
     if facts.version < _OLDEST:
         return not_applicable("autogpu does not work in this Python")
     if not facts.is_own:
         remedy = f"{facts.pip('install autogpu')}, then {remedy}"
-    if start.hook is not None and facts.has_hosts_hook:
-        return _examine_hosts_hook(start.hook, facts)
-    if start.hook is not None and not facts.hook_is_current:
-        return failed(f"{start.hook} is from another version of autogpu than the installed package", remedy)
-    if start.hook is not None:
-        return passed(f"a fresh {facts.executable} loads {start.hook}")
+    if hook is None:
+        return _examine_missing_hook(facts, remedy)
+    if facts.has_hosts_hook:
+        return _examine_hosts_hook(hook, facts)
+    if not facts.hook_is_current:
+        return failed(f"{hook} is from another version of autogpu than the installed package", remedy)
+    return passed(f"a fresh {facts.executable} loads {hook}")
+
+
+def _examine_missing_hook(facts: Facts, remedy: str) -> Finding:
+    start = facts.start
     if start.complaint:
         return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
     hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
@@ -311,13 +316,8 @@ def check_driver(facts: Facts) -> Finding:
     if inventory.failure_cause is FailureCause.PYNVML:
         what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
         return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
-    if inventory.has_no_driver and facts.cuda_count:
-        what = "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle"
-        remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return failed(what, remedy)
     if inventory.has_no_driver:
-        what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
-        return not_applicable(f"{what}; to give a container the host's driver: docker run --gpus all")
+        return _examine_missing_driver(facts)
     unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
     lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
     if inventory.failure:
@@ -331,22 +331,40 @@ def check_driver(facts: Facts) -> Finding:
     return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
 
 
+def _examine_missing_driver(facts: Facts) -> Finding:
+    if facts.cuda_count:
+        what = "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle"
+        remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return failed(what, remedy)
+    what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
+    return not_applicable(f"{what}; to give a container the host's driver: docker run --gpus all")
+
+
 def check_health(facts: Facts) -> Finding:
-    devices = cards(facts.inventory.devices)
-    if not devices:
+    if not cards(facts.inventory.devices):
         return not_applicable("no GPU to examine")
-    faulty = [device for device in devices if not device.is_healthy]
-    bad = [f"GPU {device.index}: {listed(health_faults(device))}" for device in faulty]
-    remedies = []
+    found = [*_faulty_gpus(facts), *_gpus_without_instance(facts)]
+    if not found:
+        return passed("the driver reports no GPU faults")
+    return failed("; ".join(what for what, _ in found), "; ".join(remedy for _, remedy in found))
+
+
+def _faulty_gpus(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield the faults of all GPUs, and the remedy."""
+    faulty = [device for device in cards(facts.inventory.devices) if not device.is_healthy]
     if faulty:
+        what = "; ".join(f"GPU {device.index}: {listed(health_faults(device))}" for device in faulty)
         names = gpu_names(device.index for device in faulty)
         reset = f"reset {names} (`nvidia-smi --gpu-reset`, while no process uses it)"
-        remedies.append(f"{reset} or reboot the machine; replace a card whose faults come back")
+        yield what, f"{reset} or reboot the machine; replace a card whose faults come back"
+
+
+def _gpus_without_instance(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield which GPUs are in MIG mode without an instance, and the remedy."""
     uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
     if uncut:
-        bad.append(f"{gpu_names(uncut)}: in MIG mode without an instance, so no job can use it")
-        remedies.append(f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or create MIG instances")
-    return failed("; ".join(bad), "; ".join(remedies)) if bad else passed("the driver reports no GPU faults")
+        what = f"{gpu_names(uncut)}: in MIG mode without an instance, so no job can use it"
+        yield what, f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or create MIG instances"
 
 
 def check_cuda(facts: Facts) -> Finding:
@@ -383,14 +401,12 @@ def check_leases(facts: Facts) -> Finding:
         return not_applicable("no GPU to claim")
     if facts.lease_problem:
         return failed(*lease_messages.lease_problem(facts.lease_problem))
-    named = facts.environ.get(LEASE_DIR)
-    path = printable(str(facts.folder.path) if facts.folder else named or str(FALLBACK_FOLDER))
+    path, is_fallback = _lease_folder(facts)
     if facts.unreadable_files:
         what = f"in {path}, {'; '.join(facts.unreadable_files)}; autogpu ignores claims in unreadable files"
         return Finding(State.WARNING, what, "ask the owner to remove the file, or remove it as root")
     if facts.is_folder_on_fuse:
         return Finding(State.WARNING, *lease_messages.folder_on_fuse(path))
-    is_fallback = facts.folder.origin is FolderOrigin.FALLBACK if facts.folder else not named
     if is_fallback and facts.is_in_container:
         what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
         on_host = host_setup_command("sudo ")
@@ -399,6 +415,14 @@ def check_leases(facts: Facts) -> Finding:
     note = f", which belongs to its first user; to make one for all users: `{host_setup_command(facts.sudo)}`"
     when = "" if facts.folder else " (the first claim makes it)"
     return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
+
+
+def _lease_folder(facts: Facts) -> tuple[str, bool]:
+    """Return the path of the lease folder, which may not exist yet, and ``True`` if it is the fallback."""
+    if facts.folder:
+        return printable(str(facts.folder.path)), facts.folder.origin is FolderOrigin.FALLBACK
+    named = facts.environ.get(LEASE_DIR)
+    return printable(named or str(FALLBACK_FOLDER)), not named
 
 
 def check_policy(facts: Facts) -> Finding:
