@@ -87,16 +87,22 @@ def _setting_lines(resolved: Resolved, changed: bool) -> Iterator[tuple[Text, in
         yield Text("Nothing is set: the defaults are used."), None
     key_width, text_width = (max(map(len, words)) for words in zip(("", ""), *((s.key, s.text) for s in settings)))
     for setting in settings:
-        bold, colour = ("bold", GOOD) if setting.is_set else ("", "")
-        over = ", ".join(f"{each.text} ({each.origin})" for each in setting.overridden)
         line = Text.assemble(
-            (f"{setting.key:{key_width}}  ", bold),
-            (f"{setting.text:{text_width}}  ", ""),
-            (str(setting.origin), colour),
-            (over and f", overrides {over}", ""),
-            (", locked by the system file" if setting.key in resolved.policy.locked else "", "bold"),
+            (f"{setting.key:{key_width}}  ", "bold" if setting.is_set else ""),
+            f"{setting.text:{text_width}}  ",
+            *_origin_parts(setting, is_locked=setting.key in resolved.policy.locked),
         )
         yield line, key_width + text_width + 4
+
+
+def _origin_parts(setting: Setting, *, is_locked: bool) -> Iterator[tuple[str, str]]:
+    """Yield the origin of a value and what it overrides, each with its style."""
+    yield str(setting.origin), GOOD if setting.is_set else ""
+    if setting.overridden:
+        over = ", ".join(f"{each.text} ({each.origin})" for each in setting.overridden)
+        yield f", overrides {over}", ""
+    if is_locked:
+        yield ", locked by the system file", "bold"
 
 
 def _as_values(resolved: Resolved) -> dict[str, object]:

@@ -134,12 +134,7 @@ def _run(given: list[str]) -> int:
         _echo(error.what, with_options(error.remedy))
         return EXIT_TRY_AGAIN if isinstance(error, WaitTimeout) else EXIT_ERROR
     except click.UsageError as error:
-        from autogpu.cli import suggestions
-
-        # If an option lacks its value, click's error has no context.
-        verb = VERBS.keys() & {*given[:1]}
-        command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
-        _echo(" ".join(suggestions.message(error).split()), f"see `{command} --help`")
+        _echo_usage(error, given)
         return error.exit_code
     except click.ClickException as error:
         _echo(" ".join(error.format_message().split()))
@@ -148,6 +143,15 @@ def _run(given: list[str]) -> int:
         _echo(f"{error.filename}: {error.strerror}" if error.filename else f"can't write the output: {error.strerror}")
         return EXIT_ERROR
     return status if isinstance(status, int) else 0
+
+
+def _echo_usage(error: click.UsageError, given: list[str]) -> None:
+    from autogpu.cli import suggestions
+
+    # If an option lacks its value, click's error has no context.
+    verb = VERBS.keys() & {*given[:1]}
+    command = error.ctx.command_path if error.ctx else " ".join(["autogpu", *verb])
+    _echo(" ".join(suggestions.message(error).split()), f"see `{command} --help`")
 
 
 def _echo(*texts: str) -> None:

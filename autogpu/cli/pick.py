@@ -11,7 +11,7 @@ from autogpu.cli.request import NoDriver, decide_now, in_words, policy_options, 
 from autogpu.devices.model import Device
 from autogpu.errors import EXIT_TRY_AGAIN, AutoGpuError
 from autogpu.frozen import replace
-from autogpu.policy.model import with_options
+from autogpu.policy.model import Resolved, with_options
 from autogpu.reporting import choice
 from autogpu.reporting.gpus import each_gpu, labels
 from autogpu.selection.decision import Decision, Verdict
@@ -48,15 +48,7 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
     This command claims nothing: another job may take the GPUs before your program does. `autogpu run --hold -- command`
     claims GPUs until the command ends.
     """
-    resolved = resolve_flags(flags)
-    if "busy" in flags and resolved.policy.busy == "wait":
-        raise click.UsageError(
-            "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; to claim them too: "
-            "`autogpu run --hold --busy wait -- command`"
-        )
-    if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
-        # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
-        resolved = replace(resolved, policy=replace(resolved.policy, busy="wait"))
+    resolved = _resolve(flags)
     if resolved.policy.count == 0:
         return _pick_none(choice.COUNT_IS_ZERO, form)
     try:
@@ -71,6 +63,24 @@ def pick(flags: Mapping[str, str], form: str, is_explained: bool) -> int:
         for line in each_gpu(decision, decision.devices, "picked"):
             say(line)
     return status
+
+
+def _resolve(flags: Mapping[str, str]) -> Resolved:
+    """Return the policy; with ``--need``, it allows only a GPU that has the need now.
+
+    Raises:
+        click.UsageError: The option ``--busy wait`` is set, but pick does not wait.
+    """
+    resolved = resolve_flags(flags)
+    if "busy" in flags and resolved.policy.busy == "wait":
+        raise click.UsageError(
+            "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; to claim them too: "
+            "`autogpu run --hold --busy wait -- command`"
+        )
+    if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
+        # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
+        return replace(resolved, policy=replace(resolved.policy, busy="wait"))
+    return resolved
 
 
 def _print_decision(decision: Decision, family: Family | None, form: str, request: SelectionRequest) -> int:

@@ -32,8 +32,7 @@ def why_not_reached(command: Sequence[str], environ: Mapping[str, str]) -> str:
     if not program:
         return ""
     name = Path(program).resolve().name
-    version = re.fullmatch(r"python(\d)\.?(\d+)?[a-z]*", name)
-    if version and (int(version[1]), int(version[2] or 99)) < _OLDEST:
+    if _is_too_old(name):
         return f"{name} is older than Python 3.7"
     found = [letter for letter in _letters(options) if letter in _WITHOUT_AUTOGPU]
     # If `autogpu install` was run in its environment, the Python has the hook without PYTHONPATH.
@@ -42,20 +41,31 @@ def why_not_reached(command: Sequence[str], environ: Mapping[str, str]) -> str:
     return "; ".join(dict.fromkeys(_WITHOUT_AUTOGPU[letter] for letter in found))
 
 
+def _is_too_old(name: str) -> bool:
+    version = re.fullmatch(r"python(\d)\.?(\d+)?[a-z]*", name)
+    return version is not None and (int(version[1]), int(version[2] or 99)) < _OLDEST
+
+
 def _python_of(command: Sequence[str], path: str | None) -> tuple[str, Sequence[str]]:
     """Return the path and options of the Python that a command starts, directly or by a script's first line."""
     program = shutil.which(command[0], path=path)
     options = command[1:]
     if program and not _is_python(program):
-        line = b""
-        with suppress(OSError), Path(program).open("rb") as file:
-            line = file.readline(256)
-        words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
-        if words and Path(words[0]).name == "env":
-            words = [word for word in words[1:] if word != "-S"]
+        words = _interpreter_words(program)
         program = shutil.which(words[0], path=path) if words else None
         options = words[1:]
     return (program, options) if program and _is_python(program) else ("", ())
+
+
+def _interpreter_words(script: str) -> list[str]:
+    """Return the command in the ``#!`` line of a script, without ``env``; ``[]`` if there is no such line."""
+    line = b""
+    with suppress(OSError), Path(script).open("rb") as file:
+        line = file.readline(256)
+    words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
+    if words and Path(words[0]).name == "env":
+        return [word for word in words[1:] if word != "-S"]
+    return words
 
 
 def _is_python(program: str) -> bool:

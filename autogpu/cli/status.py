@@ -115,8 +115,6 @@ def status(
         return 0
     if watch:
         _use_alone("--watch", {"--json": as_json})
-        if not (console.is_terminal and sys.stdin.isatty()):
-            raise click.UsageError("--watch needs a terminal for input and output")
         with suppress(KeyboardInterrupt):  # the user's way to leave
             _watch(ask, interval, view, console)
         return 0
@@ -180,6 +178,8 @@ def _as_values(answers: Sequence[Answer], user: str | None) -> object:
 
 
 def _watch(ask: Callable[[], Sequence[Answer]], interval_s: float, view: View, console: Console) -> None:
+    if not (console.is_terminal and sys.stdin.isatty()):
+        raise click.UsageError("--watch needs a terminal for input and output")
     from rich.live import Live
 
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:

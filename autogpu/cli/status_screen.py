@@ -94,6 +94,11 @@ class View(Value):
         return (self.is_brief or bool(self.remote)) and self.width >= _LEAST_WIDTH_WITH_SENSORS
 
     @property
+    def place(self) -> str:
+        """The word for the host's place: ``here``, or ``there`` if it is another host than the reader's."""
+        return "there" if self.remote else "here"
+
+    @property
     def bars(self) -> tuple[int, int]:
         """Widths of the bars of memory and of utilization, in cells; 0 if only the number fits."""
         left = self.width - _WIDTH_OF_SENSORS * self.shows_sensors
@@ -171,13 +176,13 @@ def _queue_lines(host: HostStatus, user: str | None) -> Iterator[Text]:
 
 def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
     preview = host.preview
-    start = f"A script started {'there' if view.remote else 'here'} would get "
+    start = f"A script started {view.place} would get "
     if not host.has_hook and host.is_enabled:
         if not view.is_brief:
             yield Text(no_hook(view), style=BAD)
         start = "With `autogpu run`, a script would get "
     elif host.has_hosts_hook:
-        start = f"With the host's autogpu, a script started {'there' if view.remote else 'here'} would get "
+        start = f"With the host's autogpu, a script started {view.place} would get "
     line = Text.assemble(start, (_preview_words(preview, host.gpus), "bold"), ": ")
     # A brief page has room for the first clause only.
     brief = re.split("[;(]", preview.why)[0].strip()
@@ -190,10 +195,9 @@ def _preview_lines(host: HostStatus, view: View) -> Iterator[Text]:
 
 
 def no_hook(view: View) -> str:
-    place = "there" if view.remote else "here"
     install = "autogpu install" if view.remote else f"{shlex.quote(sys.executable)} -m autogpu install"
     return (
-        f"Scripts started {place} don't use autogpu, because the Python {place} does not load its hook. "
+        f"Scripts started {view.place} don't use autogpu, because the Python {view.place} does not load its hook. "
         f"To install the hook: {install}"
     )
 
@@ -212,14 +216,19 @@ def _folder_lines(host: HostStatus, view: View) -> Iterator[Text]:
     for problem in claim_problems(host):
         yield Text(problem, style=BAD)
     folder = host.lease_folder
-    if not host.lease_folder_problem and folder and folder.origin == "fallback" and host.gpus and not view.is_brief:
-        # A single user need not trust others, and usually has no containers: omit the hint.
-        users = {folder.owner_uid, *(job.uid for gpu in host.gpus for job in gpu.jobs), *(w.uid for w in host.queue)}
-        if view.is_explained or len(users) > 1:
-            yield Text(
-                f"Claims are in {printable(folder.path)}. {printable(folder.owner)} owns this folder, and containers "
-                f"can't see it. To make {HOST_FOLDER} for all users: {host_setup_command(sudo())}"
-            )
+    if host.lease_folder_problem or not folder or folder.origin != "fallback" or not host.gpus or view.is_brief:
+        return
+    # A single user need not trust others, and usually has no containers: omit the hint.
+    if view.is_explained or len(_users_of(host) | {folder.owner_uid}) > 1:
+        yield Text(
+            f"Claims are in {printable(folder.path)}. {printable(folder.owner)} owns this folder, and containers "
+            f"can't see it. To make {HOST_FOLDER} for all users: {host_setup_command(sudo())}"
+        )
+
+
+def _users_of(host: HostStatus) -> set[int]:
+    """Return the uids of the users whose jobs hold GPUs or wait for them."""
+    return {job.uid for gpu in host.gpus for job in gpu.jobs} | {waiter.uid for waiter in host.queue}
 
 
 def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import click
 
@@ -43,16 +43,23 @@ OPTIONS = {
 
 
 def unknown_command(name: str, known: Sequence[str]) -> str:
-    meant = [command for command, names in COMMANDS.items() if name in names.split()]
-    meant = meant or [command for command in [most_similar(name, known)] if command]
+    meant = _meant_by(name, COMMANDS) or [command for command in [most_similar(name, known)] if command]
     return " ".join([f"No such command {name!r}.", *(f"Did you mean `autogpu {command}`?" for command in meant)])
 
 
-def message(error: click.UsageError) -> str:
+def _meant_by(name: str, names_of: Mapping[str, str]) -> list[str]:
+    return [own for own, names in names_of.items() if name in names.split()]
+
+
+def _options_of_command(error: click.UsageError) -> list[str]:
     parameters = error.ctx.command.params if error.ctx else []
-    own = [option for parameter in parameters for option in parameter.opts]
+    return [option for parameter in parameters for option in parameter.opts]
+
+
+def message(error: click.UsageError) -> str:
+    own = _options_of_command(error)
     if isinstance(error, click.NoSuchOption):
-        meant = [option for option, names in OPTIONS.items() if error.option_name in names.split() and option in own]
+        meant = [option for option in _meant_by(error.option_name, OPTIONS) if option in own]
         if meant:
             return f"No such option {error.option_name!r}. Did you mean {' or '.join(meant)}?"
     refused = error.param if isinstance(error, click.BadParameter) else None

@@ -70,10 +70,7 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     """
     within_s = math.inf if timeout_s is None else timeout_s
     if names or is_mine:
-        others = [BY_NAME[name].flag for name in flags] + ["--mine"] * (is_mine and bool(names))
-        if others:
-            option = "--job" if names else "--mine"
-            raise click.UsageError(f"{option} can't be combined with {listed(others)}")
+        _refuse_with_jobs(flags, names, is_mine)
         return wait_for_jobs(names, within_s)
     remedy = "waiting can't help; if this is a container, see `autogpu doctor`"
     request = request_gpus(resolve_flags(flags), os.environ, without_driver=remedy)
@@ -92,6 +89,14 @@ def wait(flags: Mapping[str, str], names: Sequence[str], is_mine: bool, timeout_
     verb = "is" if len(decision.devices) == 1 else "are"
     say(f"{found} {verb} available now (not reserved): {why}; to reserve: `autogpu run --hold {asked}-- command`")
     return 0
+
+
+def _refuse_with_jobs(flags: Mapping[str, str], names: Sequence[str], is_mine: bool) -> None:
+    """Refuse the options that can't be combined with ``--job`` or ``--mine``."""
+    others = [BY_NAME[name].flag for name in flags] + ["--mine"] * (is_mine and bool(names))
+    if others:
+        option = "--job" if names else "--mine"
+        raise click.UsageError(f"{option} can't be combined with {listed(others)}")
 
 
 def _decision_at_the_end(request: SelectionRequest, within_s: float) -> Decision:
