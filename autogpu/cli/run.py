@@ -70,8 +70,8 @@ def run(flags: Mapping[str, str], is_held: bool, command: tuple[str, ...]) -> in
             say(f"no GPU is claimed, because {resolved.settings['enabled'].origin} turns autogpu off")
         _become(command, environ)
     if not is_held:
-        unreached = why_not_reached(command, environ)
-        if unreached and resolved.policy.level != "quiet":
+        unreached = "" if resolved.policy.level == "quiet" else why_not_reached(command, environ)
+        if unreached:
             say(f"{printable(command_name(command))} runs without autogpu: {unreached}")
         _become(command, environ)
     return _run_holding(resolved, command, environ)
