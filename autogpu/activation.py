@@ -25,7 +25,6 @@ from autogpu.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import ModuleType, TracebackType
 
     from autogpu.allocation import Allocation
@@ -133,12 +132,17 @@ def _read_and_resolve(started_with: str | None) -> None:
     global allocation
     reading = probe.start(os.environ)
     # Not at the top of the file: the driver is read while the rest of the package is imported.
+    from pathlib import Path
+
     from autogpu import policy
     from autogpu.allocation import Allocation
     from autogpu.engines.facts import granted_here
     from autogpu.selection.visible_devices import initial_visibility
 
-    resolved = policy.resolve(os.environ, script=_script(), working_directory=policy.working_directory())
+    file = process.script_file()
+    resolved = policy.resolve(
+        os.environ, script=Path(file) if file else None, working_directory=policy.working_directory()
+    )
     initial = initial_visibility(os.environ, started_with)
     grant = granted_here(os.environ, initial)
     for problem in resolved.problems if grant.is_first else ():
@@ -157,12 +161,3 @@ def _report(error: Exception) -> None:
         )
     except Exception as broken:  # what broke in the script's process may break this as well
         raise_if_from_script(broken)
-
-
-def _script() -> Path | None:
-    """Return the file of the running script; ``None`` in a REPL, with ``-c``, or if the file does not exist."""
-    from pathlib import Path
-
-    argv = getattr(sys, "argv", None)
-    name = argv[0] if argv else ""
-    return Path(os.path.realpath(name)) if name and os.path.isfile(name) else None

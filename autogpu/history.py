@@ -13,7 +13,6 @@ import math
 import os
 import re
 import stat
-import sys
 from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
@@ -27,7 +26,7 @@ from autogpu.engines.model import Grant, is_engine_worker
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.policy.model import Policy
-from autogpu.process import is_worker, unix_s
+from autogpu.process import is_worker, script_file, unix_s
 from autogpu.selection.model import LastRuns
 
 TYPE_CHECKING = False
@@ -273,7 +272,7 @@ class ThisRun:
             is_launched: True if a launcher has started this process.
         """
         # The arguments of an engine's worker do not name the program that it runs.
-        self._script = _script_path() if policy.history and not is_engine_worker(environ) else ""
+        self._script = script_file() if policy.history and not is_engine_worker(environ) else ""
         self._history = History(environ)
         self._policy = policy
         self._grant = grant
@@ -379,11 +378,3 @@ def _run_on(device: Device, run: Run) -> Run:
     # A script that failed with a larger request can't run on this GPU until the user changes the script. The changed
     # script needs another size.
     return replace(run, used_bytes=0 if run.has_failed else device.memory_total_bytes)
-
-
-def _script_path() -> str:
-    """Return the file of the running script; ``""`` at a prompt, in a notebook, and for ``-c`` and stdin."""
-    argv = [str(each) for each in getattr(sys, "argv", None) or ()]
-    # isfile() also returns False for a name that is empty or in a folder that can't be read.
-    is_script = bool(argv) and not hasattr(sys, "ps1") and os.path.isfile(argv[0])  # noqa: PTH113  (raises nothing)
-    return os.path.realpath(argv[0]) if is_script else ""

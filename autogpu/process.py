@@ -104,6 +104,14 @@ def fork_safe_rlock(owner: Any, name: str = "lock") -> threading.RLock:
     return make()
 
 
+def script_file() -> str:
+    """Return the resolved file of the running script; ``""`` at a prompt, in a notebook, and for ``-c`` and stdin."""
+    argv = [str(each) for each in getattr(sys, "argv", None) or ()]
+    # isfile() also returns False for a name that is empty or in a folder that can't be read.
+    is_script = bool(argv) and not hasattr(sys, "ps1") and os.path.isfile(argv[0])
+    return os.path.realpath(argv[0]) if is_script else ""
+
+
 def pid_namespace() -> str | None:
     try:
         return os.readlink("/proc/self/ns/pid")
