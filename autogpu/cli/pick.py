@@ -77,7 +77,7 @@ def _resolve(flags: Mapping[str, str]) -> Resolved:
             "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; to claim them too: "
             "`autogpu run --hold --busy wait -- command`"
         )
-    if "need" in flags and "busy" not in flags and resolved.policy.busy == "share":
+    if "need" in flags and "busy" not in flags:
         # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
         return replace(resolved, policy=replace(resolved.policy, busy="wait"))
     return resolved

@@ -47,6 +47,8 @@ def test_pick_prints_one_line_and_explains_it_on_stderr(server, options, printed
 REFUSALS = {
     "the-policy-would-wait": ("--devices 0", {"AUTOGPU_BUSY": "wait"}, 75, "autogpu: no GPU is free; GPU 0: "),
     "it-would-wait-to-share": ("--devices 0", {}, 75, "; to start now: --wait 0"),
+    "need-does-not-fit-now": ("--devices 0 --need 20GiB", {"AUTOGPU_BUSY": "cpu"}, 75, "20.0 GiB"),
+    "need-never-fits": ("--devices 0 --need 900GiB", {"AUTOGPU_BUSY": "error"}, 1, "900"),
     "asked-to-wait": ("--busy wait", {}, 2, "--busy wait: pick does not wait; to wait for free GPUs: `autogpu wait`; "),
     "asked-wrongly": ("--count 1,2", {}, 2, "to choose which: --devices 1,2)"),
     "hidden": ("", {"CUDA_VISIBLE_DEVICES": "-1"}, 1, "hides every GPU"),
