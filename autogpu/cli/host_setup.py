@@ -295,9 +295,11 @@ def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Seque
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
     """Yield what ``--print`` shows. ``named`` is ``None`` for a run without ``--all-pythons``."""
+    missing = {part.path for part in host.parts() if part.will_be_made}
     for path, content in host.proposed.items():
-        yield f"# {path}\n{content.decode()}"
-    yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"
+        yield f"# {path}\n{content.decode()}" if path in missing else f"# {path} is not written"
+    if missing - {host.policy}:
+        yield f"# then run: systemd-tmpfiles --create {host.tmpfiles}"
     if named is not None:
         planned = all_pythons.plan(host.root, named, host.owner_uid)
         yield ""

@@ -137,6 +137,8 @@ def test_print_shows_the_files_and_the_command_and_changes_nothing(run, image):
         f"# {image.tmpfiles}\n{image.tmpfiles.read_text()}\n# {image.policy}\n{image.policy.read_text()}\n"
         f"# then run: systemd-tmpfiles --create {image.tmpfiles}\n"
     )
+    again = f"# {image.tmpfiles} is not written\n# {image.policy} is not written\n"
+    assert run("--print") == (0, again)
 
 
 def test_written_policy_sets_nothing_and_lists_the_example_as_comments(image):
