@@ -130,7 +130,7 @@ Examples:
 )
 @click.option("--user", "is_user", is_flag=True, help="Write ~/.config/autogpu/autogpu.toml, for all your projects.")
 def init(is_user: bool) -> None:
-    """Write an autogpu.toml into this folder, with every key as a comment.
+    """Write an autogpu.toml here, with a project's keys as comments.
 
     The file sets no key. An existing file is not overwritten.
     """

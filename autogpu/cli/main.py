@@ -24,7 +24,7 @@ VERBS = {
     "pick": ("autogpu.cli.pick:pick", "Print GPUs to use, for shell scripts and containers."),
     "wait": ("autogpu.cli.wait:wait", "Wait until enough GPUs are free, or until jobs have ended."),
     "config": ("autogpu.cli.config:config", "Show each policy key with its value here and its origin."),
-    "init": ("autogpu.cli.config:init", "Write an autogpu.toml here, with every key as a comment."),
+    "init": ("autogpu.cli.config:init", "Write an autogpu.toml here, with a project's keys as comments."),
     "doctor": ("autogpu.cli.doctor:doctor", "Find problems that keep scripts from their GPUs, with remedies."),
     "install": ("autogpu.cli.install:install", "Make every Python process of this environment load autogpu."),
     "uninstall": ("autogpu.cli.install:uninstall", "Remove the start-up files that `autogpu install` wrote."),
