@@ -27,7 +27,7 @@ METRICS = {
     "gpu_read_success": "1 if the driver describes the GPU, 0 if it is lost.",
     "gpu_memory_bytes": "Total memory of the GPU.",
     "gpu_memory_used_bytes": "Memory in use by all processes.",
-    "gpu_utilization_ratio": "Share of the driver's last sampling period in which the GPU computed, 0 to 1.",
+    "gpu_utilization_ratio": "Share of the last seconds in which the GPU computed, 0 to 1.",
     "gpu_state": "1 for the state that the GPU is in, 0 for the others.",
     "gpu_health_problems": "Number of kinds of memory faults that the driver reports for the GPU; 0 if it is healthy.",
     "claims": "Jobs that claim the GPU.",
