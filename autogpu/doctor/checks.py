@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Iterator, Mapping
 
 from autogpu import frameworks, lease
@@ -166,14 +167,22 @@ def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeasePr
             trial = LockedFile(folder)
             try:
                 # Leases have other names, so no job reads this file as a lease.
-                trial.put(descriptor, f".doctor.{os.getpid()}", b"")
+                trial.put(descriptor, f".doctor.{os.getpid()}", b"trial\n")
             finally:
                 trial.release()
         return folder, problem
-    except lease.NoFolderYet:
-        return None, None
+    except lease.NoFolderYet as error:
+        return None, _obstacle_to_making(Path(error.problem.path))
     except lease.LeaseUnavailable as error:
         return folder, error.problem
+
+
+def _obstacle_to_making(folder: Path) -> lease.LeaseProblem | None:
+    try:
+        with TemporaryDirectory(prefix=".doctor.", dir=str(folder.parent)):
+            return None
+    except OSError as error:
+        return lease.LeaseProblem(lease.Fault.NOT_REACHED, str(folder), str(error.strerror), error.errno)
 
 
 def unreadable_files(folder: Folder | None) -> list[str]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.doctor.checks import try_folder
 from autogpu.frozen import replace
 from autogpu.lease import Fault, Folder, Lease, LeaseProblem, LeaseUnavailable, acquire_lease, locks
 from autogpu.lease.folder import FolderOrigin
+from autogpu.variables import LEASE_DIR
 from tests.lease.conftest import ALICE, holders, lease_text, needs_root, until, waiters
 from tests.lease.test_record import GOOD
 from tests.support.processes import in_a_fork
@@ -202,6 +204,7 @@ def test_full_file_system_is_reported_and_no_partial_lease_is_left(path):
             acquire_lease(Lease(folder, "a"), lambda *_: {"GPU-1": 1})
         problem = LeaseProblem(Fault.UNUSABLE, str(small), os.strerror(errno.ENOSPC), errno.ENOSPC)
         assert caught.value.problem == problem
+        assert try_folder({LEASE_DIR: str(small)})[1] == problem
         assert [holder.claims for holder in holders(folder)] == [{"GPU-0": 1}]
         assert held.claims == {"GPU-0": 1}
         assert sorted(found.name for found in small.iterdir()) == ["filler", held.name]

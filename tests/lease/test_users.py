@@ -48,6 +48,18 @@ def test_doctor_and_status_report_an_unwritable_folder(path):
     assert list(path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["no/parent", "sticky/leases"])
+def test_doctor_reports_a_folder_that_the_first_claim_can_not_make(tmp_path, name):
+    (tmp_path / "sticky").mkdir(mode=0o555)
+    tmp_path.chmod(0o755)
+    os.seteuid(ALICE)
+    try:
+        folder, problem = try_folder({"AUTOGPU_LEASE_DIR": str(tmp_path / name)})
+    finally:
+        os.seteuid(0)
+    assert (folder, problem.fault in (Fault.NOT_REACHED, Fault.NO_PARENT)) == (None, True)
+
+
 @pytest.mark.parametrize("is_shared", [False, True], ids=["exclusive", "shared"])
 def test_the_holder_of_the_mutex_is_named_to_other_users(start, is_shared):
     alice, bob = start("--uid", str(ALICE)), start("--uid", str(BOB))
