@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from autogpu.cli.status_screen import View, lines
 from autogpu.frozen import replace
 from autogpu.history import JobLines
 from autogpu.status.snapshot import read_leases
@@ -91,6 +92,13 @@ def test_status_shows_the_lines_of_own_jobs(uid, expected):
     mine = replace(holder(MINE, (0, 24)), uid=uid)
     (shown,) = host(inventory(gpu(0, pids=[7])), [mine], printed={MINE: LINES}).gpus
     assert shown.jobs[0].printed == expected
+
+
+def test_two_jobs_with_the_same_lines_both_show_them():
+    jobs = [holder(MINE, (0, 4), pid=4121, group=MINE), holder(OTHER, (0, 4), pid=4122, group=OTHER)]
+    shown = host(inventory(gpu(0, pids=[4121, 4122])), jobs, printed={MINE: LINES, OTHER: LINES})
+    page = [line.plain.strip() for line in lines(shown, View(120))]
+    assert page.count(f"autogpu: {LINES[0]}") == 2
 
 
 def test_lines_are_read_with_the_leases(environ, tmp_path):

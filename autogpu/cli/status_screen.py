@@ -78,6 +78,7 @@ class View(Value):
         is_explained: True to show the ranking of all GPUs, and the folder of the claims.
         remote: Name by which the reader asked for another host; ``""`` for this host.
         order: One of :data:`ORDERS`.
+        shows_printed: True to show what autogpu printed when the reader's own jobs started.
         is_brief: True to show only one row per GPU, with the users in that row.
     """
 
@@ -86,6 +87,7 @@ class View(Value):
     is_explained: bool = False
     remote: str = ""
     order: str = ORDERS[0]
+    shows_printed: bool = True
     is_brief: bool = False
 
     @property
@@ -143,10 +145,9 @@ def help_lines(width: int, height: int) -> list[Text]:
 
 
 def fitted(answers: Sequence[Answer], view: View, height: int) -> list[Text]:
-    """Return the page for a screen that can't scroll: brief if it is too long, and cut if still too long."""
+    """Return the page for a screen that can't scroll: with fewer details if it is too long, then cut."""
     screen: list[Text] = []
-    for is_brief in (False, True):
-        part = replace(view, is_brief=is_brief)
+    for part in (view, replace(view, shows_printed=False), replace(view, is_brief=True)):
         screen = [piece for line in page(answers, part) for piece in folded(line, part.width)]
         if len(screen) < height:
             return screen
@@ -242,13 +243,14 @@ def _gpu_lines(host: HostStatus, theirs: HostStatus, view: View) -> Iterator[Tex
         return
     heading, *rows = _rows(shown, view)
     yield heading
-    printed: set[str] = set()
+    seen: set[tuple[int | None, str]] = set()
     for gpu, row in zip(shown, rows):
         yield row
         if gpu.health_problems:
             yield Text(f"{_INDENT}{health_words(gpu)}", style=BAD)
         if not view.is_brief:
-            yield from _details(part_of[gpu.uuid], 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES, printed)
+            most_processes = 1 if len(host.gpus) >= _MANY_GPUS else _MOST_PROCESSES
+            yield from _details(part_of[gpu.uuid], most_processes, seen, view)
 
 
 def ordered(gpus: Sequence[GpuStatus], order: str) -> list[GpuStatus]:
@@ -330,14 +332,14 @@ def _owners(gpu: GpuStatus) -> list[str]:
     return [printable(user, 16) for user in dict.fromkeys(users)]
 
 
-def _details(gpu: GpuStatus, most_processes: int, printed: set[str]) -> Iterator[Text]:
+def _details(gpu: GpuStatus, most_processes: int, seen: set[tuple[int | None, str]], view: View) -> Iterator[Text]:
+    """Yield the jobs and processes on a GPU. ``seen`` has the lines that other GPUs of these jobs have shown."""
     for each in occupants(gpu, _MOST_JOBS, most_processes):
         line = Text(f"{_INDENT}{each.user:10} {each.words}" if each.user else f"{_INDENT}{each.words}")
         if each.activity:
             line.append(", ").append(each.activity, style=STANDS_OUT if each.is_idle_lease else "")
         yield line
-        # A job of several GPUs shows its lines once.
         for words in each.printed:
-            if words not in printed:
-                printed.add(words)
+            if view.shows_printed and (each.pid, words) not in seen:
+                seen.add((each.pid, words))
                 yield Text(f"{_INDENT}{'':10} autogpu: {printable(words)}")

@@ -45,6 +45,7 @@ class Occupant(Value):
         activity: ``"active"``, ``"idle"``, or ``""`` if unknown.
         is_idle_lease: True if the job has held the GPU for long and nothing computes.
         printed: What autogpu printed when the job started, if it is the reader's own job.
+        pid: Of a job; ``None`` for other lines.
     """
 
     user: str
@@ -52,6 +53,7 @@ class Occupant(Value):
     activity: str = ""
     is_idle_lease: bool = False
     printed: tuple[str, ...] = ()
+    pid: int | None = None
 
 
 def about_host(host: HostStatus) -> list[str]:
@@ -169,7 +171,7 @@ def _job(job: JobStatus) -> Occupant:
     is_active = False if job.is_idle else job.is_active
     activity = "" if is_active is None else "active" if is_active else "idle"
     words = f"{what} {_memory(job)}{_lasting(job.age_s)}"
-    return Occupant(printable(job.user, 32), words, activity, job.is_idle, job.printed)
+    return Occupant(printable(job.user, 32), words, activity, job.is_idle, job.printed, job.pid)
 
 
 def _process(process: UnmanagedProcess) -> Occupant:
