@@ -362,7 +362,7 @@ class ThisRun:
         causes = list(uncaught.chain(error))
         for framework in self._frameworks:
             for failure in filter(None, map(framework.out_of_memory, causes)):
-                requested = sum({**peaks, framework: framework.requested_bytes(failure)}.values())
+                requested = sum({**peaks, framework: framework.bytes_to_go_on(failure)}.values())
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
         needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
         # A run that was ended by Ctrl-C or by another error may not have used all the memory that it needs.

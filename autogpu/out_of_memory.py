@@ -41,7 +41,7 @@ def exhaustion(
         cap = _own_part(framework, assignment.usable.get(ordinal, 0))
     held = bytes_by_pid(device).get(os.getpid(), 0)
     is_counted = framework.peak_bytes() > 0
-    needed = framework.requested_bytes(error) + CONTEXT_BYTES if is_counted else _with_asked(held, error)
+    needed = framework.bytes_to_go_on(error) + CONTEXT_BYTES if is_counted else _with_asked(held, error)
     is_child = allocation.holding is not None and allocation.holding.is_parents
     is_followed = allocation.this_run.teaches_next and request.heeds_last_runs and not is_child
     return Exhaustion(

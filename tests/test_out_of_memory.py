@@ -87,11 +87,11 @@ def test_message_on_a_shared_gpu_matches_the_documentation(started, tmp_path, mo
     (tmp_path / "train.py").touch()
     process = started(*FULL)
     process.framework.take()
-    process.framework.peak = GIB // 2
+    process.framework.peak = 9 * GIB
     first, second, third = ended(process)
     assert first.startswith(LIMITED) and "by other jobs on the GPU" in first
     assert re.fullmatch(r"also on this GPU: pid 7( of \S+)?, 14.0 GiB", second)
-    assert third == "the next run waits until 2.0 GiB is free; to reserve that much: AUTOGPU_NEED=2GiB"
+    assert third == "the next run waits until 10.5 GiB is free; to reserve that much: AUTOGPU_NEED=11GiB"
     # The documentation contains the same lines with other numbers.
     page = unnumbered(PAGE.read_text(encoding="utf-8"))
     assert unnumbered(f"autogpu: {first}\nautogpu: also on this GPU: ben's train.py (pid 4242), 17.2 GiB") in page
@@ -104,8 +104,16 @@ def test_message_announces_no_wait_if_the_next_run_will_not_wait(started, tmp_pa
     (tmp_path / "train.py").touch()
     process = started(*FULL, **options)
     process.framework.take()
+    process.framework.peak = 9 * GIB
+    assert ended(process)[-1] == "to reserve enough memory next time: AUTOGPU_NEED=11GiB"
+
+
+def test_need_exceeds_the_cap_even_if_less_memory_was_counted(started):
+    """Otherwise the advice would lead to the same GPU and the same error: memory below the cap is in pieces."""
+    process = started(*FULL)
+    process.framework.take()
     process.framework.peak = GIB // 2
-    assert ended(process)[-1] == "to reserve enough memory next time: AUTOGPU_NEED=2GiB"
+    assert ended(process)[-1].endswith("AUTOGPU_NEED=11GiB")
 
 
 def unnumbered(text) -> str:

@@ -275,6 +275,14 @@ class HookedFramework(Framework):
             uncaught.watch(self.on_uncaught)
 
     @property
+    def cap_bytes(self) -> int:
+        assignment = self.assignment
+        if assignment is None or self._is_limited_by_script:
+            return 0
+        caps = [cap.bytes for ordinal, cap in assignment.caps.items() if ordinal in (assignment.ordinals or ())]
+        return min(caps, default=0) * assignment.logical_gpus
+
+    @property
     def _is_limited_by_script(self) -> bool:
         return self._selection is not None and self._selection.script_demand is not None
 

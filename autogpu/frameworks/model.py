@@ -194,6 +194,21 @@ class Framework(ABC):
         """
         return max(cls.peak_bytes(), cls.current_bytes() + failure.asked_bytes)
 
+    @property
+    def cap_bytes(self) -> int:
+        """The lowest cap that autogpu has set on one of the framework's GPUs; 0 if there is none."""
+        return 0
+
+    def bytes_to_go_on(self, failure: OutOfMemory) -> int:
+        """Return the bytes on one GPU with which ``failure`` would not have occurred; 0 if they are unknown.
+
+        If the framework has counted less than its cap, the memory left under the cap was in pieces that are too small.
+        """
+        requested = self.requested_bytes(failure)
+        if not 0 < requested <= self.cap_bytes:
+            return requested
+        return self.cap_bytes + max(failure.asked_bytes, 1)
+
     @classmethod
     def needed_bytes(cls, *, growth: bool) -> int:
         """Return the peak in bytes, with the surplus that the allocator takes with ``growth``.
