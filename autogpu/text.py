@@ -13,9 +13,6 @@ GIB = 1 << 30
 
 # The most characters of a message's line. With "autogpu: " before it, the line fits 120 columns.
 LINE_WIDTH = 111
-# A part that is cut to fewer characters is not understood, so leave it out.
-_LEAST_PART = 24
-
 _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -39,15 +36,25 @@ def _cut(text: str, longest: int) -> str:
 
 
 def fitting(parts: Sequence[str]) -> str:
-    """Return the first ``parts`` in one line, as many as fit. The last of these may be cut in the middle."""
+    """Return the first ``parts`` in one line, as many as fit. The last of these may end at a comma or semicolon."""
     line = ""
     for part in parts:
         joined = f"{line}; {part}" if line else part
         if len(joined) > LINE_WIDTH:
-            left = LINE_WIDTH - len(line) - len("; ") * bool(line)
-            return joined[: -len(part)] + _cut(part, left) if left >= _LEAST_PART else line
+            return _ended_early(joined, len(line) + len("; ")) or line or _cut(part, LINE_WIDTH)
         line = joined
     return line
+
+
+def _ended_early(line: str, start: int) -> str:
+    """Return ``line`` up to its last separator after ``start`` with which it fits; ``""`` if there is none.
+
+    Nothing is cut inside brackets, because the reader could not see to what their content belongs.
+    """
+    for end in range(LINE_WIDTH - len("; ..."), start, -1):
+        if line[end : end + 2] in (", ", "; ") and line.count("(", 0, end) == line.count(")", 0, end):
+            return f"{line[: end + 1]} ..."
+    return ""
 
 
 def with_notes(line: Sequence[str], notes: Sequence[str]) -> list[str]:

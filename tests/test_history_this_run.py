@@ -65,18 +65,18 @@ def test_line_on_a_shared_gpu_suggests_one_need(runs):
     runs(2, 4, 3)
     _, notes = runs(1, gpus=BUSY).lines
     assert notes.count("AUTOGPU_NEED") == 1
-    assert "; AUTOGPU_NEED=5GiB, enough" in notes
+    assert "; to reserve 5 GiB: AUTOGPU_NEED=5GiB" in notes
 
 
 def test_line_mentions_the_last_runs_only_after_three_of_them(runs):
     assert len(runs(2, 4, 3).lines) == 1
-    assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB, enough for the last 3 runs, would let other jobs share this GPU"
+    assert runs(1).lines[1] == "AUTOGPU_NEED=5GiB (enough for the last 3 runs) would let other jobs share this GPU"
 
 
 @pytest.mark.parametrize(
     ("peak", "options", "said"),
     [
-        (4.7, {}, "AUTOGPU_NEED=6GiB, enough for the last 3 runs, would let other jobs share this GPU"),
+        (4.7, {}, "AUTOGPU_NEED=6GiB (enough for the last 3 runs) would let other jobs share this GPU"),
         (18, {}, ""),
         (2, {"AUTOGPU_NEED": "5GiB"}, ""),
         (2, {"AUTOGPU_LIMIT": "5GiB"}, ""),
@@ -148,7 +148,8 @@ ENDS = {
     "interrupted": (KeyboardInterrupt(), 9, ONE, []),
     "out-of-memory": (MemoryError(), 9, ONE, [("failed", 10, 0)]),
     "caused-by-out-of-memory": (raised(RuntimeError("step 7"), MemoryError()), 9, ONE, [("failed", 10, 0)]),
-    "out-of-memory-under-a-cap": (MemoryError(), 9, BUSY, [("failed", 10, 0)]),
+    "out-of-memory-under-a-cap": (MemoryError(), 14, BUSY, [("failed", 15, 0)]),
+    "out-of-memory-in-pieces-under-a-cap": (MemoryError(), 9, BUSY, [("failed", 15.5, 0)]),
     "out-of-memory-with-an-unknown-peak": (MemoryError(), 0, ONE, [("failed", 1, 0)]),
     "out-of-memory-above-the-gpus-size": (MemoryError(), 23, ONE, [("failed", 0, 0)]),
 }

@@ -97,7 +97,8 @@ def notes(decision: Decision, on_claim: Iterable[str] = ()) -> list[str]:
     if request is None:
         return [*on_claim]
     found = _NOTES.get(decision.reason, _notes_on_taken)(decision, request)
-    return [note for note in (*_idle_alternative(decision, request), *on_claim, *found) if note]
+    asked = (*_idle_alternative(decision, request), _shortfall(decision, request))
+    return [note for note in (*asked, *on_claim, *found) if note]
 
 
 def idle_remedy(decision: Decision) -> str:
@@ -133,8 +134,8 @@ def outcome(
     devices = decision.at(usage.ordinals)
     if resolved.policy.level == "quiet" and not decision.misses_gpu:
         return []
-    found = notes(decision, [*_cap(decision, suggests_need=need is not None), *reserved(decision)])
-    if devices and need is not None:
+    found = notes(decision, [*_cap(decision, need), *reserved(decision)])
+    if devices and need is not None and not decision.is_capped_by_others:
         found.append(suggested_need(need))
     if not usage.ordinals:
         return _outcome_on_cpu(decision, found, resolved, framework, task)
@@ -195,7 +196,7 @@ def _best_of(decision: Decision, request: SelectionRequest) -> str:
     if decision.reason is Reason.ONLY_ONE:
         text = f"the only one{pool or _narrowed(request.policy, request.visible_spec)}"
     elif decision.reason is Reason.ALL:
-        text = f"all {total}{pool}"
+        text = f"{'both' if total == 2 else f'all {total}'}{pool}"
     elif decision.reason is Reason.HAS_CONTEXT:
         them = "it" if count == 1 else "them"
         return f"{count} of {total}{pool}{numbers}, because another library in this process already uses {them}"
@@ -262,7 +263,6 @@ def _notes_on_taken(decision: Decision, request: SelectionRequest) -> Iterator[s
         yield f'select.busy = "{request.policy.busy}" has no effect: autogpu did not choose the GPU'
     if decision.taken:
         yield _lists_without_effect(request.policy, spec, request.grant)
-    yield _shortfall(decision, request)
     if request.wanted.count > 1:
         yield _instances_left(decision)
     if decision.is_at_cap:
@@ -289,18 +289,14 @@ def _awaited(decision: Decision) -> str:
     return AWAITED if len(decision.taken) == 1 else f"jobs in the queue wait for {gpu_names(awaited[:MOST])}"
 
 
-def _cap(decision: Decision, *, suggests_need: bool = False) -> Iterator[str]:
-    """Yield how much memory a best-effort job may use, and how to reserve memory.
-
-    Args:
-        suggests_need: True if another note has the need that the last runs suggest.
-    """
+def _cap(decision: Decision, known: KnownNeed | None = None) -> Iterator[str]:
+    """Yield how much memory a best-effort job may use, and how to reserve memory, such as the ``known`` need."""
     if decision.is_capped_by_others and decision.request is not None:
         yield f"memory limited by other jobs{_lowest_cap(decision)}"
         if not decision.request.demand.is_whole:
-            yield "no memory is reserved for it"
-        elif not suggests_need:
-            need = _example_gib(decision)
+            yield f"no memory is reserved: less than {_demanded(decision.request)} was left"
+        elif not (decision.request.names_cards or decision.reason in _FIXED):
+            need = whole_gib(known.bytes) if known else _example_gib(decision)
             yield f"to reserve {need} GiB: AUTOGPU_NEED={need}GiB"
 
 
@@ -338,7 +334,13 @@ def reserved(decision: Decision) -> Iterator[str]:
     """Yield the memory that a process has reserved for its stated need."""
     need_bytes = decision.request.policy.need_bytes if decision.request else None
     claims = decision.claims
-    if need_bytes is not None and claims and all(claims.values()):
+    if need_bytes is None or not claims or not all(claims.values()):
+        return
+    # A job whose wait is over takes a GPU on which a desktop leaves too little memory.
+    missing = max((-(each.left_bytes or 0) for each in decision.taken), default=0)
+    if missing > 0:
+        yield f"{size(need_bytes)} needed, but only {size(max(need_bytes - missing, 0))} left"
+    else:
         yield f"{size(need_bytes)} reserved{' on each' if len(claims) > 1 else ''}"
 
 
@@ -417,19 +419,29 @@ def _at_cap(decision: Decision, request: SelectionRequest) -> str:
 
 def _why_none(decision: Decision, request: SelectionRequest) -> str:
     ranking = decision.ranking
-    is_busy = ranking.suitable or not ranking.rejected
-    return "no GPU is free" if is_busy else "no GPU is suitable"
+    if ranking.rejected and not ranking.suitable:
+        return "no GPU is suitable"
+    is_need = not request.demand.is_whole and not ranking.candidates
+    return f"no GPU has {_demanded(request)} left" if is_need else "no GPU is free"
+
+
+def _demanded(request: SelectionRequest) -> str:
+    """Return the stated need or limit; a limit in percent as that."""
+    demand = request.demand
+    return f"{demand.percent:g} % of its memory" if demand.bytes is None else size(demand.bytes)
 
 
 def _too_few_free(decision: Decision, request: SelectionRequest) -> str:
-    free = decision.free
-    return f"{free} of the {decision.waits_for} GPUs {are(free)} free"
+    count = decision.free
+    free = sum(each.tier is Tier.FREE and not each.is_awaited for each in decision.ranking.candidates)
+    # The process could take some of the GPUs although other jobs use them.
+    return f"{count} of the {decision.waits_for} GPUs {are(count)} {'free' if free >= count else 'available'}"
 
 
 def _notes_on_none(decision: Decision, request: SelectionRequest) -> Iterator[str]:
     if decision.verdict is Verdict.WAIT:
         if request.busy == "share":
-            yield from _until_it_shares(decision.ranking.candidates, request.wait_s - request.waited_s)
+            yield from _until_it_shares(decision, request)
         wanted = request.wanted.count
         if decision.attainable < wanted < sys.maxsize:
             yield f"{wanted} GPUs are requested, but this job can get at most {decision.attainable}"
@@ -446,15 +458,15 @@ def _each_in_the_way(decision: Decision, request: SelectionRequest) -> list[str]
     return found + [f"GPU {r.device.label}: {obstacle(r)}" for r in rejected]
 
 
-def _until_it_shares(candidates: Sequence[Candidate], left_s: float) -> Iterator[str]:
-    """Yield when a waiting process will share a GPU, and how to share one at once.
-
-    The remedy comes first if both do not fit into one line, because the last part of a line may be cut.
-    """
-    runs = _runs_that_count(candidates)
-    until = f" (the next {span(left_s)} only if {size(runs.bytes) if runs else 'enough'} is free)" if left_s > 0 else ""
-    parts = [f"shares a GPU whose jobs have run 1 min{until}", "to start now: AUTOGPU_WAIT=0"]
-    yield from parts if first_fitting(["; ".join(parts)]) else reversed(parts)
+def _until_it_shares(decision: Decision, request: SelectionRequest) -> Iterator[str]:
+    """Yield when a waiting process will share a GPU, and how to share one at once."""
+    runs = _runs_that_count(decision.ranking.candidates)
+    left_s = request.wait_s - request.waited_s
+    enough = size(runs.bytes) if runs else "enough" if request.demand.is_whole else _demanded(request)
+    until = f" (the next {span(left_s)} only if {enough} is free)" if left_s > 0 else ""
+    now = "to start now: AUTOGPU_WAIT=0"
+    shares = "shares a GPU whose jobs have run 1 min"
+    yield first_fitting([f"{shares}{until}; {now}", f"{shares}; {now}"])
     if runs and left_s > 0:
         yield took(runs)
 

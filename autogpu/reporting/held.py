@@ -32,4 +32,4 @@ def _not_held(shared: Sequence[Device], decision: Decision) -> Iterator[str]:
     # With --busy wait a job takes a GPU with an idle lease as well, so the advice would not help.
     idle = {each.device.uuid for each in decision.ranking.candidates if each.tier is Tier.IDLE_LEASE}
     if not idle.issuperset(device.uuid for device in shared):
-        yield "to wait for a free GPU: --busy wait"
+        yield "for a free GPU: --busy wait"

@@ -31,9 +31,13 @@ def memory_in_words(
         limited = "limited by the script" if by_script else "limited"
         each = [f"{limited} to {_limits_of_gpu(limits)}" if limits else "not limited" for limits in limits_mib]
         if len(set(each)) > 1:
-            return f"by GPU: {', '.join(each)}; all{when[1:]}"
+            return f"{limited} on {len(list(filter(None, limits_mib)))} of {len(each)} GPUs, {_least(limits_mib)}{when}"
         return f"{each[0]}{' on each' if len(each) > 1 else ''}{when}"
     return when[2:]
+
+
+def _least(limits_mib: Sequence[tuple[float, ...]]) -> str:
+    return f"to {min(sum(limits) for limits in limits_mib if limits):.0f} MiB or more"
 
 
 def not_enforced(setting: str) -> str:
@@ -56,4 +60,4 @@ def took(runs: LastRuns) -> str:
 def suggested_need(need: KnownNeed) -> str:
     """Return the setting that would let other jobs share the GPU with this one."""
     setting = f"AUTOGPU_NEED={whole_gib(need.bytes)}GiB"
-    return f"{setting}, enough for the last {need.runs} runs, would let other jobs share this GPU"
+    return f"{setting} (enough for the last {need.runs} runs) would let other jobs share this GPU"

@@ -168,9 +168,7 @@ def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
     first, second, third = done.stderr.splitlines()
     assert first.startswith("autogpu: GPU 0 for sh: ")
-    assert second.startswith(
-        "autogpu: not reserved: other jobs may share it; to wait for a free GPU: --busy wait; shared: "
-    )
+    assert second.startswith("autogpu: not reserved: other jobs may share it; for a free GPU: --busy wait; shared: ")
     assert third.startswith("autogpu: picked GPU 0 (not reserved): shared with the parent process, sh (pid ")
     assert "memory limited by other jobs" in done.stdout
 

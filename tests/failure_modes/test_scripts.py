@@ -127,7 +127,9 @@ def test_37_job_gets_a_gpu_with_its_limit_free_or_is_capped(train):
     ran = full(IMPORTS + USES, AUTOGPU_LIMIT="8GiB", AUTOGPU_GROWTH="0", AUTOGPU_WAIT="0")
     # The other job left 4 GiB free, and the job must not allocate more.
     assert 0 < ran.allocated[0] <= 4 * GIB
-    assert ran.said[1].startswith("autogpu: memory limited by other jobs; no memory is reserved for it; shared: ")
+    assert ran.said[1].startswith(
+        "autogpu: memory limited by other jobs; no memory is reserved: less than 8.0 GiB was left"
+    )
 
 
 @pytest.mark.parametrize("includes", ["arena", "process"])

@@ -91,7 +91,7 @@ def test_line_suggests_a_need_after_three_runs(framework, takes):
     assert machine.needs == [pytest.approx(gib, abs=0.1) for gib in (two, three, two)]
     assert [used for _, used, _ in machine.runs] == [pytest.approx(gib, abs=0.1) for gib in (2, 3, 2)]
     gib = int(1.1 * three + 1.5)
-    assert f"AUTOGPU_NEED={gib}GiB, enough for the last 3 runs, would let other jobs share this GPU" in machine.take(1)
+    assert f"AUTOGPU_NEED={gib}GiB (enough for the last 3 runs) would let other jobs share this GPU" in machine.take(1)
     assert "last 3 runs" not in machine.take(1, AUTOGPU_NEED="5GiB")
     assert len(machine.needs) == 5
 

@@ -33,7 +33,7 @@ CHOICES = {
     "small-card-first": (SMALL_FIRST, PCI_ORDER, 2, [2], IDLEST),
     "small-card-in-the-middle": ([TITAN, GT_1030, TITAN], PCI_ORDER, 2, [2], IDLEST),
     "small-card-last": ([TITAN, TITAN, GT_1030], PCI_ORDER, 2, [1], IDLEST),
-    "count-all-leaves-out-small-card": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "all 2"),
+    "count-all-leaves-out-small-card": (SMALL_FIRST, {"AUTOGPU_COUNT": "all"}, 2, [1, 2], "both"),
     "rank-0-gets-first-large-card": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, 2, [1], RANK_0),
     "rank-1-gets-second-large-card": (SMALL_FIRST, {**RANKS, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, 2, [2], None),
     "large-enough-for-tf-variable": (

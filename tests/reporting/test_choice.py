@@ -74,7 +74,7 @@ def sentence(rule, gpus, asked, expected):
             "one-of-two-not-healthy",
             [gpu(0), gpu(1, **UNWELL)],
             {"count": 2},
-            "all 2; not healthy, tell the administrator: GPU 1: row remapping failed",
+            "both; not healthy, tell the administrator: GPU 1: row remapping failed",
         ),
         sentence(
             "shared-and-not-healthy",
@@ -130,7 +130,7 @@ def sentence(rule, gpus, asked, expected):
             "script-asks-for-more",
             TWO,
             {"asked_count": 3},
-            "all 2; the script asks for 3 GPUs, but only 2 are available",
+            "both; the script asks for 3 GPUs, but only 2 are available",
         ),
         sentence(
             "script-asks-above-the-cap",
@@ -148,7 +148,7 @@ def sentence(rule, gpus, asked, expected):
             "shared-card-beside-a-free-instance",
             [*INSTANCES[:2], gpu(1, pids=[7], used_gib=4, busy=90)],
             {"count": 2},
-            f"the least busy of 2; {ON_BUSY}; select.count asks for 2 GPUs, but only 1 is free; "
+            f"the least busy of 2; select.count asks for 2 GPUs, but only 1 is free; {ON_BUSY}; "
             "GPU 0:0 is free, but a process can use only one MIG instance",
         ),
         sentence("granted", ONE, {"grant": Grant("Slurm")}, "the only one granted by Slurm"),
@@ -215,7 +215,7 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "need-larger-than-free-memory",
             ONE,
             {"need_bytes": 12 * GIB, "held": {0: claim(14)}, "busy": "cpu"},
-            "no GPU is free; GPU 0: 12.0 GiB needed, 10.0 GiB left",
+            "no GPU has 12.0 GiB left; GPU 0: 12.0 GiB needed, 10.0 GiB left",
         ),
         sentence("excluded", ONE, {"exclude": ("0",)}, "no GPU is suitable; GPU 0: excluded by select.exclude"),
         sentence(
@@ -245,10 +245,18 @@ def test_sentence_about_taken_gpus(gpus, asked, expected):
             "2 of the 3 GPUs are free",
         ),
         sentence(
+            "waits-for-one-more-beside-one-that-can-be-shared",
+            [gpu(0, pids=[7], used_gib=22, busy=90), gpu(1, pids=[8], used_gib=14, busy=70)],
+            {"count": 2},
+            "1 of the 2 GPUs is available; "
+            "shares a GPU whose jobs have run 1 min (the next 30 min only if enough is free); "
+            "to start now: AUTOGPU_WAIT=0",
+        ),
+        sentence(
             "waits-for-fewer-than-asked-for",
             [SMALL, gpu(1)],
             {"count": 2, "busy": "wait", "need_bytes": 12 * GIB, "held": {1: claim(24)}},
-            f"no GPU is free; 2 GPUs are requested, but this job can get at most 1; {TOO_SMALL}",
+            f"no GPU has 12.0 GiB left; 2 GPUs are requested, but this job can get at most 1; {TOO_SMALL}",
         ),
         sentence(
             "waits-to-share",
@@ -402,7 +410,9 @@ def test_every_reason_has_a_sentence():
     ("asked", "expected"),
     [
         pytest.param({}, "to reserve 6 GiB: AUTOGPU_NEED=6GiB", id="without-need"),
-        pytest.param({"need_bytes": 20 * GIB, "wait_s": 0.0}, "no memory is reserved for it", id="need"),
+        pytest.param(
+            {"need_bytes": 20 * GIB, "wait_s": 0.0}, "no memory is reserved: less than 20.0 GiB was left", id="need"
+        ),
         pytest.param(
             {"last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
             "to reserve 9 GiB: AUTOGPU_NEED=9GiB",
@@ -485,7 +495,7 @@ def test_lines_of_a_program_that_holds_gpus_name_the_shared_ones():
     busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
     first, second = held(busy, "serve", busy.devices, is_explained=False)
     assert first == "GPU 0 for serve: the only one here"
-    assert second.startswith("not reserved: other jobs may share it; to wait for a free GPU: --busy wait; shared: ")
+    assert second.startswith("not reserved: other jobs may share it; for a free GPU: --busy wait; shared: ")
     idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
     shared = [device for device in idle.devices if device.index != 1]
     _, second = held(idle, "serve", shared, is_explained=False)

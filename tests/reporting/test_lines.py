@@ -9,6 +9,7 @@ from autogpu.frameworks.model import Usage
 from autogpu.history import KnownNeed
 from autogpu.policy import resolve
 from autogpu.reporting.choice import outcome
+from autogpu.reporting.memory import memory_in_words
 from autogpu.text import GIB, LINE_WIDTH, first_fitting, fitting
 from tests.support.selections import claim, decided
 from tests.support.values import gpu, inventory
@@ -52,7 +53,7 @@ def pool(count, **fields):
             {"need": NEED},
             [
                 f"GPU 3 ({TI}, 11.0 of 11.0 GiB free): the idlest of 4; {GROWS}",
-                "AUTOGPU_NEED=9GiB, enough for the last 3 runs, would let other jobs share this GPU",
+                "AUTOGPU_NEED=9GiB (enough for the last 3 runs) would let other jobs share this GPU",
             ],
             id="last-runs-on-the-second-line",
         ),
@@ -68,8 +69,27 @@ def pool(count, **fields):
         pytest.param(
             decided(*pool(2), count=2),
             {},
-            [f"GPU 0 (11.0 of 11.0 GiB free) and GPU 1 (11.0 of 11.0 GiB free): all 2; {GROWS}"],
+            [f"GPU 0 (11.0 of 11.0 GiB free) and GPU 1 (11.0 of 11.0 GiB free): both; {GROWS}"],
             id="names-of-two-gpus-are-left-out",
+        ),
+        pytest.param(
+            decided(*pool(4, pids=[7], used_gib=4, busy=50), count=9, wait_s=0.0),
+            {"memory": memory_in_words([(), (), (8704.0,), (1536.0,)], 0, grows=True)},
+            [
+                "GPU 0, GPU 1, GPU 2 and GPU 3: all 4; "
+                "memory limited on 2 of 4 GPUs, to 1536 MiB or more, allocated as needed",
+                "select.count asks for 9 GPUs, but only 4 are available; memory limited by other jobs",
+            ],
+            id="too-few-gpus-before-the-notes-on-memory",
+        ),
+        pytest.param(
+            decided(gpu(0, total_gib=12, used_gib=1), need_bytes=int(11.5 * GIB), wait_s=0.0),
+            {},
+            [
+                "GPU 0 (NVIDIA TITAN RTX, 11.0 of 12.0 GiB free): the only one here; memory allocated as needed",
+                "11.5 GiB needed, but only 11.0 GiB left",
+            ],
+            id="need-that-a-desktop-leaves-no-room-for",
         ),
         pytest.param(
             decided(*pool(4), count="all"),
@@ -152,8 +172,9 @@ def test_usual_lines_fit_120_columns(decision, task):
     [
         pytest.param([], "", id="nothing"),
         pytest.param(["a", "b"], "a; b", id="all"),
-        pytest.param(["a" * 100, "b" * 20, "c"], "a" * 100, id="line-ends-before-a-part-of-which-little-would-fit"),
-        pytest.param(["a", "b" * 200], "a; " + "b" * 69 + "..." + "b" * 36, id="last-part-is-cut-in-the-middle"),
+        pytest.param(["a" * 100, "b" * 20, "c"], "a" * 100, id="line-ends-before-a-part-without-a-separator"),
+        pytest.param(["a", f"b, c; d {'e' * 110}"], "a; b, c; ...", id="last-part-ends-at-a-separator"),
+        pytest.param(["a", f"b ({'c' * 99}, d), e"], "a", id="nothing-is-cut-inside-brackets"),
         pytest.param(["a" * 200], "a" * 71 + "..." + "a" * 37, id="first-part-is-always-there"),
     ],
 )

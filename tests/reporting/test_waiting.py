@@ -86,7 +86,7 @@ def test_end_of_a_wait_names_a_remedy_that_the_policy_accepts(timeout_s, locked,
     [
         pytest.param(1800.0, "(the next 30 min only if 10.0 GiB is free); to start now: AUTOGPU_WAIT=0", id="both-fit"),
         pytest.param(
-            6000.0, "to start now: AUTOGPU_WAIT=0; shares a GPU whose jobs have run 1 min ", id="remedy-first"
+            6000.0, "shares a GPU whose jobs have run 1 min; to start now: AUTOGPU_WAIT=0", id="no-room-for-memory"
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_explicit_choice_of_a_fully_claimed_gpu_works_with_a_limit(host, lease_f
     assert (status, len(lines)) == (0, 2)
     assert "free): the only one here; memory limited to 2048 MiB" in lines[0]
     limited = (
-        r"autogpu: memory limited by other jobs to \d+\.\d GiB; no memory is reserved for it; shared: claimed by tr.*"
+        r"autogpu: memory limited by other jobs to \d+\.\d GiB; no memory is reserved: less than 2.0 GiB was left.*"
     )
     assert re.fullmatch(limited, lines[1]), lines[1]
 
@@ -137,7 +137,7 @@ def test_memory_fractions_of_two_scripts_fit_into_one_gpu(host, lease_folder):
     assert [status for status, _ in ended] == [0, 0]
     said = " ".join(line for _, lines in ended for line in lines)
     assert "memory limited by the script to 60% of each GPU" in said
-    assert "no memory is reserved for it" in said
+    assert "no memory is reserved: less than 60 % of its memory was left" in said
 
 
 SPAWN = """
