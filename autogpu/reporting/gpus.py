@@ -19,7 +19,7 @@ AWAITED = "a job in the queue waits for this GPU"
 _OBSTACLES = {
     Obstacle.NOT_AMONG_DEVICES: "not among select.devices",
     Obstacle.EXCLUDED: "excluded by select.exclude",
-    Obstacle.SMALL_CARD: "a small card, used only if no larger card is allowed",
+    Obstacle.SMALL_CARD: "a small card, used only without larger ones",
     Obstacle.MIG_WITHOUT_INSTANCE: "in MIG mode, and has no instance here",
     Obstacle.PROHIBITED: "its compute mode is PROHIBITED",
     Obstacle.EXCLUSIVE: "its compute mode is EXCLUSIVE and another process uses it",

@@ -65,7 +65,7 @@ def test_two_jobs_get_the_two_large_cards_and_a_third_shares_one(host):
     third = start(AUTOGPU_WAIT="0")
     assert third.ready() == "ready GPU:0"
     assert third.gpus() in ([1], [2])
-    assert "shared: " in third.end()[1][1]
+    assert third.end()[1][1].startswith("autogpu: memory limited by other jobs")
 
 
 def test_commands_never_choose_a_small_card_unless_it_is_listed(lab):
@@ -78,7 +78,7 @@ def test_commands_never_choose_a_small_card_unless_it_is_listed(lab):
     assert "; left out: GPU 0 (a small card, used only" in only
     assert "0 of 2 GPUs free" in autogpu("status").stdout
     told = autogpu("pick", "--explain").stderr
-    assert "GPU 0: not suitable: a small card, used only if no larger card is allowed" in told
+    assert "GPU 0: not suitable: a small card, used only without larger ones" in told
     assert autogpu("wait", "--timeout", "1").returncode == 75
     assert autogpu.hold().gpus()[0] in (1, 2)
 
