@@ -25,11 +25,11 @@ from autogpu.reporting.gpus import (
     unreadable,
     users,
 )
-from autogpu.reporting.memory import suggested_need, took
+from autogpu.reporting.memory import cap_notes, demanded, reserved, suggested_need, took
 from autogpu.reporting.policy import origins
 from autogpu.selection.decision import Decision, IdleWay, Reason, Shortfall, Verdict
-from autogpu.selection.model import Candidate, Cause, LastRuns, SelectionRequest, Tier, VisibleSpec, WantedBy
-from autogpu.text import MIB, counted, first_fitting, listed, printable, size, span, whole_gib, with_notes
+from autogpu.selection.model import Candidate, Cause, LastRuns, Obstacle, SelectionRequest, Tier, VisibleSpec, WantedBy
+from autogpu.text import counted, first_fitting, listed, printable, size, span, with_notes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,18 +51,11 @@ _REASONS = {
     Reason.WORKERS_NUMBER: "the worker process chose the GPU itself",
 }
 
-# The script, CUDA or a worker process has fixed the GPU; the process takes it even if it is busy.
-_FIXED = (Reason.CHOSEN_BY_SCRIPT, Reason.COUNTED_BEFORE, Reason.WORKERS_NUMBER)
-
 _IDLE_WAYS = {
     IdleWay.OVERRIDE_SCRIPT: "AUTOGPU_SCRIPT=override",
     IdleWay.UNSET_LIST: "unset CUDA_VISIBLE_DEVICES",
     IdleWay.HOLD_FIRST: "start the program as `autogpu run --hold COMMAND`",
 }
-
-# Lines print GiB with one decimal: a smaller reservation would make no visible difference between the free memory and
-# the cap.
-_LEAST_RESERVED_BYTES = 100 * MIB
 
 
 def why(decision: Decision, *, with_cap: bool = False) -> str:
@@ -71,7 +64,7 @@ def why(decision: Decision, *, with_cap: bool = False) -> str:
     Args:
         with_cap: True to add how much memory the process may allocate, if it is a best-effort job.
     """
-    return "; ".join([reason(decision), *notes(decision, _cap(decision) if with_cap else ())])
+    return "; ".join([reason(decision), *notes(decision, cap_notes(decision) if with_cap else ())])
 
 
 def reason(decision: Decision) -> str:
@@ -134,7 +127,7 @@ def outcome(
     devices = decision.at(usage.ordinals)
     if resolved.policy.level == "quiet" and not decision.misses_gpu:
         return []
-    found = notes(decision, [*_cap(decision, need), *reserved(decision)])
+    found = notes(decision, [*cap_notes(decision, need), *reserved(decision)])
     if devices and need is not None and not decision.is_capped_by_others:
         found.append(suggested_need(need))
     if not usage.ordinals:
@@ -259,7 +252,7 @@ def _notes_on_taken(decision: Decision, request: SelectionRequest) -> Iterator[s
     yield _shared_with(decision, request)
     yield _awaited(decision)
     yield _not_healthy(decision)
-    if decision.reason in _FIXED and request.policy.busy != "share":
+    if decision.is_fixed and request.policy.busy != "share":
         yield f'select.busy = "{request.policy.busy}" has no effect: autogpu did not choose the GPU'
     if decision.taken:
         yield _lists_without_effect(request.policy, spec, request.grant)
@@ -289,59 +282,10 @@ def _awaited(decision: Decision) -> str:
     return AWAITED if len(decision.taken) == 1 else f"jobs in the queue wait for {gpu_names(awaited[:MOST])}"
 
 
-def _cap(decision: Decision, known: KnownNeed | None = None) -> Iterator[str]:
-    """Yield how much memory a best-effort job may use, and how to reserve memory, such as the ``known`` need."""
-    if decision.is_capped_by_others and decision.request is not None:
-        yield f"memory limited by other jobs{_lowest_cap(decision)}"
-        if not decision.request.demand.is_whole:
-            yield f"no memory is reserved: less than {_demanded(decision.request)} was left"
-        elif not (decision.request.names_cards or decision.reason in _FIXED):
-            need = whole_gib(known.bytes) if known else _example_gib(decision)
-            yield f"to reserve {need} GiB: AUTOGPU_NEED={need}GiB"
-
-
-def _example_gib(decision: Decision) -> int:
-    """Return the most GiB that the last runs used on one of the GPUs; 6, as an example, if there were no runs."""
-    return max((whole_gib(each.last_runs.bytes) for each in decision.taken if each.last_runs), default=6)
-
-
-def _lowest_cap(decision: Decision) -> str:
-    """Return the lowest cap of a best-effort job, and the GPU if it has several.
-
-    Return ``""`` if there is no cap, or if other jobs have reserved almost none of the GPU's free memory.
-    """
-    shared = [each for each in decision.taken if each.device.uuid in decision.caps]
-    lowest = min(shared, key=lambda each: decision.caps[each.device.uuid].bytes, default=None)
-    if lowest is None or _reserved_bytes(lowest) < _LEAST_RESERVED_BYTES:
-        return ""
-    where = "" if len(decision.taken) == 1 else f" on GPU {lowest.device.label}"
-    return f" to {size(decision.caps[lowest.device.uuid].bytes)}{where}"
-
-
-def _reserved_bytes(candidate: Candidate) -> int:
-    """Return the bytes of a GPU's free memory that other jobs have reserved; 0 if the readings are missing."""
-    free = candidate.device.memory_free_bytes
-    return 0 if free is None or candidate.free_bytes is None else free - candidate.free_bytes
-
-
 def _not_healthy(decision: Decision) -> str:
     faults = [f"GPU {each.device.label}: {listed(health_faults(each.device))}" for each in decision.taken]
     faults = [fault for fault in faults if not fault.endswith(": ")]
     return f"not healthy, tell the administrator: {some(faults)}" if faults else ""
-
-
-def reserved(decision: Decision) -> Iterator[str]:
-    """Yield the memory that a process has reserved for its stated need."""
-    need_bytes = decision.request.policy.need_bytes if decision.request else None
-    claims = decision.claims
-    if need_bytes is None or not claims or not all(claims.values()):
-        return
-    # A job whose wait is over takes a GPU on which a desktop leaves too little memory.
-    missing = max((-(each.left_bytes or 0) for each in decision.taken), default=0)
-    if missing > 0:
-        yield f"{size(need_bytes)} needed, but only {size(max(need_bytes - missing, 0))} left"
-    else:
-        yield f"{size(need_bytes)} reserved{' on each' if len(claims) > 1 else ''}"
 
 
 def _idle_alternative(decision: Decision, request: SelectionRequest) -> Iterator[str]:
@@ -349,7 +293,7 @@ def _idle_alternative(decision: Decision, request: SelectionRequest) -> Iterator
     idle = decision.idle_instead
     # A job of an engine may use only the granted GPUs.
     is_users_choice = not request.grant.engine and (request.visible_spec.value is not None or request.in_use)
-    if idle and decision.reason not in _NOTES and (is_users_choice or decision.reason in _FIXED):
+    if idle and decision.reason not in _NOTES and (is_users_choice or decision.is_fixed):
         yield f"{labels(idle[:MOST])} {are(len(idle))} free"
         yield idle_remedy(decision)
 
@@ -421,14 +365,8 @@ def _why_none(decision: Decision, request: SelectionRequest) -> str:
     ranking = decision.ranking
     if ranking.rejected and not ranking.suitable:
         return "no GPU is suitable"
-    is_need = not request.demand.is_whole and not ranking.candidates
-    return f"no GPU has {_demanded(request)} left" if is_need else "no GPU is free"
-
-
-def _demanded(request: SelectionRequest) -> str:
-    """Return the stated need or limit; a limit in percent as that."""
-    demand = request.demand
-    return f"{demand.percent:g} % of its memory" if demand.bytes is None else size(demand.bytes)
+    is_need = not ranking.candidates and any(each.obstacle is Obstacle.NEED_ABOVE_FREE for each in ranking.rejected)
+    return f"no GPU has {demanded(request)} left" if is_need else "no GPU is free"
 
 
 def _too_few_free(decision: Decision, request: SelectionRequest) -> str:
@@ -462,7 +400,7 @@ def _until_it_shares(decision: Decision, request: SelectionRequest) -> Iterator[
     """Yield when a waiting process will share a GPU, and how to share one at once."""
     runs = _runs_that_count(decision.ranking.candidates)
     left_s = request.wait_s - request.waited_s
-    enough = size(runs.bytes) if runs else "enough" if request.demand.is_whole else _demanded(request)
+    enough = size(runs.bytes) if runs else "enough" if request.demand.is_whole else demanded(request)
     until = f" (the next {span(left_s)} only if {enough} is free)" if left_s > 0 else ""
     now = "to start now: AUTOGPU_WAIT=0"
     shares = "shares a GPU whose jobs have run 1 min"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from autogpu.devices.model import Device
-from autogpu.reporting.choice import notes, reason, reserved
+from autogpu.reporting.choice import notes, reason
 from autogpu.reporting.gpus import each_gpu, labels
+from autogpu.reporting.memory import reserved
 from autogpu.selection.decision import Decision
 from autogpu.selection.model import Tier
 from autogpu.text import with_notes

@@ -58,6 +58,9 @@ class Reason(enum.Enum):
     DISABLED = enum.auto()
 
 
+_FIXED = (Reason.CHOSEN_BY_SCRIPT, Reason.COUNTED_BEFORE, Reason.WORKERS_NUMBER)
+
+
 class Shortfall(enum.Enum):
     """Why a process has fewer GPUs than it wants."""
 
@@ -144,6 +147,11 @@ class Decision(Value):
     def is_ours(self) -> bool:
         """True if autogpu has chosen, even if it chose to take no GPU."""
         return self.verdict not in (Verdict.NOT_OUR_CHOICE, Verdict.CANNOT_CHOOSE)
+
+    @property
+    def is_fixed(self) -> bool:
+        """True if the script, CUDA or a worker process has fixed the GPU: the process takes it even if it is busy."""
+        return self.reason in _FIXED
 
     @property
     def misses_gpu(self) -> bool:
