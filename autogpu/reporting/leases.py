@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from autogpu.lease import LeaseProblem, UnreadableFile
 
-_HOST_SETUP = "ask the administrator to run `autogpu host-setup`, which makes a lease folder for all users"
+_HOST_SETUP = f"if {LEASE_DIR} is set, unset it; else ask the administrator to run `autogpu host-setup`"
 _REMOVE = "remove it, or ask the administrator to run `autogpu host-setup`"
 
 # Description and remedy of each fault.

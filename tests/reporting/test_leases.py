@@ -7,7 +7,7 @@ import pytest
 from autogpu.lease import Fault, LeaseProblem
 from autogpu.reporting.leases import claim_problem, lease_problem
 
-SETUP = "ask the administrator to run `autogpu host-setup`, which makes a lease folder for all users"
+SETUP = "if AUTOGPU_LEASE_DIR is set, unset it; else ask the administrator to run `autogpu host-setup`"
 REMOVE = "remove it, or ask the administrator to run `autogpu host-setup`"
 ANOTHER = "set AUTOGPU_LEASE_DIR to a folder on a local file system"
 HELD = "waited 2 s for the lock of /x, held by"
