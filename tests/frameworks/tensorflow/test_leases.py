@@ -25,7 +25,7 @@ def test_small_jobs_share_a_gpu_while_their_claims_fit(host, lease_folder):
     status, lines = third.end()
     assert (status, third.gpus()) == (0, [])
     assert lines == [
-        "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU is free; "
+        "autogpu: no GPU for this process, TensorFlow starts on CPU: no GPU has 10.0 GiB left; "
         "policy: AUTOGPU_NEED, AUTOGPU_BUSY",
         "autogpu: GPU 0: 10.0 GiB needed, 4.0 GiB left",
     ]

@@ -185,8 +185,7 @@ def test_settings_in_a_proto_override_those_in_tf_config():
         (DevicePlacement((1, 0), {0: (2048.0,), 1: (2048.0,)}), "limited to 2048 MiB on each, allocated as needed"),
         (
             DevicePlacement((2, 0, 1), {0: (4608.0,), 1: (512.0, 512.0)}),
-            "by GPU: not limited, limited to 4608 MiB, limited to 512 + 512 MiB (logical GPUs); "
-            "all allocated as needed",
+            "limited on 2 of 3 GPUs, to 1024 MiB or more, allocated as needed",
         ),
         (DevicePlacement((0,), fraction=0.3), "limited by the script to 30% of each GPU, allocated as needed"),
     ],
