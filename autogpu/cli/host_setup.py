@@ -151,10 +151,16 @@ def setup(host: Host) -> list[str]:
             is not sticky. Nothing was changed.
     """
     _need_root(host)
-    boot, folder, policy, *_ = host.parts()
+    folder = host.parts()[1]
     if folder.problem and not folder.will_be_made:
         remedy = f"run chown root and chmod 1777 on it, or move it away; then run {host_setup_command(sudo())}"
         raise InstallError(f"{folder.path} {folder.problem}", remedy=remedy)
+    with hook_folder.changing(host.root):
+        return _make_missing(host)
+
+
+def _make_missing(host: Host) -> list[str]:
+    boot, folder, policy, *_ = host.parts()
     done = []
     if boot.will_be_made:
         done.append(_write(boot.path, TMPFILES))
@@ -173,9 +179,7 @@ def _need_root(host: Host, options: Sequence[str] = (), named: Sequence[str] = (
 
 
 def _write(path: Path, content: bytes) -> str:
-    if not path.parent.is_dir():
-        path.parent.mkdir()
-        path.parent.chmod(0o755)  # under sudo the umask may be strict
+    path.parent.mkdir(exist_ok=True)
     remove_leftovers(path)
     write_file(path, content, 0o644)
     return f"wrote {path}"
