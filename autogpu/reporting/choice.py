@@ -90,8 +90,9 @@ def notes(decision: Decision, on_claim: Iterable[str] = ()) -> list[str]:
     if request is None:
         return [*on_claim]
     found = _NOTES.get(decision.reason, _notes_on_taken)(decision, request)
-    asked = (*_idle_alternative(decision, request), _shortfall(decision, request))
-    return [note for note in (*asked, *on_claim, *found) if note]
+    # A rank or a child process has the GPUs of its job: the job's first process reports it if these are too few.
+    shortfall = "" if decision.reason in _NOTES else _shortfall(decision, request)
+    return [note for note in (*_idle_alternative(decision, request), shortfall, *on_claim, *found) if note]
 
 
 def idle_remedy(decision: Decision) -> str:
