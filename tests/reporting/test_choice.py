@@ -6,7 +6,6 @@ from autogpu.devices.model import NO_READING, ComputeMode
 from autogpu.engines.model import Denial, Grant, LocalRank
 from autogpu.frozen import replace
 from autogpu.reporting.choice import busy_remedy, idle_remedy, notes, why
-from autogpu.reporting.held import held
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict, left_alone
 from autogpu.selection.model import LastRuns, VisibleSpec
 from autogpu.text import GIB
@@ -407,54 +406,6 @@ def test_every_reason_has_a_sentence():
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        pytest.param({}, "to reserve 6 GiB: AUTOGPU_NEED=6GiB", id="without-need"),
-        pytest.param(
-            {"need_bytes": 20 * GIB, "wait_s": 0.0}, "no memory is reserved: less than 20.0 GiB was left", id="need"
-        ),
-        pytest.param(
-            {"last_runs": {gpu(0).name: LastRuns("a.py", 9 * GIB)}},
-            "to reserve 9 GiB: AUTOGPU_NEED=9GiB",
-            id="last-runs",
-        ),
-    ],
-)
-def test_sentence_of_a_best_effort_job_states_its_cap_and_reservation(asked, expected):
-    full = gpu(0, used_gib=14, pids=[7])
-    text = why(decided(full, **asked), with_cap=True)
-    assert text.startswith(f"the only one here; memory limited by other jobs; {expected}; shared: ")
-    assert "limited" not in why(decided(gpu(0), **asked), with_cap=True)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "asked", "where"),
-    [
-        pytest.param([gpu(0, used_gib=14, pids=[7])], {}, "", id="one"),
-        pytest.param([gpu(0, used_gib=14, pids=[7]), gpu(1)], {"count": 2}, " on GPU 0", id="of-two"),
-    ],
-)
-def test_sentence_of_a_best_effort_job_has_its_cap_beside_reservations(gpus, asked, where):
-    stated = {"held": {0: claim(20)}}
-    decision = decided(*gpus, wait_s=0.0, **stated, **asked)
-    assert decision.caps[gpus[0].uuid].bytes == 7 * GIB // 2
-    assert f"; memory limited by other jobs to 3.5 GiB{where}; to reserve 6 GiB: " in why(decision, with_cap=True)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "asked", "expected"),
-    [
-        pytest.param(ONE, {"need_bytes": 6 * GIB}, ["6.0 GiB reserved"], id="of-one"),
-        pytest.param(TWO, {"need_bytes": 6 * GIB, "count": 2}, ["6.0 GiB reserved on each"], id="of-two"),
-        pytest.param(ONE, {}, [], id="without-need"),
-        pytest.param([BUSY], {"need_bytes": 20 * GIB, "wait_s": 0.0}, [ON_BUSY], id="best-effort"),
-    ],
-)
-def test_lines_of_a_program_that_holds_gpus_have_the_reserved_memory(gpus, asked, expected):
-    assert held(decided(*gpus, **asked), "serve", (), is_explained=False)[1:] == expected
-
-
-@pytest.mark.parametrize(
     ("gpus", "asked", "expected"),
     [
         pytest.param([BUSY], BY_SCRIPT, "AUTOGPU_SCRIPT=override", id="list-of-script"),
@@ -489,18 +440,3 @@ def test_notes_on_cuda_started_early_have_the_command_for_an_idle_gpu():
 )
 def test_remedy_for_a_refused_script_names_a_setting_or_command(asked, expected):
     assert busy_remedy(decided(gpu(0), busy="error", **asked)) == expected
-
-
-def test_lines_of_a_program_that_holds_gpus_name_the_shared_ones():
-    busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
-    first, second = held(busy, "serve", busy.devices, is_explained=False)
-    assert first == "GPU 0 for serve: the only one here"
-    assert second.startswith("not reserved: other jobs may share it; for a free GPU: --busy wait; shared: ")
-    idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
-    shared = [device for device in idle.devices if device.index != 1]
-    _, second = held(idle, "serve", shared, is_explained=False)
-    assert second.startswith("GPU 2 and GPU 0 not reserved: other jobs may share them; ")
-
-
-def test_line_of_a_program_that_holds_an_idle_gpu_is_alone():
-    assert held(decided(gpu(0)), "serve", (), is_explained=False) == ["GPU 0 for serve: the only one here"]
