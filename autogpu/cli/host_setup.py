@@ -285,9 +285,13 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
 
 
 def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Sequence[str]]:
-    """Set up the host. ``named`` is ``None`` for a run without ``--all-pythons``.
+    """Make the files and the folder of a host, and with ``--all-pythons`` let its Pythons load autogpu.
 
-    Returns the lines to print, and a sentence about each file that could not be changed.
+    Args:
+        named: The Pythons that ``--python`` names; ``None`` without ``--all-pythons``.
+
+    Returns:
+        The lines to print, and a sentence about each file that could not be changed.
     """
     lines = setup(host)
     if named is None:
@@ -298,7 +302,7 @@ def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Seque
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield what ``--print`` shows. ``named`` is ``None`` for a run without ``--all-pythons``."""
+    """Yield the lines of ``--print``. For ``named`` see :func:`_set_up`."""
     missing = {part.path for part in host.parts() if part.will_be_made}
     for path, content in host.proposed.items():
         yield f"# {path}\n{content.decode()}" if path in missing else f"# {path} is not written"

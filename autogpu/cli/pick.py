@@ -78,7 +78,7 @@ def _resolve(flags: Mapping[str, str]) -> Resolved:
             "`autogpu run --hold --busy wait -- command`"
         )
     if "need" in flags and "busy" not in flags:
-        # The exit status has to show whether the need fits now, so don't pick a GPU with less memory left.
+        # With "wait", autogpu picks only a GPU that has this memory left. So the exit status shows if there is one.
         return replace(resolved, policy=replace(resolved.policy, busy="wait"))
     return resolved
 

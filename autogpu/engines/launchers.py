@@ -18,8 +18,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 TF_CONFIG = "TF_CONFIG"
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
-# Two agents of one torchrun job may run on one host, and each counts its own local ranks. So GROUP_RANK, the agent's
-# number, belongs to the name of the job.
+# Two agents of torchrun may run on one host, and each numbers its own ranks from 0. So autogpu treats the ranks of an
+# agent as a job, whose name contains GROUP_RANK, the number of the agent.
 _AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")
@@ -50,7 +50,7 @@ _COORDINATING = ("ps", "chief", "master")
 
 
 def local_rank(environ: Mapping[str, str], namespace: str = "") -> LocalRank | None:
-    """Return the local rank of this process; ``None`` if the process has none.
+    """Return the local rank that a launcher gave to this process; ``None`` if no launcher started it.
 
     Args:
         namespace: The pid namespace of this process. If the ranks meet at ``localhost``, it is part of the job's name.
@@ -91,7 +91,10 @@ def worker_marker(number: int, count: int, job: str) -> str:
 
 
 def library_count(rank: LocalRank | None, environ: Mapping[str, str]) -> int:
-    """Return how many GPUs autogpu reported to Lightning for all ranks; 0 if ``rank`` is no rank of Lightning."""
+    """Return the number of GPUs that autogpu reported to Lightning, which starts a rank for each.
+
+    Return 0 if Lightning did not start this process, or did not ask for the number.
+    """
     told = _integer(environ.get(LIBRARY_COUNT)) or 0
     return told if rank is not None and rank.launcher == LONE_RANK else 0
 
@@ -179,7 +182,7 @@ def _cluster_task(environ: Mapping[str, str]) -> tuple[Mapping[str, Any], str, i
 
 
 def _job(kind: str, addresses: Sequence[Any], host: str, namespace: str) -> str:
-    """Return a job's name, made from the addresses where its processes meet. Only one job at a time has a port."""
+    """Return a job's name, made from the addresses where its processes meet. No two jobs use a port at once."""
     import hashlib
 
     where = repr((addresses, namespace if host == _LOCALHOST[0] else ""))

@@ -1,6 +1,7 @@
-"""Merges a process's settings from all layers (files, environment, options), and records the origin of each value.
+"""Find the policy of a process: merge the settings of its files, environment variables and options.
 
-If a layer has an invalid value, autogpu ignores it and reports a :class:`Problem`. The layer's other values apply.
+Each of these is a layer, and a higher layer overrides a lower one. The result has the origin of each value. An invalid
+value becomes a :class:`Problem`, and the other values of its layer apply.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _TABLES = [section for section in model.SECTIONS if section]
 _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
-# Names of keys, keyed by other names that users write for them. They differ too much for `most_similar`.
+# Other names that users write for a key, and the name of that key. `most_similar` does not find it, because the two
+# names differ too much.
 _OTHER_NAMES = {"gpu": "devices", "gpus": "count", "memory": "need", "disable": "enabled"}
 _CALLED = {**BY_NAME, **{name: BY_NAME[own] for name, own in _OTHER_NAMES.items()}}
 
@@ -153,10 +155,10 @@ def _policy(settings: Mapping[str, Setting]) -> Policy:
 
 
 class Layer:
-    """The valid settings of one layer of the policy, and the mistakes in that layer.
+    """The settings of one layer (a file, the environment or the options), and the mistakes in it.
 
     Attributes:
-        values: Value and origin of each setting, keyed by dotted name.
+        values: Value and origin of each valid setting, keyed by dotted name.
         unknown: Unknown names and settings without effect in the system file. Only ``autogpu doctor`` reports them.
     """
 

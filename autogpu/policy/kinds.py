@@ -19,8 +19,8 @@ SMALLEST_BYTES = 1024**2
 LARGEST_BYTES = 1024**5
 LONGEST_S = 365 * 86400.0
 
-# The patterns limit the number of digits. So int() and float() stay fast, and don't raise an error for a number with
-# more digits than Python allows.
+# Each pattern accepts only a few digits, because int() takes long for thousands of digits, and raises an error for more
+# than Python allows.
 _SIZE = r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]{1,3})"
 _PERCENT = r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%"
 _NUMBER = r"[0-9]{1,7}(?:\.[0-9]{1,3})?"
@@ -154,12 +154,12 @@ class Kind(Value):
     """One kind of policy value.
 
     Attributes:
-        allowed: The text after "allowed:" in messages and in the reference. It says which values are allowed.
+        allowed: A description of the allowed values, which messages and the reference show after "allowed:".
         read: Converts what a file, variable or option holds to the value; raises ``Refused`` if it is not allowed.
-        schema: The JSON schema of the TOML value. The schema does not say what a string may contain.
+        schema: The JSON schema of the TOML value. It allows any string, even one that ``read`` refuses.
         plain: Converts the value to types that TOML and JSON have; ``read`` accepts the result.
         words: The allowed words, by which autogpu completes and corrects what users type.
-        hints: Pairs. Each has a pattern that matches a usual mistake, and the advice for users who make it.
+        hints: Patterns of usual mistakes, each with the advice to users who make the mistake.
     """
 
     allowed: str

@@ -121,6 +121,6 @@ def reserved(decision: Decision) -> Iterator[str]:
 
 
 def demanded(request: SelectionRequest) -> str:
-    """Return the stated need or limit; a limit in percent as that."""
+    """Return the need or limit that a request states: ``6.0 GiB``, or ``60 % of its memory``."""
     demand = request.demand
     return f"{demand.percent:g} % of its memory" if demand.bytes is None else size(demand.bytes)

@@ -96,9 +96,9 @@ class Contender(Protocol):
         """Remember how much memory a run has used; if the run failed, the memory that it requested then."""
 
     def is_behind(self, attempt: Attempt, refused: Attempt) -> bool:
-        """True if ``attempt`` can't start because ``refused`` could not.
+        """True if ``attempt`` has to wait until ``refused`` has started.
 
-        ``refused`` is ahead of ``attempt`` in the queue, and needs no more memory.
+        ``refused`` is ahead of ``attempt`` in the queue, needs no more memory, and has just got no GPU.
         """
 
 
