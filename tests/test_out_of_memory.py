@@ -116,6 +116,13 @@ def test_need_exceeds_the_cap_even_if_less_memory_was_counted(started):
     assert ended(process)[-1].endswith("AUTOGPU_NEED=11GiB")
 
 
+def test_advised_limit_counts_the_cap_of_one_logical_gpu(started):
+    process = started(*ONE, **LIMIT, **SPLIT)
+    process.framework.take()
+    process.framework.peak = GIB * 3 // 2
+    assert ended(process)[-1].endswith("AUTOGPU_LIMIT=5GiB")
+
+
 def unnumbered(text) -> str:
     return re.sub(r"[\d.]+", "0", text)
 

@@ -280,7 +280,7 @@ class HookedFramework(Framework):
         if assignment is None or self._is_limited_by_script:
             return 0
         caps = [cap.bytes for ordinal, cap in assignment.caps.items() if ordinal in (assignment.ordinals or ())]
-        return min(caps, default=0) * assignment.logical_gpus
+        return min(caps, default=0)
 
     @property
     def _is_limited_by_script(self) -> bool:

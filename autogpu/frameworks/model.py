@@ -196,11 +196,11 @@ class Framework(ABC):
 
     @property
     def cap_bytes(self) -> int:
-        """The lowest cap that autogpu has set on one of the framework's GPUs; 0 if there is none."""
+        """The lowest cap that autogpu has set on one of the framework's logical GPUs; 0 if there is none."""
         return 0
 
     def bytes_to_go_on(self, failure: OutOfMemory) -> int:
-        """Return the bytes on one GPU with which ``failure`` would not have occurred; 0 if they are unknown.
+        """Return the bytes on one logical GPU with which ``failure`` would not have occurred; 0 if they are unknown.
 
         If the framework has counted less than its cap, the memory left under the cap was in pieces that are too small.
         """
