@@ -14,8 +14,8 @@ from autogpu.caps import CONTEXT_BYTES, Cap, CapCause, lower_cap, within_context
 from autogpu.devices.model import Device
 from autogpu.frozen import replace
 from autogpu.policy.model import Policy
+from autogpu.selection.caps import granted_bytes, merged
 from autogpu.selection.decision import Decision
-from autogpu.selection.memory import granted_bytes, merged
 from autogpu.selection.model import SelectionRequest
 
 # The part of CONTEXT_BYTES that is loaded at first use, after the context exists: cuBLAS, cuDNN and the framework's

@@ -23,7 +23,7 @@ from autogpu.devices.model import Device, by_uuid
 from autogpu.engines.model import WORKERS, Denial, LocalRank
 from autogpu.frozen import replace
 from autogpu.lease.model import Waiter
-from autogpu.selection import memory
+from autogpu.selection.caps import best_effort_caps, caps_of_part, granted_bytes, merged
 from autogpu.selection.decision import Decision, RankSlice, Reason, Shortfall, Verdict
 from autogpu.selection.jobs import awaited, claims_in_part, gpus_of_user, parts_of, tier
 from autogpu.selection.model import (
@@ -62,7 +62,7 @@ def decide(
     decision = _decide(replace(request, inventory=parts), claims_on, ())
     known = by_uuid(request.inventory.devices)
     visible = tuple(device and known[device.uuid] for device in decision.visible)
-    caps = memory.merged((decision.caps, memory.granted_bytes(grant, visible)), lower_cap)
+    caps = merged((decision.caps, granted_bytes(grant, visible)), lower_cap)
     return replace(decision, request=request, visible=visible, caps=caps)
 
 
@@ -266,10 +266,10 @@ def _memory_of_slice(
     late = [device for device in mine if _is_late(choice, device, demand)]
     claims = {device.uuid: 0 if device in late else choice.unclaimed_bytes(device, demand) for device in mine}
     is_part = sharers > 1 or request.grant.fraction is not None
-    caps = memory.caps_of_part(demand, mine) if is_part else {}
+    caps = caps_of_part(demand, mine) if is_part else {}
     if choice.is_demand_unknown:
         beside = [(device, choice.claims(device)) for device in late]
-        caps.update(memory.best_effort_caps(beside, request.own_pid, sharers))
+        caps.update(best_effort_caps(beside, request.own_pid, sharers))
     return claims, caps
 
 
@@ -385,7 +385,7 @@ def _take(choice: _Choice, taken: Sequence[Candidate], kept: Collection[str], at
         ordinals=tuple(dict.fromkeys(moved.values())) or tuple(sorted(ordinals)),
         moved=moved,
         claims={each.device.uuid: _claim_of_all(each, sharers) for each in taken},
-        caps=memory.best_effort_caps(beside, request.own_pid),
+        caps=best_effort_caps(beside, request.own_pid),
         attainable=attainable,
         shortfall=_shortfall(choice, taken),
         is_at_cap=choice.is_at_cap,

@@ -13,10 +13,10 @@ from autogpu.devices.model import Inventory
 from autogpu.engines.model import with_scripts_list
 from autogpu.frozen import Value, replace
 from autogpu.lease.model import Holder, Waiter
+from autogpu.selection.caps import best_effort_caps, merged
 from autogpu.selection.decide import decide
 from autogpu.selection.decision import Decision, ParentProcess, Reason, Verdict
 from autogpu.selection.jobs import claims_by_gpu, compute_pids, jobs_of, part_of
-from autogpu.selection.memory import best_effort_caps, merged
 from autogpu.selection.model import SelectionRequest, Wanted, WantedBy
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""The caps that follow from a decision: of a best-effort job, a rank and a granted part of a GPU. Pure functions."""
+"""The caps on a best-effort job, on a rank, and on a granted part of a GPU. Pure functions."""
 
 from __future__ import annotations
 
