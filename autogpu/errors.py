@@ -116,12 +116,15 @@ def _with_replaced(error: BaseException) -> Iterator[BaseException]:
 
 
 def _belongs_to_script(error: BaseException) -> bool:
-    return (
-        isinstance(error, KeyboardInterrupt)
-        or _interrupted_a_frame(error)
-        or _ran_a_signal_handler(error)
-        or _is_injected(error)
-    )
+    if isinstance(error, KeyboardInterrupt) or _is_injected(error):
+        return True
+    return _has_foreign_frame(error) and (_interrupted_a_frame(error) or _ran_a_signal_handler(error))
+
+
+def _has_foreign_frame(error: BaseException) -> bool:
+    """True if the traceback has a frame outside this package. Most errors have none, and this check is the fastest."""
+    own = _package(__name__)
+    return any(_package(str(frame.f_globals.get("__name__"))) != own for frame, _ in _frames(error))
 
 
 def _interrupted_a_frame(error: BaseException) -> bool:
