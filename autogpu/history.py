@@ -262,6 +262,21 @@ class KnownNeed(Value):
     bytes: int
 
 
+class _Use(Value):
+    """The use of GPUs by a process.
+
+    Attributes:
+        frameworks: The frameworks that use GPUs, in the order of their first use.
+        devices: The GPUs of the last of them.
+        is_limited: True if a cap or the script limits the memory of one of them.
+    """
+
+    pid: int
+    frameworks: tuple[Framework, ...] = ()
+    devices: Sequence[Device] = ()
+    is_limited: bool = False
+
+
 class ThisRun:
     """The run of this process. Runs with the same script, number of ranks and GPU model belong to the same job."""
 
@@ -278,10 +293,7 @@ class ThisRun:
         self._grant = grant
         self._is_launched = is_launched
         self._kept: str | None = None
-        self._frameworks: list[Framework] = []
-        self._devices: Sequence[Device] = ()
-        self._is_limited = False
-        self._pid: int | None = None
+        self._use: _Use | None = None
 
     @property
     def teaches_next(self) -> bool:
@@ -336,40 +348,39 @@ class ThisRun:
         """Record that ``framework`` uses ``devices``, for the history at the end. A forked child calls this as well."""
         if not self._script:
             return
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._frameworks = []
-            self._is_limited = False
+        before = self._use
+        if before is None or before.pid != os.getpid():
+            before = _Use(os.getpid())
             # This runs before the exit functions of the framework, which were registered earlier.
             uncaught.at_end(self._at_end)
-        self._is_limited |= is_limited
-        self._devices = devices
-        if framework not in self._frameworks:
-            self._frameworks.append(framework)
+        # A dict keeps the order of the frameworks.
+        frameworks = tuple(dict.fromkeys((*before.frameworks, framework)))
+        self._use = _Use(os.getpid(), frameworks, devices, before.is_limited or is_limited)
 
     def _at_end(self, error: BaseException | None) -> None:
-        if self._pid != os.getpid():
+        use = self._use
+        if use is None or use.pid != os.getpid():
             return
         with ignoring(BaseException):  # the disk may be full, or the script may have broken something
-            run = self._run_that_ended(error)
+            run = self._run_that_ended(use, error)
             if run is not None:
                 # Write one line for each GPU model.
-                for device in {device.name: device for device in self._devices}.values():
+                for device in {device.name: device for device in use.devices}.values():
                     self._history.keep(self._job_on(device.name), _run_on(device, run))
 
-    def _run_that_ended(self, error: BaseException | None) -> Run | None:
-        peaks = {framework: framework.peak_bytes() for framework in self._frameworks}
+    def _run_that_ended(self, use: _Use, error: BaseException | None) -> Run | None:
+        peaks = {framework: framework.peak_bytes() for framework in use.frameworks}
         causes = list(uncaught.chain(error))
-        for framework in self._frameworks:
+        for framework in use.frameworks:
             for failure in filter(None, map(framework.out_of_memory, causes)):
                 requested = sum({**peaks, framework: framework.bytes_to_go_on(failure)}.values())
                 return Run(requested and requested + CONTEXT_BYTES, has_failed=True)
-        needs = [framework.needed_bytes(growth=self._policy.growth) for framework in self._frameworks]
+        needs = [framework.needed_bytes(growth=self._policy.growth) for framework in use.frameworks]
         # A run that was ended by Ctrl-C or by another error may not have used all the memory that it needs.
         if error is not None or not all(needs):
             return None
         # With a cap the need is unknown: without it the framework might have reserved more.
-        return Run(sum(peaks.values()) + CONTEXT_BYTES, 0 if self._is_limited else sum(needs))
+        return Run(sum(peaks.values()) + CONTEXT_BYTES, 0 if use.is_limited else sum(needs))
 
 
 def _run_on(device: Device, run: Run) -> Run:

@@ -20,6 +20,7 @@ from autogpu.devices.model import NO_READING, Inventory, by_uuid
 from autogpu.errors import raise_if_from_script
 from autogpu.frameworks.memory import caps, ceilings, context_reserve_bytes, usable_bytes
 from autogpu.frameworks.model import NOTHING_SAID, Assignment, DeviceRequest, Framework, GpuListing, Hooks, Usage
+from autogpu.frozen import Value
 from autogpu.reporting import choice
 from autogpu.reporting import frameworks as framework_messages
 from autogpu.selection.decision import Decision, Verdict
@@ -74,6 +75,14 @@ def caller_named(name: str) -> FrameType | None:
     return frame
 
 
+class _Assigned(Value):
+    """The assignment of a framework, and the request and the decision from which it was made."""
+
+    request: SelectionRequest
+    decision: Decision
+    assignment: Assignment
+
+
 class HookedFramework(Framework):
     """A framework in this process, with the methods that its hooks call.
 
@@ -82,7 +91,6 @@ class HookedFramework(Framework):
             with its defaults. It passes on :class:`autogpu.errors.NoEligibleDevice` and ``SystemExit``, which a policy
             asks for.
         lock: Protects the attributes, because a script may use the framework in two threads.
-        assignment: The GPUs that the framework was assigned; ``None`` until :meth:`assign` is called.
     """
 
     def __init__(self, begin: Callable[[], Allocation], guard: Callable[[], ContextManager[None]]) -> None:
@@ -96,9 +104,7 @@ class HookedFramework(Framework):
         self._listing = process.OncePerProcess()
         self.guard = guard
         self.lock = process.fork_safe_rlock(self)
-        self.assignment: Assignment | None = None
-        self._decision: Decision | None = None
-        self._selection: SelectionRequest | None = None
+        self._assigned: _Assigned | None = None
         self._is_given_back = False
         self._watching_pid: int | None = None
 
@@ -204,12 +210,23 @@ class HookedFramework(Framework):
         allocation = self.allocation
         with allocation.lock:
             # If the framework was assigned no GPU and the script then lists GPUs, the script wins.
-            if self.assignment is None or (self.assignment.ordinals == () and request.visible):
+            assigned = self._assigned
+            if assigned is None or (assigned.assignment.ordinals == () and request.visible):
                 selection = allocation.selection_request(request)
-                self._decision = self.decide(selection, request.places)
-                self._selection = selection
-                self.assignment = self._assignment_of(request, selection, self._decision)
-            return self.assignment
+                decision = self.decide(selection, request.places)
+                assigned = _Assigned(selection, decision, self._assignment_of(request, selection, decision))
+                self._assigned = assigned
+            return assigned.assignment
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """The GPUs that the framework was assigned; ``None`` until :meth:`assign` is called."""
+        return self._assigned.assignment if self._assigned else None
+
+    @property
+    def own_decision(self) -> Decision | None:
+        """The decision about the framework's own request; ``None`` until :meth:`assign` is called."""
+        return self._assigned.decision if self._assigned else None
 
     def decide(self, selection: SelectionRequest, places: Sequence[int]) -> Decision:
         """Choose GPUs and claim them; ``places`` are the GPU numbers that the script is about to use."""
@@ -256,7 +273,7 @@ class HookedFramework(Framework):
         if not allocation.begin_report(takes_some=takes_some):
             return
         inventory = allocation.inventory
-        if self._decision is None:
+        if self._assigned is None:
             allocation.decide_of_hidden_pool(inventory)
         if not takes_some:
             self._is_given_back |= allocation.give_back(self) and self.WANTS_ORDER
@@ -267,7 +284,7 @@ class HookedFramework(Framework):
         allocation = self.allocation
         caps_of_ours = self.assignment.caps if self.assignment else {}
         is_limited = self._is_limited_by_script or not caps_of_ours.keys().isdisjoint(usage.ordinals)
-        decision = self._decision or allocation.decision
+        decision = self.own_decision or allocation.decision
         devices = decision.at(usage.ordinals) if decision else ()
         allocation.this_run.uses(self, devices, is_limited=is_limited)
         if allocation.policy.level != "quiet" and self._watching_pid != os.getpid():
@@ -284,11 +301,11 @@ class HookedFramework(Framework):
 
     @property
     def _is_limited_by_script(self) -> bool:
-        return self._selection is not None and self._selection.script_demand is not None
+        return self._assigned is not None and self._assigned.request.script_demand is not None
 
     def _lines(self, usage: Usage, inventory: Inventory | None) -> list[str]:
         allocation = self.allocation
-        own = self._decision
+        own = self.own_decision
         decision = own or allocation.decision
         task = allocation.grant.task
         if decision is None:
@@ -323,12 +340,12 @@ class HookedFramework(Framework):
         """Print why a GPU's memory ran out, if that is the cause of the error that ended the script or a cell."""
         of_this_process = takewhile(lambda each: not uncaught.is_of_another_process(each), uncaught.chain(error))
         found = next(filter(None, map(self.out_of_memory, of_this_process)), None)
-        if found is not None and self._selection is not None and self.assignment is not None:
+        if found is not None and self._assigned is not None:
             from autogpu.out_of_memory import exhaustion
             from autogpu.reporting.out_of_memory import out_of_memory
 
             allocation = self.allocation
-            facts = exhaustion(found, self, allocation, self._selection, self.assignment)
+            facts = exhaustion(found, self, allocation, self._assigned.request, self._assigned.assignment)
             if facts is not None and allocation.decision is not None:
                 lines = out_of_memory(
                     facts,
@@ -346,8 +363,7 @@ class HookedFramework(Framework):
             self._is_given_back = True
 
     def forget_assignment(self) -> None:
-        self.assignment = None
-        self._decision = None
+        self._assigned = None
 
     def on_replicas(self, strategy: str, replicas: int) -> None:
         """Print how to get more replicas, if the policy limits the replicas of a ``strategy``.

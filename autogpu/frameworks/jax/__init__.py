@@ -290,7 +290,7 @@ class JAX(HookedFramework):
         shown = self._shown_count
         allocation = self.allocation
         needed = devices_needed(error, shown, (jax.devices, jax.local_devices))
-        total = len(self._decision.ranking.pool) if self._decision else 0
+        total = len(self.own_decision.ranking.pool) if self.own_decision else 0
         if shown < needed <= total:
             line = framework_messages.few_devices(self.NAME, shown, needed, total, is_rank=allocation.is_rank)
             allocation.say_in_each_rank(line)
