@@ -15,7 +15,8 @@ from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, show_line
 from autogpu.doctor.checks import examine, gather
-from autogpu.doctor.model import Finding, State
+from autogpu.doctor.model import Facts, Finding, State
+from autogpu.reporting.doctor import sentence
 from autogpu.snippet import run_snippet
 from autogpu.text import counted
 
@@ -56,12 +57,13 @@ def doctor(as_json: bool, python: str | None) -> int:
             what = f"{python} does not start; pass the path of a working Python"
             raise click.BadParameter(what, param_hint="--python")
     with Console(stderr=True).status("reading the driver and importing the frameworks"):
-        findings = examine(gather(os.environ, executable))
+        facts = gather(os.environ, executable)
+        findings = examine(facts)
     if as_json:
-        values = [_plain(name, finding) for name, finding in findings.items()]
+        values = [_plain(name, finding, facts) for name, finding in findings.items()]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))
     else:
-        _show(findings)
+        _show(findings, facts)
     return int(State.FAILED in _states(findings))
 
 
@@ -69,18 +71,19 @@ def _states(findings: Mapping[str, Finding]) -> list[State]:
     return [finding.state for finding in findings.values()]
 
 
-def _show(findings: Mapping[str, Finding]) -> None:
+def _show(findings: Mapping[str, Finding], facts: Facts) -> None:
     console = Console(highlight=False)
     width = max(map(len, findings)) + 2
     column = width + 7
     for name, finding in findings.items():
+        what, remedy = sentence(finding, facts)
         mark, style = _MARKS[finding.state]
         quiet = "dim" if finding.state is State.NOT_APPLICABLE else ""
-        line = Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (finding.what, quiet))
+        line = Text.assemble((f"{mark:7}", style), (f"{name:{width}}", "bold"), (what, quiet))
         show_line(console, line, column)
-        if finding.remedy:
+        if remedy:
             # Leave line breaks to the terminal: a user may copy a command from the remedy and paste it into a shell.
-            console.print(Text(f"{'':{column}}{finding.remedy}", style="bold"), soft_wrap=True)
+            console.print(Text(f"{'':{column}}{remedy}", style="bold"), soft_wrap=True)
     click.echo(_summary(_states(findings)))
 
 
@@ -90,5 +93,6 @@ def _summary(states: Sequence[State]) -> str:
     return "No check failed, but there are warnings." if State.WARNING in states else "No problem was found."
 
 
-def _plain(name: str, finding: Finding) -> dict[str, str | None]:
-    return {"check": name, "state": finding.state.value, "what": finding.what, "remedy": finding.remedy or None}
+def _plain(name: str, finding: Finding, facts: Facts) -> dict[str, str | None]:
+    what, remedy = sentence(finding, facts)
+    return {"check": name, "state": finding.state.value, "what": what, "remedy": remedy or None}

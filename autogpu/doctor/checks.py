@@ -1,8 +1,7 @@
 """The checks of ``autogpu doctor``, and the function that gathers the facts for them.
 
 To gather the facts, :func:`gather` locks the lease folder once and writes a temporary file into it. It changes nothing
-else. Each check is a pure function of the facts. If it fails, it returns a remedy, mostly a command that the user can
-paste.
+else. Each check is a pure function of the facts. ``autogpu.reporting.doctor`` has the sentences about the findings.
 """
 
 from __future__ import annotations
@@ -13,47 +12,43 @@ import sys
 import textwrap
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Iterator, Mapping
+from typing import Mapping
 
 from autogpu import frameworks, lease
 from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.model import FailureCause
-from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.frameworks import QUESTIONS, judge
-from autogpu.doctor.model import Facts, Finding, State, failed, failed_or_slow, not_applicable, passed
+from autogpu.doctor.model import (
+    NEWEST_TESTED,
+    OLDEST,
+    Cause,
+    Facts,
+    Finding,
+    failed,
+    failed_or_slow,
+    not_applicable,
+    passed,
+    warning,
+)
 from autogpu.engines.facts import granted_here
 from autogpu.engines.model import settled
 from autogpu.host import hook_folder
 from autogpu.install import STEPS, fresh_start, is_hosts, run_folder, template_file, template_folder
 from autogpu.lease import Folder
-from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER, FolderOrigin
 from autogpu.lease.leases import LockedFile
 from autogpu.policy import SYSTEM_FILE, resolve, working_directory
 from autogpu.policy.model import LayerName
-from autogpu.reporting import leases as lease_messages
-from autogpu.reporting import policy as policy_messages
-from autogpu.reporting.engines import denial
-from autogpu.reporting.gpus import gpu_names, health_faults
-from autogpu.selection.model import VisibleSpec
 from autogpu.selection.ranking import unmatched_lists
 from autogpu.selection.visible_devices import original_environ
 from autogpu.snippet import Answer, run_snippet
-from autogpu.text import counted, listed, printable
-from autogpu.users import host_setup_command, is_person, sudo, user_name
-from autogpu.variables import CUDA_VISIBLE_DEVICES, LEASE_DIR, SWITCH
+from autogpu.users import is_person, sudo, user_name
+from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
 _DEADLINE_S = 180.0
 _PYTHON_DEADLINE_S = 20.0
-
-# The Python versions that autogpu's tests run on.
-_OLDEST = (3, 7)
-NEWEST_TESTED = (3, 15)
-
-# Report at most this number of unreadable files in the lease folder; there may be thousands.
-_MOST_UNREADABLE = 4
 
 _FRAMEWORK = """
 import importlib.util, json, sys
@@ -185,12 +180,11 @@ def _obstacle_to_making(folder: Path) -> lease.LeaseProblem | None:
         return lease.LeaseProblem(lease.Fault.NOT_REACHED, str(folder), str(error.strerror), error.errno)
 
 
-def unreadable_files(folder: Folder | None) -> list[str]:
+def unreadable_files(folder: Folder | None) -> tuple[lease.UnreadableFile, ...]:
     try:
-        found = lease.snapshot(folder, is_partial=True).unreadable if folder else ()
+        return lease.snapshot(folder, is_partial=True).unreadable if folder else ()
     except lease.LeaseUnavailable:  # try_folder reports it
-        found = ()
-    return [lease_messages.unreadable_file(file) for file in found[:_MOST_UNREADABLE]]
+        return ()
 
 
 def owner_to_ask(file: Path) -> str:
@@ -209,258 +203,152 @@ def _is_in_container(environ: Mapping[str, str]) -> bool:
 def examine(facts: Facts) -> dict[str, Finding]:
     """Return the findings, keyed by check. The findings about installed frameworks come last."""
     findings = {name: check(facts) for name, check in CHECKS.items()}
-    installed = {module: answer for module, answer in facts.frameworks.items() if answer.value or answer.error}
-    for module, answer in installed.items():
-        findings.update(_examine_framework(module, answer, facts))
+    installed = [module for module, answer in facts.frameworks.items() if answer.value or answer.error]
+    for module in installed:
+        findings.update(judge(module, facts))
     if not installed:
-        what = f"no supported framework ({', '.join(facts.frameworks)}) is installed for {facts.executable}"
-        findings["frameworks"] = failed(what, facts.pip(f"install {frameworks.to_install(facts.version)}"))
-        if facts.is_own and facts.hosts_folder:
-            findings["frameworks"] = not_applicable(f"{what}; to examine another Python: autogpu doctor --python PATH")
+        findings["frameworks"] = _examine_no_framework(facts)
     return findings
 
 
-def _examine_framework(module: str, answer: Answer, facts: Facts) -> dict[str, Finding]:
-    framework = frameworks.load(module)
-    newer = f"upgrade autogpu: a newer version may support this {framework.NAME}"
-    found = answer.value or {"error": answer.error}
-    error, obstacle = (printable(found.get(key, "")) for key in ("error", "obstacle"))
-    if error:
-        what = f"{framework.NAME} can't be used: {error}"
-        return {module: failed_or_slow(what, f"repair {framework.NAME} first", is_slow=answer.timed_out)}
-    if obstacle:
-        remedy = "set HIP_VISIBLE_DEVICES to choose a GPU" if "ROCm" in obstacle else newer
-        return {module: failed(obstacle, remedy)}
-    build = judge(module, framework.NAME, found, facts)
-    hooks = passed("autogpu finds every function that it hooks into")
-    if not found["build"]:
-        hooks = not_applicable(f"nothing to hook into in a {framework.NAME} without CUDA")
-    elif found["missing"]:
-        lacks = "; ".join(f"{name}: {effect}" for name, effect in found["missing"].items())
-        hooks = failed(f"{framework.NAME} {found['version']} lacks {printable(lacks)}", newer)
-    return {module: build, f"{module}-hooks": hooks}
+def _examine_no_framework(facts: Facts) -> Finding:
+    # The host's hook serves the Pythons of users, so the environment of autogpu itself needs no framework.
+    if facts.is_own and facts.hosts_folder:
+        return not_applicable(Cause.NO_FRAMEWORK_BESIDE_HOST_HOOK)
+    return failed(Cause.FRAMEWORK_MISSING)
 
 
 def check_python(facts: Facts) -> Finding:
-    if facts.version < _OLDEST:
-        oldest = _numbered(_OLDEST)
-        return failed(f"{facts.executable} is older than {oldest}", f"create an environment with {oldest} or newer")
+    if facts.version < OLDEST:
+        return failed(Cause.PYTHON_TOO_OLD)
     if facts.version > NEWEST_TESTED:
-        version, newest = _numbered(facts.version), _numbered(NEWEST_TESTED)
-        what = f"{facts.executable} is {version}; this autogpu was not tested with it, only up to {newest}"
-        remedy = f"{facts.pip('install --upgrade autogpu')}; if a script behaves differently with AUTOGPU=0, report it"
-        return Finding(State.WARNING, what, remedy)
-    return passed(f"{facts.executable} is {_numbered(facts.version)}; autogpu is tested with this version")
-
-
-def _numbered(version: tuple[int, int]) -> str:
-    return "Python {}.{}".format(*version)
+        return warning(Cause.PYTHON_UNTESTED)
+    return passed(Cause.PYTHON_TESTED)
 
 
 def check_hook(facts: Facts) -> Finding:
-    hook = facts.start.hook
-    remedy = f"{facts.executable} -m autogpu install"
-    if facts.version < _OLDEST:
-        return not_applicable("autogpu does not work in this Python")
-    if not facts.is_own:
-        remedy = f"{facts.pip('install autogpu')}, then {remedy}"
-    if hook is None:
-        return _examine_missing_hook(facts, remedy)
+    if facts.version < OLDEST:
+        return not_applicable(Cause.HOOK_NEEDS_NEWER_PYTHON)
+    if facts.start.hook is None:
+        return _examine_missing_hook(facts)
     if facts.has_hosts_hook:
-        return _examine_hosts_hook(hook, facts)
+        return _examine_hosts_hook(facts)
     if not facts.hook_is_current:
-        return failed(f"{hook} is from another version of autogpu than the installed package", remedy)
-    return passed(f"a fresh {facts.executable} loads {hook}")
+        return failed(Cause.HOOK_OF_OTHER_VERSION)
+    return passed(Cause.HOOK_LOADED)
 
 
-def _examine_missing_hook(facts: Facts, remedy: str) -> Finding:
-    start = facts.start
-    if start.complaint:
-        return failed_or_slow(f"a fresh Python reports: {printable(start.complaint)}", remedy, is_slow=start.timed_out)
-    hidden = f"; its sitecustomize is {start.sitecustomize}" if start.sitecustomize else ""
-    if facts.hosts_folder and not facts.is_person:
-        what = f"{hook_folder.LINK} does not load autogpu for root and system users"
-        return Finding(State.WARNING, what, f"{remedy}, or run this command as an ordinary user")
-    if facts.hosts_folder and start.sitecustomize:
-        hidden += f", which hides the one in {hook_folder.LINK}"
-    elif facts.hosts_folder:
-        hidden = f"; {hook_folder.LINK} is not on its PYTHONPATH"
-        remedy = f'log in again, or export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"'
-    return failed(f"a fresh {facts.executable} does not load autogpu{hidden}", remedy)
+def _examine_missing_hook(facts: Facts) -> Finding:
+    if facts.start.complaint:
+        return failed_or_slow(Cause.FRESH_PYTHON_FAILS, is_slow=facts.start.timed_out)
+    if not facts.hosts_folder:
+        return failed(Cause.HOOK_MISSING)
+    if not facts.is_person:
+        return warning(Cause.HOST_HOOK_SKIPS_USER)
+    return failed(Cause.HOST_HOOK_HIDDEN if facts.start.sitecustomize else Cause.HOST_HOOK_NOT_ON_PATH)
 
 
-def _examine_hosts_hook(hook: Path, facts: Facts) -> Finding:
+def _examine_hosts_hook(facts: Facts) -> Finding:
     folder = facts.hosts_folder
-    build = f"{host_setup_command(facts.sudo)} --all-pythons"
     if folder is None or folder.problem:
-        why = folder.problem if folder else f"{hook_folder.LINK} does not lead to it"
-        return failed(
-            f"the host's hook {hook} can't be used: {printable(why)}", f"ask the administrator to run: {build}"
-        )
-    what = f"a fresh {facts.executable} loads the host's hook {hook} (autogpu {folder.version})"
+        return failed(Cause.HOST_HOOK_UNUSABLE)
     if facts.tag not in folder.tags:
-        what += f"; the hook has no compiled files for {facts.tag}, so each start takes longer"
-        return Finding(State.WARNING, what, f"ask the administrator to run: {build} --python {facts.executable}")
-    return passed(what)
+        return warning(Cause.HOST_HOOK_NOT_COMPILED)
+    return passed(Cause.HOST_HOOK_LOADED)
 
 
 def check_environment(facts: Facts) -> Finding:
     if not facts.is_own:
-        return not_applicable(f"PATH is not checked, because --python selects {facts.executable}")
+        return not_applicable(Cause.ENVIRONMENT_NOT_CHECKED)
     if not facts.pythons:
-        return passed(f"`python` belongs to the environment that has autogpu ({facts.executable})")
-    others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
-    what = f"{others}, but autogpu is installed in another environment ({facts.executable})"
-    if facts.hosts_folder:  # the host's hook also loads autogpu in that Python
-        return Finding(
-            State.WARNING, what, f"to examine it: autogpu doctor --python {next(iter(facts.pythons.values()))}"
-        )
-    return failed(
-        what, f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu in the other environment too'
-    )
+        return passed(Cause.ENVIRONMENT_FIRST_ON_PATH)
+    # The host's hook also loads autogpu in that Python.
+    if facts.hosts_folder:
+        return warning(Cause.OTHER_ENVIRONMENT_WITH_HOST_HOOK)
+    return failed(Cause.OTHER_ENVIRONMENT_ON_PATH)
 
 
 def check_driver(facts: Facts) -> Finding:
     inventory = facts.inventory
     if inventory.failure_cause is FailureCause.PYNVML:
-        what = f"{printable(str(inventory.failure))}: autogpu can't tell which GPU is idle"
-        return failed(what, facts.pip("install --upgrade nvidia-ml-py"))
+        return failed(Cause.PYNVML_UNUSABLE)
     if inventory.has_no_driver:
-        return _examine_missing_driver(facts)
-    unreadable = [each for each in inventory.unreadable if each.reason != NO_ANSWER] or inventory.unreadable
-    lost = "; ".join(f"GPU {each.index}: {printable(each.reason)}" for each in unreadable)
+        return failed(Cause.NVML_MISSING) if facts.cuda_count else not_applicable(Cause.DRIVER_MISSING)
     if inventory.failure:
-        remedy = f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot"
-        return failed_or_slow(printable(inventory.failure), remedy, is_slow=inventory.may_be_busy)
-    if lost:
-        remedy = f"to find the cause: {facts.sudo}dmesg | grep -i xid; a lost GPU needs a reboot"
-        return failed_or_slow(f"not every GPU can be read: {lost}", remedy, is_slow=inventory.may_be_busy)
-    gpus = counted(len(cards(inventory.devices)), "GPU")
-    denied = f"; {inventory.denied} more not granted to this process" if inventory.denied else ""
-    return passed(f"NVML {inventory.driver_version} reads {gpus}{denied}")
-
-
-def _examine_missing_driver(facts: Facts) -> Finding:
-    if facts.cuda_count:
-        what = "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle"
-        remedy = "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return failed(what, remedy)
-    what = "no NVIDIA driver here: scripts run on the CPU, as without autogpu"
-    return not_applicable(f"{what}; to give a container the host's driver: docker run --gpus all")
+        return failed_or_slow(Cause.DRIVER_FAILS, is_slow=inventory.may_be_busy)
+    if inventory.unreadable:
+        return failed_or_slow(Cause.GPUS_UNREADABLE, is_slow=inventory.may_be_busy)
+    return passed(Cause.DRIVER_WORKS)
 
 
 def check_health(facts: Facts) -> Finding:
-    if not cards(facts.inventory.devices):
-        return not_applicable("no GPU to examine")
-    found = [*_faulty_gpus(facts), *_gpus_without_instance(facts)]
-    if not found:
-        return passed("the driver reports no GPU faults")
-    return failed("; ".join(what for what, _ in found), "; ".join(remedy for _, remedy in found))
-
-
-def _faulty_gpus(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield the faults of all GPUs, and the remedy."""
-    faulty = [device for device in cards(facts.inventory.devices) if not device.is_healthy]
-    if faulty:
-        what = "; ".join(f"GPU {device.index}: {listed(health_faults(device))}" for device in faulty)
-        names = gpu_names(device.index for device in faulty)
-        reset = f"reset {names} (`nvidia-smi --gpu-reset`, while no process uses it)"
-        yield what, f"{reset} or reboot the machine; replace a card whose faults come back"
-
-
-def _gpus_without_instance(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield which GPUs are in MIG mode without an instance, and the remedy."""
-    uncut = [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
-    if uncut:
-        what = f"{gpu_names(uncut)}: in MIG mode without an instance, so no job can use it"
-        yield what, f"{facts.sudo}nvidia-smi -i {','.join(uncut)} -mig 0, or create MIG instances"
+    devices = facts.inventory.devices
+    if not cards(devices):
+        return not_applicable(Cause.NO_GPU_TO_EXAMINE)
+    if not all(device.is_healthy for device in cards(devices)):
+        return failed(Cause.GPUS_FAULTY)
+    if any(device.mig_enabled for device in takeable(devices)):
+        return failed(Cause.GPUS_WITHOUT_INSTANCE)
+    return passed(Cause.GPUS_HEALTHY)
 
 
 def check_cuda(facts: Facts) -> Finding:
-    if facts.inventory.has_no_driver:
-        return not_applicable("no NVIDIA driver")
-    if not facts.inventory.devices and (facts.grant.is_none or facts.inventory.denied):
-        return not_applicable("no GPU is granted to this process")
+    inventory = facts.inventory
+    if inventory.has_no_driver:
+        return not_applicable(Cause.CUDA_NEEDS_DRIVER)
+    if not inventory.devices and (facts.grant.is_none or inventory.denied):
+        return not_applicable(Cause.CUDA_HAS_NO_GPU)
     if facts.cuda_count is None:
-        remedy = f"{facts.sudo}reboot, or reinstall the driver; in a container: start it with --gpus all"
-        what = f"CUDA does not start: {printable(facts.cuda.error)}"
-        return failed_or_slow(what, remedy, is_slow=facts.cuda.timed_out)
-    readable = len(facts.inventory.devices) + len(facts.inventory.unreadable)
-    if readable and facts.cuda_count != readable and not any(device.mig_enabled for device in facts.inventory.devices):
-        what = f"CUDA sees {counted(facts.cuda_count, 'GPU')} and NVML {readable}"
-        return failed(what, "give the container all of /dev/nvidia*, so that CUDA and NVML see the same GPUs")
-    return passed(f"CUDA sees {counted(facts.cuda_count, 'GPU')}")
+        return failed_or_slow(Cause.CUDA_DOES_NOT_START, is_slow=facts.cuda.timed_out)
+    if facts.nvml_count not in (0, facts.cuda_count) and not any(device.mig_enabled for device in inventory.devices):
+        return failed(Cause.CUDA_DIFFERS_FROM_NVML)
+    return passed(Cause.CUDA_WORKS)
 
 
 def check_visible(facts: Facts) -> Finding:
-    value = facts.environ.get(CUDA_VISIBLE_DEVICES)
     if facts.grant.is_none:
-        return not_applicable("; ".join(denial(facts.grant)))
-    if facts.inventory.has_no_driver or value is None:
-        return not_applicable(f"{CUDA_VISIBLE_DEVICES} hides no GPU")
-    if facts.hides_all_gpus:
-        what = f'{CUDA_VISIBLE_DEVICES}="{printable(value)}" hides every GPU from this shell'
-        return failed(what, f"unset {CUDA_VISIBLE_DEVICES}")
-    by = f", granted by {facts.grant.engine}" if facts.grant.engine else ""
-    return passed(f"{CUDA_VISIBLE_DEVICES}={printable(value)}{by}: autogpu chooses among these")
+        return not_applicable(Cause.GPUS_NOT_GRANTED)
+    if facts.inventory.has_no_driver or facts.visible.value is None:
+        return not_applicable(Cause.GPUS_NOT_RESTRICTED)
+    return failed(Cause.GPUS_HIDDEN) if facts.hides_all_gpus else passed(Cause.GPUS_VISIBLE)
 
 
 def check_leases(facts: Facts) -> Finding:
     if facts.inventory.has_no_driver:
-        return not_applicable("no GPU to claim")
+        return not_applicable(Cause.NO_GPU_TO_LEASE)
     if facts.lease_problem:
-        return failed(*lease_messages.lease_problem(facts.lease_problem))
-    path, is_fallback = _lease_folder(facts)
+        return failed(Cause.LEASE_FOLDER_UNUSABLE)
     if facts.unreadable_files:
-        what = f"in {path}, {'; '.join(facts.unreadable_files)}; autogpu ignores claims in unreadable files"
-        return Finding(State.WARNING, what, "ask the owner to remove the file, or remove it as root")
+        return warning(Cause.LEASE_FILES_UNREADABLE)
     if facts.is_folder_on_fuse:
-        return Finding(State.WARNING, *lease_messages.folder_on_fuse(path))
-    if is_fallback and facts.is_in_container:
-        what = f"claims are in {path} of this container only: jobs inside and outside of it don't see each other"
-        on_host = host_setup_command("sudo ")
-        remedy = f"on the host: {on_host}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}"
-        return failed(what, remedy)
-    note = f", which belongs to its first user; to make one for all users: `{host_setup_command(facts.sudo)}`"
-    when = "" if facts.folder else " (the first claim makes it)"
-    return passed(f"claims are in {path}{when}" + (note if is_fallback else ""))
-
-
-def _lease_folder(facts: Facts) -> tuple[str, bool]:
-    """Return the path of the lease folder, which may not exist yet, and ``True`` if it is the fallback."""
-    if facts.folder:
-        return printable(str(facts.folder.path)), facts.folder.origin is FolderOrigin.FALLBACK
-    named = facts.environ.get(LEASE_DIR)
-    return printable(named or str(FALLBACK_FOLDER)), not named
+        return warning(Cause.LEASE_FOLDER_ON_FUSE)
+    if not facts.is_fallback_folder:
+        return passed(Cause.LEASES_WORK)
+    if facts.is_in_container:
+        return failed(Cause.LEASE_FOLDER_OF_CONTAINER)
+    return passed(Cause.LEASE_FOLDER_OF_FIRST_USER)
 
 
 def check_policy(facts: Facts) -> Finding:
-    mistakes = _policy_mistakes(facts)
-    if not mistakes:
-        files = ", ".join(printable(str(file)) for file in facts.resolved.files) or "no file: the defaults are used"
-        return passed(f"the policy is valid ({files})")
-    what = "; ".join(text for _, text in mistakes)
-    remedy = "correct or unset it; `autogpu config` shows the values and where each is set"
-    has_own = any(layer is not LayerName.SYSTEM for layer, _ in mistakes)
-    has_others = any(layer is LayerName.SYSTEM for layer, _ in mistakes) and facts.system_policy_owner
-    if not has_others:
-        return failed(what, remedy)
-    ask = f"ask {facts.system_policy_owner}, who owns {SYSTEM_FILE}, to correct it: you can't write it"
+    layers = _layers_with_mistakes(facts)
+    if not layers:
+        return passed(Cause.POLICY_VALID)
+    if LayerName.SYSTEM not in layers or not facts.system_policy_owner:
+        return failed(Cause.POLICY_MISTAKES)
     # If all mistakes are in the system policy, only warn: the user can't correct them, and the other settings apply.
-    return failed(what, f"{remedy}; {ask}") if has_own else Finding(State.WARNING, what, ask)
+    if layers == {LayerName.SYSTEM}:
+        return warning(Cause.POLICY_MISTAKES_OF_HOST)
+    return failed(Cause.POLICY_MISTAKES_OF_USER_AND_HOST)
 
 
-def _policy_mistakes(facts: Facts) -> list[tuple[LayerName, str]]:
+def _layers_with_mistakes(facts: Facts) -> set[LayerName]:
+    """Return the layers of the policy that have a mistake, match no GPU in a list, or switch autogpu off."""
     resolved = facts.resolved
-    found = [(problem.origin.layer, str(problem)) for problem in (*resolved.problems, *resolved.system_notes)]
-    spec = VisibleSpec(facts.environ.get(CUDA_VISIBLE_DEVICES))
-    for unmatched in unmatched_lists(resolved.policy, facts.inventory, spec):
-        layer = resolved.settings[unmatched.key].origin.layer
-        found.append((layer, policy_messages.unmatched_list(unmatched, resolved, facts.inventory)))
+    layers = {problem.origin.layer for problem in (*resolved.problems, *resolved.system_notes)}
+    keys = [unmatched.key for unmatched in unmatched_lists(resolved.policy, facts.inventory, facts.visible)]
     if not resolved.policy.enabled:
-        origin = resolved.settings["enabled"].origin
-        found.append((origin.layer, f"autogpu is switched off by {origin}"))
-    return found
+        keys.append("enabled")
+    return layers | {resolved.settings[key].origin.layer for key in keys}
 
 
 # The checks, keyed by their name in `doctor --json`. Each check relies on the facts that earlier checks test.

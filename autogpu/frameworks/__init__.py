@@ -1,6 +1,7 @@
 """The frameworks that autogpu supports.
 
-Outside of the frameworks' own packages, only this module, the doctor and the import hook refer to a framework by name.
+Outside of the frameworks' own packages, only this module, the import hook, the doctor and its advice in
+``autogpu.reporting.installation`` refer to a framework by name.
 """
 
 from __future__ import annotations
@@ -17,17 +18,6 @@ FRAMEWORKS = {
     "jax": "autogpu.frameworks.jax:JAX",
     "torch": "autogpu.frameworks.torch:PyTorch",
 }
-
-
-def to_install(version: tuple[int, int]) -> str:
-    """Return the package that ``doctor`` suggests for this Python version if no framework is installed.
-
-    TensorFlow has wheels up to Python 3.14. Its extra ``and-cuda`` exists since 2.14, which needs Python 3.9.
-    """
-    if version > (3, 14):
-        return "torch"
-    return "'tensorflow[and-cuda]'" if version >= (3, 9) else "tensorflow"
-
 
 # For these frameworks autogpu reads the driver and the policy only at their first use: their import takes less than a
 # second, and they never initialise CUDA without calling a hook.

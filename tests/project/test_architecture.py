@@ -22,6 +22,7 @@ ROWS = (
     {"frameworks"},
     {"activation", "host"},
     {"doctor"},
+    {"reporting.doctor", "reporting.installation"},
     {"cli"},
     {"__main__"},
 )
@@ -113,17 +114,31 @@ def test_pure_modules_import_nothing_that_reads_the_machine():
 
 def test_framework_names_occur_only_in_framework_packages():
     named = re.compile(r"tensorflow|keras|\btf\b|\bjax\b|torch(?!run)", re.IGNORECASE)
+    inside = re.compile(r"frameworks\.\w+\.|frameworks\.(?!base)\w+$|doctor\.frameworks$|reporting\.installation$")
     outside = {
         name: sorted(set(named.findall(file.read_text(encoding="utf-8"))))
         for name, file in MODULES.items()
-        if not re.match(r"frameworks\.\w+\.|frameworks\.(?!base)\w+$|doctor\.frameworks$", name)
+        if not inside.match(name)
     }
     # The exceptions are autogpu's own docstring and the list of frameworks.
     assert {name for name, words in outside.items() if words} == {"", "frameworks"}
 
 
 # Packages that decide or act for a process. They return facts, and `reporting` turns these into sentences.
-WITHOUT_SENTENCES = ("selection", "acquire", "allocation", "visibility", "engines", "out_of_memory", "history")
+WITHOUT_SENTENCES = {
+    "selection",
+    "acquire",
+    "allocation",
+    "visibility",
+    "engines",
+    "out_of_memory",
+    "history",
+    "doctor",
+}
+DECIDING = [name for name in MODULES if name.partition(".")[0] in WITHOUT_SENTENCES]
+
+# Constants with the source of programs that the doctor runs in a fresh process.
+PROGRAMS = {"QUESTIONS", "_FRAMEWORK", "_PREFIX", "_PYTHON"}
 
 
 def _makes_an_error(node):
@@ -131,18 +146,24 @@ def _makes_an_error(node):
 
 
 def texts(file):
-    """Yield the string literals in a file, except docstrings and the messages of exceptions."""
+    """Yield the string literals in a file, except docstrings, programs, and the messages of exceptions."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     errors = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) or _makes_an_error(node)]
-    raised = [child for node in errors for child in ast.walk(node)]
-    told = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    programs = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in PROGRAMS]
+    skipped = [child for node in (*errors, *programs) for child in ast.walk(node)]
+    skipped += [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in [*raised, *told]:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
             yield node.value
 
 
 def test_modules_that_decide_contain_no_sentence():
-    sentence = re.compile(r"\b[a-z]+ [A-Za-z']+ [a-z]+\b")
-    modules = [name for name in MODULES if name.partition(".")[0] in WITHOUT_SENTENCES]
-    found = [(name, text) for name in modules for text in texts(MODULES[name]) if sentence.search(text)]
+    sentence = re.compile(r"[\w'-]+ [\w'-]+ [\w'-]+")
+    found = [(name, text) for name in DECIDING for text in texts(MODULES[name]) if sentence.search(text)]
     assert found == []
+
+
+def test_allocation_is_the_only_module_that_decides_and_prints():
+    imported = {name: ours(MODULES[name], with_types=True) for name in DECIDING}
+    printing = {name for name, others in imported.items() if any(package_of(other) == "reporting" for other in others)}
+    assert printing == {"allocation"}

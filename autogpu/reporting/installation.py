@@ -1,0 +1,78 @@
+"""Commands and web pages by which a user installs a framework that is built for GPUs."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, Sequence
+
+from autogpu.frozen import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from autogpu.doctor.model import Facts
+
+
+class CudaBuild(Value):
+    """A package by which pip installs a framework for GPUs.
+
+    Attributes:
+        since: The first version of the framework for which the package exists.
+        requirement: Name of the package with its extra, without a version.
+        has_libraries: True if pip installs the libraries of CUDA with it.
+    """
+
+    since: tuple[int, ...]
+    requirement: str
+    has_libraries: bool = True
+
+
+# Packages keyed by module, the latest first. Source: PyPI's metadata of these versions. Since 2.1 the package
+# ``tensorflow`` serves CPUs and GPUs. PyPI has no JAX for GPUs before 0.4.23.
+_CUDA_BUILDS: Mapping[str, Sequence[CudaBuild]] = {
+    "tensorflow": (
+        CudaBuild((2, 14), "tensorflow[and-cuda]"),
+        CudaBuild((2, 1), "tensorflow", has_libraries=False),
+        CudaBuild((0,), "tensorflow-gpu", has_libraries=False),
+    ),
+    "jax": (CudaBuild((0, 4, 23), "jax[cuda12]"),),
+}
+_PAGES = {
+    "tensorflow": "https://www.tensorflow.org/install/source#gpu lists the CUDA and cuDNN for each TensorFlow",
+    "jax": "https://docs.jax.dev/en/latest/installation.html lists the wheels for each CUDA version",
+    "torch": "https://pytorch.org/get-started/locally lists the wheels for each CUDA version",
+}
+
+# Commands that print on stderr why the framework finds no GPU. JAX needs none: the doctor does not count its GPUs.
+_REASON_COMMANDS = {
+    "tensorflow": "TF_CPP_MIN_LOG_LEVEL=0 {} -c "
+    "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
+    "torch": "{} -c 'import torch; torch.cuda.init()'",
+}
+
+
+def framework_to_install(version: tuple[int, int]) -> str:
+    """Return the package that ``doctor`` suggests for this Python version if no framework is installed.
+
+    TensorFlow has wheels up to Python 3.14. Its extra ``and-cuda`` exists since 2.14, which needs Python 3.9.
+    """
+    if version > (3, 14):
+        return "torch"
+    return "'tensorflow[and-cuda]'" if version >= (3, 9) else "tensorflow"
+
+
+def cuda_build(module: str, version: str, facts: Facts, *, lacks_libraries: bool) -> str:
+    """Return a command or a web page for getting a build for CUDA, or the CUDA libraries that the build lacks."""
+    # Package indexes don't have the builds of other vendors, such as NVIDIA's 1.15.5+nv22.10.
+    public, _, _ = version.partition("+")
+    numbers = tuple(map(int, re.findall(r"\d+", public)))
+    build = next((build for build in _CUDA_BUILDS.get(module, ()) if build.since <= numbers), None)
+    page = _PAGES[module]
+    if build is None or (lacks_libraries and not build.has_libraries):
+        return page
+    install = facts.pip(f"install '{build.requirement}=={public}'")
+    return install if build.has_libraries else f"{install}; {page}"
+
+
+def reason_command(module: str, executable: str) -> str:
+    """Return a command that prints on stderr why the framework finds no GPU."""
+    return _REASON_COMMANDS[module].format(executable)
