@@ -18,6 +18,7 @@ from autogpu import install as installing
 from autogpu.errors import InstallError
 from autogpu.install import METHODS, ActiveEnvironment
 from autogpu.policy.sources import working_directory
+from autogpu.reporting.installation import autogpu_from_a_clone
 from autogpu.snippet import run_snippet
 from autogpu.text import printable
 
@@ -126,9 +127,9 @@ def _doubts() -> Iterator[str]:
 
 
 def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
-    nothing_was, to_do, action = {
-        "install": ("nothing was written", "to install it for", "install ."),
-        "uninstall": ("nothing was removed", "to remove it from", f"uninstall {AUTOLOAD}"),
+    nothing_was, to_do = {
+        "install": ("nothing was written", "to install it for"),
+        "uninstall": ("nothing was removed", "to remove it from"),
     }[verb]
     programs = active.folder / "bin"
     python, command = programs / "python", shlex.quote(str(programs / "autogpu"))
@@ -136,9 +137,12 @@ def _not_the_active_one(active: ActiveEnvironment, verb: str) -> InstallError:
     if (programs / "autogpu").exists():
         there = f"{to_do} {active.folder}: {command} {verb}"
     elif python.exists():
-        by_pip = installing.pip_command(str(python), action, has_pip=(programs / "pip").exists())
-        then = f" (in a clone of autogpu), then {command} install" if verb == "install" else ""
-        there = f"{to_do} {active.folder}: {by_pip}{then}"
+        has_pip = (programs / "pip").exists()
+        by_pip = {
+            "install": f"{autogpu_from_a_clone(str(python), has_pip=has_pip)}, then {command} install",
+            "uninstall": installing.pip_command(str(python), f"uninstall {AUTOLOAD}", has_pip=has_pip),
+        }[verb]
+        there = f"{to_do} {active.folder}: {by_pip}"
     else:
         what += ", which has no Python" if active.folder.is_dir() else ", which does not exist"
         there = f"activate another environment, or unset {active.variable}"

@@ -15,7 +15,7 @@ from autogpu.policy import SYSTEM_FILE
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, health_faults
-from autogpu.reporting.installation import cuda_build, framework_to_install, reason_command
+from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install, reason_command
 from autogpu.reporting.leases import folder_on_fuse, lease_problem, unreadable_file
 from autogpu.text import counted, listed, printable
 from autogpu.users import host_setup_command
@@ -46,7 +46,7 @@ def _install_hook(facts: Facts) -> str:
     install = f"{facts.executable} -m autogpu install"
     if facts.is_own:
         return install
-    return f"{facts.pip('install autogpu')}, then {install}"
+    return f"{autogpu_from_a_clone(facts.executable, has_pip=facts.has_pip)}, then {install}"
 
 
 def _sitecustomize(facts: Facts) -> str:

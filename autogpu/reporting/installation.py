@@ -1,4 +1,4 @@
-"""Commands and web pages by which a user installs a framework that is built for GPUs."""
+"""Commands and web pages by which a user installs autogpu, or a framework that is built for GPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Mapping, Sequence
 
 from autogpu.frozen import Value
+from autogpu.install import pip_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,11 @@ _REASON_COMMANDS = {
     "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
     "torch": "{} -c 'import torch; torch.cuda.init()'",
 }
+
+
+def autogpu_from_a_clone(executable: str, *, has_pip: bool) -> str:
+    """Return the command that installs autogpu itself, which no package index has yet."""
+    return f"{pip_command(executable, 'install .', has_pip=has_pip)} (in a clone of autogpu)"
 
 
 def framework_to_install(version: tuple[int, int]) -> str:

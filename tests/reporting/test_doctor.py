@@ -74,13 +74,13 @@ SENTENCES = [
         Cause.HOOK_MISSING,
         {**start(), "is_own": False},
         LOADS_NONE,
-        f"/env/bin/python -m pip install autogpu, then {INSTALL}",
+        f"/env/bin/python -m pip install . (in a clone of autogpu), then {INSTALL}",
     ),
     (
         Cause.HOOK_MISSING,
         {**start(), "is_own": False, "has_pip": False},
         LOADS_NONE,
-        f"uv pip install autogpu --python /env/bin/python, then {INSTALL}",
+        f"uv pip install . --python /env/bin/python (in a clone of autogpu), then {INSTALL}",
     ),
     (Cause.HOOK_NEEDS_NEWER_PYTHON, {"version": (3, 6)}, "autogpu does not work in this Python", ""),
     (

@@ -1,8 +1,8 @@
-"""The commands and web pages by which a user installs a framework that is built for GPUs."""
+"""The commands and web pages by which a user installs autogpu, or a framework that is built for GPUs."""
 
 import pytest
 
-from autogpu.reporting.installation import cuda_build, framework_to_install
+from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install
 from tests.support.doctor_facts import healthy_facts
 
 TF_PAGE = "https://www.tensorflow.org/install/source#gpu lists the CUDA and cuDNN for each TensorFlow"
@@ -43,3 +43,12 @@ def test_remedy_fits_the_installed_version_of_the_framework(tmp_path, module, ve
     expected = [f"/env/bin/python -m pip install '{text}'" if "==" in text else text for text in remedies]
     remedy = cuda_build(module, version, healthy_facts(tmp_path), lacks_libraries=lacks_libraries)
     assert remedy == "; ".join(expected)
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "command"),
+    [(True, "'/my env/python' -m pip install ."), (False, "uv pip install . --python '/my env/python'")],
+    ids=["pip", "uv"],
+)
+def test_autogpu_is_installed_from_a_clone(has_pip, command):
+    assert autogpu_from_a_clone("/my env/python", has_pip=has_pip) == f"{command} (in a clone of autogpu)"
