@@ -95,4 +95,10 @@ def _summary(states: Sequence[State]) -> str:
 
 def _plain(name: str, finding: Finding, facts: Facts) -> dict[str, str | None]:
     what, remedy = sentence(finding, facts)
-    return {"check": name, "state": finding.state.value, "what": what, "remedy": remedy or None}
+    return {
+        "check": name,
+        "state": finding.state.value,
+        "cause": finding.cause.value,
+        "what": what,
+        "remedy": remedy or None,
+    }

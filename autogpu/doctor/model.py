@@ -34,7 +34,10 @@ class State(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """Why a check passed, failed, warns or does not apply. Each block has the causes of one check."""
+    """Why a check passed, failed, warns or does not apply. Each block has the causes of one check.
+
+    Scripts compare the values in the output of ``doctor --json``, so never change one.
+    """
 
     PYTHON_TESTED = "python_tested"
     PYTHON_TOO_OLD = "python_too_old"

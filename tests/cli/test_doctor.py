@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autogpu.doctor.model import Cause
 from tests.gpusim import Gpu, Server
 from tests.support import environments
 
@@ -26,6 +27,7 @@ def findings(environ, python=sys.executable):
     failed = {each["check"] for each in told if each["state"] == "failed"}
     assert done.returncode == (1 if failed else 0)
     assert all(each["remedy"] for each in told if each["state"] == "failed")
+    assert {each["cause"] for each in told} <= {cause.value for cause in Cause}
     return failed, {each["check"]: each["what"] for each in told}
 
 
@@ -94,6 +96,7 @@ def test_option_python_checks_an_environment_without_autogpu(server, tmp_path):
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     said = {found["check"]: found for found in json.loads(done.stdout)["findings"]}
     assert (said["hook"]["state"], said["environment"]["state"]) == ("failed", "not applicable")
+    assert (said["hook"]["cause"], said["environment"]["cause"]) == ("hook_missing", "environment_not_checked")
     assert said["hook"]["what"].startswith(f"a fresh {other} does not load autogpu")
     # This autogpu ran its probe in that Python, which found the torch.py above.
     assert "PyTorch can't be used" in said["torch"]["what"]
