@@ -145,8 +145,11 @@ def _read_and_resolve(started_with: str | None) -> None:
     )
     initial = initial_visibility(os.environ, started_with)
     grant = granted_here(os.environ, initial)
-    for problem in resolved.problems if grant.is_first else ():
-        say(str(problem))
+    if resolved.problems and grant.is_first:
+        from autogpu.reporting.mistakes import policy_problem
+
+        for problem in resolved.problems:
+            say(policy_problem(problem))
     if not resolved.policy.enabled:
         reading.close()
         return

@@ -17,6 +17,7 @@ from autogpu.errors import AutoGpuError
 from autogpu.policy import BY_DOTTED, SYSTEM_FILE, Resolved, Setting
 from autogpu.policy.sources import PROJECT_FILE, user_file_of
 from autogpu.policy.templates import template
+from autogpu.reporting.mistakes import policy_problem
 from autogpu.text import printable
 from autogpu.variables import POLICY_FILE
 
@@ -49,7 +50,7 @@ def config(ctx: click.Context, changed: bool, as_json: bool) -> int:
         console = Console(highlight=False)
         for line, indent in _setting_lines(resolved, changed):
             show_line(console, line, indent)
-        for problem in ["", *map(str, resolved.problems)] if resolved.problems else []:
+        for problem in ["", *map(policy_problem, resolved.problems)] if resolved.problems else []:
             show_line(console, Text(problem, style=BAD))
     return 1 if resolved.problems else 0
 
@@ -76,7 +77,7 @@ def check(files: tuple[Path, ...], is_system: bool) -> int:
     for file in files:
         counts_as_system = is_system or file.resolve() == SYSTEM_FILE
         problems = policy.problems_of(file.absolute(), os.environ, is_system=counts_as_system)
-        click.echo("\n".join(map(str, problems)) or f"{printable(str(file))}: valid")
+        click.echo("\n".join(map(policy_problem, problems)) or f"{printable(str(file))}: valid")
         status |= bool(problems)
     return status
 
@@ -114,7 +115,7 @@ def _as_values(resolved: Resolved) -> dict[str, object]:
         }
         for setting in resolved.settings.values()
     ]
-    return {"version": 1, "settings": settings, "problems": [str(problem) for problem in resolved.problems]}
+    return {"version": 1, "settings": settings, "problems": [*map(policy_problem, resolved.problems)]}
 
 
 def _as_value(setting: Setting) -> dict[str, object]:

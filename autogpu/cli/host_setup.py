@@ -25,6 +25,7 @@ from autogpu.lease import LeaseUnavailable, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
 from autogpu.reporting.leases import lease_problem
+from autogpu.reporting.mistakes import policy_problem
 from autogpu.stderr import say
 from autogpu.users import host_setup_command, sudo, user_name
 from autogpu.variables import LEASE_DIR
@@ -131,7 +132,7 @@ class Host:
         if not os.path.lexists(str(self.policy)):  # the administrator may want no policy
             nothing = "The defaults are used, and there is no cap on the GPUs of one user."
             return Part(self.policy, "does not exist", nothing, will_be_made=True, is_required=False)
-        mistakes = [str(problem) for problem in problems_of(self.policy, os.environ, is_system=True)]
+        mistakes = [*map(policy_problem, problems_of(self.policy, os.environ, is_system=True))]
         for path, bit in ((self.policy.parent, stat.S_IXOTH), (self.policy, stat.S_IROTH)):
             with suppress(OSError):  # problems_of() has reported this error
                 status = path.stat()

@@ -17,6 +17,7 @@ from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.choice import why
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import driver_remedy, gpu_names, no_device
+from autogpu.reporting.mistakes import policy_problem, what_is_wrong
 from autogpu.selection.decision import Decision, Verdict
 from autogpu.selection.members import Family
 from autogpu.selection.model import SelectionRequest
@@ -88,8 +89,8 @@ def resolve_flags(flags: Mapping[str, str]) -> Resolved:
     resolved = resolve_here(flags)
     for problem in resolved.problems:
         if problem.origin.layer is LayerName.COMMAND_LINE:
-            raise click.UsageError(with_options(problem.what))
-        say(str(problem))
+            raise click.UsageError(with_options(what_is_wrong(problem)))
+        say(policy_problem(problem))
     return resolved
 
 

@@ -6,7 +6,6 @@ value becomes a :class:`Problem`, and the other values of its layer apply.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from autogpu.policy import model, sources
 from autogpu.policy.kinds import (
     DEFAULT_GROUP,
     LONGEST_NAME,
-    Kind,
     MemoryLimit,
     Refused,
     bare,
@@ -33,6 +31,7 @@ from autogpu.policy.model import (
     SYSTEM_FILE,
     Key,
     LayerName,
+    Mistake,
     Origin,
     Policy,
     Problem,
@@ -48,7 +47,6 @@ __all__ += ["problems_of", "resolve", "working_directory"]
 
 _MOST_PROBLEMS = 20
 _TABLES = [section for section in model.SECTIONS if section]
-_NOTHING_NEAR = "; `autogpu config` lists the keys"
 _NO_LOCKS: tuple[Any, Origin] = (frozenset(), Origin(LayerName.DEFAULT, "default"))
 
 # Other names that users write for a key, and the name of that key. `most_similar` does not find it, because the two
@@ -117,22 +115,10 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
             if dotted not in locked or (origin.place == variables.SWITCH and value is False):
                 settings[dotted] = Setting(dotted, value, origin, held)
             elif value != held.value:
-                what = f"{origin}: {dotted} is locked by {settings['locked'].origin}"
-                problems.append(Problem(what, origin, dotted))
-    return settings, tuple(_with_outcomes(problems, settings))
-
-
-def _with_outcomes(problems: Iterable[Problem], settings: Mapping[str, Setting]) -> Iterator[Problem]:
-    """Add to each problem the value that autogpu uses instead. That value is known only after the merge."""
-    for problem in problems:
-        used = settings.get(problem.key)
-        if used is None:
-            yield problem
-        elif used.is_set:
-            yield replace(problem, instead=f"{used.text} from {used.origin} is used")
-        else:
-            is_unset = used.text in ('""', "[]")
-            yield replace(problem, instead="the setting is ignored" if is_unset else f"the default {used.text} is used")
+                lock = str(settings["locked"].origin)
+                problems.append(Problem(Mistake.LOCKED, origin, dotted, detail=lock))
+    # Which setting a problem's key has is known only after the merge.
+    return settings, tuple(replace(problem, used=settings.get(problem.key)) for problem in problems)
 
 
 def _locked(settings: Mapping[str, Setting]) -> frozenset[str]:
@@ -169,29 +155,24 @@ class Layer:
         self.unknown: list[Problem] = []
 
     def take(self, key: Key, written: object, origin: Origin) -> None:
-        wrong = ""
         try:
             value = key.kind.read(written)
         except Refused as refused:
-            verb, seen = ("be", brief(written)) if refused.element is None else ("contain", refused.element)
-            wrong = f"{key.dotted} can't {verb} {seen}{_meant(key.kind, seen)}; allowed: {key.kind.allowed}"
-        else:
-            if not key.system_only or self.name is LayerName.SYSTEM:
-                self.values[key.dotted] = (value, origin)
-            elif value != key.default:
-                # The example file has every key, and a user may copy it. So a key with its default value is no problem.
-                wrong = f"{key.dotted} can be set only in the system file, {model.SYSTEM_FILE}"
-        if wrong:
-            self.problems.append(Problem(f"{origin}: {wrong}", origin, key.dotted))
+            self.problems.append(_refused(key, written, refused.element, origin))
+            return
+        if not key.system_only or self.name is LayerName.SYSTEM:
+            self.values[key.dotted] = (value, origin)
+        elif value != key.default:
+            # The example file has every key, and a user may copy it. So a key with its default value is no problem.
+            self.problems.append(Problem(Mistake.SYSTEM_ONLY, origin, key.dotted))
 
 
-def _meant(kind: Kind, seen: str) -> str:
-    """Return advice, in brackets, on what to write instead of the refused value ``seen``; ``""`` without advice."""
+def _refused(key: Key, written: object, element: str | None, origin: Origin) -> Problem:
+    mistake = Mistake.REFUSED_VALUE if element is None else Mistake.REFUSED_ENTRY
+    seen = brief(written) if element is None else element
     text = seen.strip('"')
-    hints = [hint for pattern, hint in kind.hints if re.fullmatch(pattern, text)]
-    near = kind.nearest(text) if text != seen else ""
-    hints += [f"nearest is {near}"] if near else []
-    return f" ({hints[0]})" if hints else ""
+    near = key.kind.nearest(text) if text != seen else ""
+    return Problem(mistake, origin, key.dotted, written=seen, nearest=near)
 
 
 def _environment_layer(environ: Mapping[str, str]) -> Layer:
@@ -211,9 +192,7 @@ def _environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def _unknown_variable(name: str) -> Problem:
     origin = Origin(LayerName.ENVIRONMENT, printable(name, LONGEST_NAME))
-    near = _nearest(name[len(variables.PREFIX) :])
-    hint = f", nearest is {near.variable} ({near.kind.allowed})" if near else _NOTHING_NEAR
-    return Problem(f"{origin} is not a variable of autogpu{hint}", origin)
+    return Problem(Mistake.UNKNOWN_VARIABLE, origin, nearest=_nearest(name[len(variables.PREFIX) :]))
 
 
 def _flag_layer(flags: Mapping[str, str]) -> Layer:
@@ -234,8 +213,7 @@ def _file_layer(source: Source) -> Layer:
         if key is not None:
             layer.take(key, value, source.origin(key.name))
         elif len(problems) < _MOST_PROBLEMS:  # the search for similar keys takes seconds for thousands of names
-            origin = source.origin(path[-1])
-            problems.append(Problem(f"{origin}: {_unknown(path, value)}", origin))
+            problems.append(_unknown(path, value, source.origin(path[-1])))
     if layer.name is LayerName.SYSTEM:
         problems += _without_effect(layer, source)
     return layer
@@ -249,37 +227,32 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
             yield (name,), value
 
 
-def _unknown(path: tuple[str, ...], value: object) -> str:
+def _unknown(path: tuple[str, ...], value: object, origin: Origin) -> Problem:
     name = ".".join(map(bare, path))
     if name in _TABLES and name not in _CALLED:
-        return f"{name} is a table of keys, written [{name}]{_NOTHING_NEAR}"
-    if not isinstance(value, dict):
-        near = _nearest(path[-1])
-        return f"unknown key {name}" + (f", nearest is {near.dotted} ({near.kind.allowed})" if near else _NOTHING_NEAR)
-    table = most_similar(path[-1], _TABLES)
-    return f"unknown table {name}" + (f", nearest is [{table}]" if table else _NOTHING_NEAR)
+        return Problem(Mistake.NOT_A_TABLE, origin, written=name)
+    if isinstance(value, dict):
+        return Problem(Mistake.UNKNOWN_TABLE, origin, written=name, nearest=most_similar(path[-1], _TABLES))
+    return Problem(Mistake.UNKNOWN_KEY, origin, written=name, nearest=_nearest(path[-1]))
 
 
 def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     names, origin = system.values.get("locked", _NO_LOCKS)
     for name in sorted(names - BY_DOTTED.keys() - BY_NAME.keys()):
-        near = _nearest(name)
-        hint = f", nearest is {near.dotted}" if near else ""
-        yield Problem(f"{origin}: locked contains {brief(name)}, which is not a key{hint}", origin)
+        yield Problem(Mistake.UNKNOWN_LOCK, origin, written=brief(name), nearest=_nearest(name))
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
             origin = source.origin(name)
-            yield Problem(
-                f"{origin}: limits.per_user contains {brief(name)}, which is not a group on this host", origin
-            )
+            yield Problem(Mistake.UNKNOWN_GROUP, origin, written=brief(name))
 
 
-def _nearest(name: str) -> Key | None:
-    """Return the key that the user probably meant; ``None`` if no key is similar.
+def _nearest(name: str) -> str:
+    """Return the dotted name of the key that the user probably meant; ``""`` if no key is similar.
 
     If a name ends in a key's name, the user means that key: ``memory_limit`` means ``limit``.
     """
     plain = "_" + name.lower().replace("-", "_").rpartition(".")[2]
     ends = [own for own in _CALLED if plain.endswith("_" + own)]
-    return _CALLED.get(max(ends, key=len, default="") or most_similar(plain[1:], _CALLED))
+    own = max(ends, key=len, default="") or most_similar(plain[1:], _CALLED)
+    return _CALLED[own].dotted if own else ""

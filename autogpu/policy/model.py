@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Iterable, Mapping
 
-from autogpu.frozen import Value
+from autogpu.frozen import Value, replace
 from autogpu.policy import kinds
 from autogpu.policy.kinds import MemoryLimit
 from autogpu.variables import PREFIX
@@ -160,22 +160,83 @@ class Setting(Value):
         return () if self.overrides is None else (self.overrides, *self.overrides.overridden)
 
 
+class Mistake(enum.Enum):
+    """A kind of mistake in a policy. The comments state the text that a problem's ``written`` or ``detail`` holds."""
+
+    REFUSED_VALUE = enum.auto()  # written: the value
+    REFUSED_ENTRY = enum.auto()  # an entry of a list or table; written: the entry
+    SYSTEM_ONLY = enum.auto()  # only the system file can set the key
+    LOCKED = enum.auto()  # detail: the place of the lock
+    UNKNOWN_KEY = enum.auto()  # written: the name
+    UNKNOWN_TABLE = enum.auto()  # written: the name
+    UNKNOWN_VARIABLE = enum.auto()  # the origin is the variable
+    NOT_A_TABLE = enum.auto()  # the name of a table is used as a key; written: the name
+    UNKNOWN_LOCK = enum.auto()  # `locked` has an entry that is not a key; written: the entry
+    UNKNOWN_GROUP = enum.auto()  # `limits.per_user` has an entry that is not a group; written: the entry
+
+    NO_FILE = enum.auto()  # AUTOGPU_POLICY is a path without a file; written: the path
+
+    # autogpu ignores the whole file.
+    NOT_REGULAR = enum.auto()
+    UNREADABLE = enum.auto()  # detail: the system's reason
+    TOO_LARGE = enum.auto()
+    TOO_DEEP = enum.auto()  # brackets are nested too deep
+    TOO_MANY_DOTS = enum.auto()  # in one name
+    NO_PARSER = enum.auto()  # this Python can't read TOML
+    NO_TABLE = enum.auto()  # pyproject.toml has no table of autogpu
+    NOT_TOML = enum.auto()  # detail: the parser's reason
+    WRITTEN_TWICE = enum.auto()  # written: the key, or the table's header
+    UNQUOTED = enum.auto()  # a value without quotes; written: the value; detail: the key's name in the file
+    REFUSED_UNQUOTED = enum.auto()  # likewise, and the value is not allowed in quotes either
+
+    # Another user could have written or placed the file. written: its path; detail: the other uid or gid.
+    FILE_OF_OTHERS = enum.auto()
+    FILE_OPEN_TO_ALL = enum.auto()
+    FILE_OPEN_TO_GROUP = enum.auto()
+    FOLDER_OF_OTHERS = enum.auto()
+    FOLDER_OPEN_TO_ALL = enum.auto()
+    FOLDER_OPEN_TO_GROUP = enum.auto()
+    LINK = enum.auto()
+
+
 class Problem(Value):
-    """A mistake in the policy, as one line that is safe to print.
+    """A mistake in the policy, with its details. All texts are safe to print.
 
     Attributes:
-        what: The place of the mistake, its cause, and the allowed values.
-        key: The dotted key; ``""`` if the mistake is an unknown name, or is in a file as a whole.
-        instead: What autogpu does instead.
+        key: The dotted key that the mistake concerns; ``""`` if the mistake is an unknown name, or is in a file as a
+            whole.
+        written: What the user wrote. ``Mistake`` states for each kind what that is.
+        nearest: What the user probably meant: a dotted key, a table, or the text to write instead of ``written``.
+            ``""`` if nothing is similar.
+        detail: Another fact, which ``Mistake`` states.
+        used: The setting of ``key`` that applies instead; ``None`` if there is no ``key``.
     """
 
-    what: str
+    mistake: Mistake
     origin: Origin
     key: str = ""
-    instead: str = "it is ignored"
+    written: str = ""
+    nearest: str = ""
+    detail: str = ""
+    used: Setting | None = None
 
-    def __str__(self) -> str:
-        return f"{self.what}; {self.instead}"
+
+class UnreadableFile(Exception):
+    """A file can't be used.
+
+    Attributes:
+        line: The line of the mistake; ``None`` if it is unknown.
+        facts: The fields of the :class:`Problem` other than its mistake and origin.
+    """
+
+    def __init__(self, mistake: Mistake, line: int | None = None, **facts: str) -> None:
+        super().__init__(mistake, line, facts)
+        self.mistake = mistake
+        self.line = line
+        self.facts = facts
+
+    def problem(self, layer: LayerName, place: str) -> Problem:
+        return replace(Problem(self.mistake, Origin(layer, place, self.line)), **self.facts)
 
 
 class Resolved(Value):

@@ -5,46 +5,33 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Collection, Iterator, Mapping, Sequence
+from typing import Collection, Iterator, Mapping, Sequence
 
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
-from autogpu.policy.kinds import Refused
-from autogpu.policy.model import BY_NAME, Key, LayerName, Origin, Problem
+from autogpu.policy.model import LayerName, Mistake, Origin, Problem, UnreadableFile
 from autogpu.text import printable, short_path
 from autogpu.users import UNKNOWN_UID
 from autogpu.variables import POLICY_FILE
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    from autogpu.policy.parsing import Contents
+
+    # Why another user could have written a file, and the number of that user or group.
+    Distrust = Tuple[Mistake, str]
+
 PROJECT_FILE = "autogpu.toml"
 PYPROJECT = "pyproject.toml"
 LARGEST_FILE_BYTES = 1024**2
-_USUAL_MISTAKES = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
-
-# A reason from `_distrust` begins like this if other users can write the file itself. Then chmod is a remedy.
-_ITS_MODE = "it can be written"
+_OF_FILES = (Mistake.FILE_OF_OTHERS, Mistake.FILE_OPEN_TO_ALL, Mistake.FILE_OPEN_TO_GROUP)
+_OF_FOLDERS = (Mistake.FOLDER_OF_OTHERS, Mistake.FOLDER_OPEN_TO_ALL, Mistake.FOLDER_OPEN_TO_GROUP)
 
 # Finds our table in a pyproject.toml that can't be parsed, or that is not parsed because it is not trusted.
 _OUR_HEADER = re.compile(rb"""^[ \t]*\[+[ \t]*["']?tool["']?[ \t]*\.[ \t]*["']?autogpu["']?[ \t]*[].]""", re.MULTILINE)
-_HEADER = re.compile(r"^[ \t]*\[+[ \t]*([^][\n]+)", re.MULTILINE)
-_MOST_DOTS = _DEEPEST_BRACKETS = 100
-
-_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
-_LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{_MOST_DOTS + 1}}}"
-
-
-class UnreadableFile(Exception):
-    """A file can't be used. The message continues a sentence that begins with the file's name.
-
-    Attributes:
-        line: The line of the mistake; ``None`` if it is unknown.
-    """
-
-    def __init__(self, why: str, line: int | None = None) -> None:
-        super().__init__(why)
-        self.line = line
 
 
 class Source(Value):
@@ -53,17 +40,23 @@ class Source(Value):
     Attributes:
         file: ``None`` if the layer has no file, or the file is ignored.
         place: The path of the file for messages, with ``~`` for the home folder.
+        contents: What the file holds; ``None`` if ``file`` is.
     """
 
     layer: LayerName
     file: Path | None = None
     place: str = ""
-    table: Mapping[str, object] = MappingProxyType({})
-    text: str = ""
+    contents: Contents | None = None
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def table(self) -> Mapping[str, object]:
+        return self.contents.table if self.contents else {}
+
     def origin(self, name: str) -> Origin:
-        return Origin(self.layer, self.place, line_of(self.text, name))
+        from autogpu.policy.parsing import line_of
+
+        return Origin(self.layer, self.place, line_of(self.contents.text, name) if self.contents else None)
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -92,9 +85,8 @@ def named_source(homes: Sequence[str], name: str, working_directory: Path) -> So
     source = source_of(homes, LayerName.PROJECT, file)
     if source.file or source.problems:
         return source
-    what = f"{POLICY_FILE} is {short_path(file, homes)}, which does not exist or can't be reached"
     origin = Origin(LayerName.ENVIRONMENT, POLICY_FILE)
-    return replace(source, problems=(Problem(what, origin, instead="no project file is read"),))
+    return replace(source, problems=(Problem(Mistake.NO_FILE, origin, written=short_path(file, homes)),))
 
 
 def found_source(
@@ -133,121 +125,31 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
         judge: Ignore the file if another user could have written it.
     """
     place = short_path(file, homes)
-    none = Source(layer)
     is_shared = file.name == PYPROJECT
     # A search also finds a pyproject.toml that has no table of ours. That is not a problem.
     is_ours = not (judge and is_shared)
     try:
         opened = read_file(file, judge=judge)
         if opened is None or not (is_ours or b"autogpu" in opened[0]):
-            return none
+            return Source(layer)
         content, distrust = opened
         is_ours = is_ours or bool(_OUR_HEADER.search(content))
         if distrust:
-            raise _distrusted(file, distrust)
-        table, text = _parsed(content, is_shared=is_shared)
-        table = _table_of_ours(table) if is_shared else table
+            mistake, number = distrust
+            raise UnreadableFile(mistake, written=printable(str(file)), detail=number)
+        # Most processes have no policy file, and need no parser.
+        from autogpu.policy import parsing
+
+        return Source(layer, file, place, parsing.parse(content, is_shared=is_shared))
     except UnreadableFile as error:
-        origin = Origin(layer, place, error.line)
-        problem = Problem(f"{origin} {error}", origin, instead="this file is ignored")
-        return replace(none, problems=(problem,)) if is_ours else none
-    return Source(layer, file, place, table, text)
+        return Source(layer, problems=(error.problem(layer, place),) if is_ours else ())
 
 
-def _distrusted(file: Path, distrust: str) -> UnreadableFile:
-    name = printable(str(file))
-    ways = (f"chmod go-w {name}, or " if distrust.startswith(_ITS_MODE) else "") + f"{POLICY_FILE}={name}"
-    return UnreadableFile(f"is not used as a project file: {printable(distrust)} (to use it: {ways})")
-
-
-def _table_of_ours(pyproject: Mapping[str, Any]) -> Mapping[str, Any]:
-    tool = pyproject.get("tool")
-    table = tool.get("autogpu") if isinstance(tool, dict) else None
-    if not isinstance(table, dict):
-        raise UnreadableFile("has no table [tool.autogpu]")
-    return table
-
-
-def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
-    try:
-        # Editors on Windows begin a file with a byte order mark, which TOML does not allow.
-        text = content.decode("utf-8-sig")
-        _refuse_excess(text)
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            from autogpu._vendor import tomli as tomllib  # type: ignore[attr-defined]
-        # The parser reports no line number for a mistake in a last line without a line end.
-        return tomllib.loads(text + "\n"), text
-    except ImportError as error:
-        raise_if_from_script(error)
-        raise UnreadableFile("can't be read: this Python has no parser for TOML") from None
-    except (ValueError, RecursionError) as error:
-        raise_if_from_script(error)
-        found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
-        why, at = (found.group(1), int(found.group(2))) if found else (str(error), None)
-        lines = content.decode("utf-8-sig", "replace").split("\n")[: at or 0]
-        raise UnreadableFile(f"is not valid TOML: {_mistake(lines, why, is_shared=is_shared)}", at) from None
-
-
-def _mistake(lines: Sequence[str], why: str, *, is_shared: bool) -> str:
-    """Return the mistake in the last of ``lines`` if it is a usual one; else ``why`` and a list of usual mistakes.
-
-    Args:
-        lines: The file up to the line at which the parser stopped; empty if the parser does not report it.
-        why: The parser's reason.
-        is_shared: True for a file that also has tables of other programs.
-    """
-    line = lines[-1] if lines else ""
-    name, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
-    if why.startswith(("Cannot overwrite", "Cannot declare")):
-        return f"{printable(name, 64)} is written twice"
-    tables = _HEADER.findall("\n".join(lines))
-    is_ours = not is_shared or re.match(r"tool\.autogpu\b", tables[-1] if tables else "")
-    key = BY_NAME.get(name.rpartition(".")[2]) if is_ours else None
-    if key and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
-        return _without_quotes(key, name, value)
-    return f"{printable(why)} ({_USUAL_MISTAKES})"
-
-
-def _without_quotes(key: Key, name: str, value: str) -> str:
-    text = value.strip("“”")
-    try:
-        meant = key.written(key.kind.read(text))
-    except Refused:
-        meant = key.kind.nearest(text)
-    if meant:
-        return f"write {name} = {meant}, not {name} = {printable(value)}"
-    return f"{name} can't be {printable(value)}; allowed: {key.kind.allowed}"
-
-
-def _refuse_excess(text: str) -> None:
-    """Raise :class:`UnreadableFile` for a text that could take a parser seconds, or crash the process."""
-    depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
-        if depth > _DEEPEST_BRACKETS:
-            # A compiled parser could overflow the C stack, which crashes the process without an exception.
-            raise UnreadableFile(f"can't be read: brackets are nested more than {_DEEPEST_BRACKETS} deep")
-    if text.count(".") > _MOST_DOTS and re.search(_LONG_NAME, text):
-        # The time of the parsers grows with the square of the number of dots.
-        raise UnreadableFile(f"can't be read: a name has more than {_MOST_DOTS} dots")
-
-
-def line_of(text: str, name: str) -> int | None:
-    """Return the line of the key or table with this name; ``None`` if no line or several lines match."""
-    key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
-    at_the_start = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]"
-    in_a_table = rf"[^#\n]*[{{,.][ \t]*{key}="
-    found = [*re.finditer(f"^(?:{at_the_start}|{in_a_table})", text, re.MULTILINE)]
-    return text.count("\n", 0, found[0].start()) + 1 if len(found) == 1 else None
-
-
-def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
+def read_file(path: Path, *, judge: bool) -> tuple[bytes, Distrust | None] | None:
     """Return the content of a file, and the reason not to trust it; ``None`` if the file does not exist.
 
-    The reason is the end of a sentence, or ``""`` if the file is trusted. The function never blocks on a pipe or a
-    device. It opens the file once, and checks and reads the open file. So nobody can replace the file after the check.
+    The function never blocks on a pipe or a device. It opens the file once, and checks and reads the open file. So
+    nobody can replace the file after the check.
 
     Args:
         path: The file, or a link to it.
@@ -265,21 +167,21 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, str] | None:
     try:
         # Opening a device can already have an effect, so check the type before opening, and once more after it.
         if not stat.S_ISREG(mode):
-            raise UnreadableFile("is not a regular file")
+            raise UnreadableFile(Mistake.NOT_REGULAR)
         with open(path, "rb", opener=_opened) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise UnreadableFile("is not a regular file")
-            distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else ""
+                raise UnreadableFile(Mistake.NOT_REGULAR)
+            distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else None
             content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise_if_from_script(error)
         return None
     except OSError as error:
         raise_if_from_script(error)
-        raise UnreadableFile(f"can't be read ({printable(error.strerror or str(error))})") from None
+        raise UnreadableFile(Mistake.UNREADABLE, detail=printable(error.strerror or str(error))) from None
     if len(content) > LARGEST_FILE_BYTES:
-        raise UnreadableFile(f"is larger than {LARGEST_FILE_BYTES // 1024} KiB")
+        raise UnreadableFile(Mistake.TOO_LARGE)
     return content, distrust
 
 
@@ -287,28 +189,27 @@ def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
-def _distrust(path: Path, descriptor: int, found: os.stat_result) -> str:
-    """Return the reason why another user could have written or placed the open file; ``""`` if there is none."""
-    foreign = _foreign(descriptor, found)
+def _distrust(path: Path, descriptor: int, found: os.stat_result) -> Distrust | None:
+    """Return the reason why another user could have written or placed the open file; ``None`` if there is none."""
+    foreign = _foreign(descriptor, found, _OF_FILES) or _foreign(path.parent, path.parent.stat(), _OF_FOLDERS)
     if foreign:
-        return f"it {foreign}"
-    foreign = _foreign(path.parent, path.parent.stat())
-    if foreign:
-        return f"its folder {path.parent} {foreign}"
+        return foreign
     # Don't trust a link: anyone who can write to a folder on the way to its target could have replaced the target.
+    # The test also finds a file that was replaced while it was read.
     now = path.lstat()
     is_same = (now.st_dev, now.st_ino) == (found.st_dev, found.st_ino)
-    return "" if is_same else "it is a link, or was replaced while it was read"
+    return None if is_same else (Mistake.LINK, "")
 
 
-def _foreign(place: int | Path, found: os.stat_result) -> str:
+def _foreign(place: int | Path, found: os.stat_result, mistakes: tuple[Mistake, Mistake, Mistake]) -> Distrust | None:
+    of_others, open_to_all, open_to_group = mistakes
     if found.st_uid == UNKNOWN_UID or found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to uid {found.st_uid}"
+        return of_others, str(found.st_uid)
     if found.st_mode & stat.S_IWOTH:
-        return "can be written by every user"
+        return open_to_all, ""
     if found.st_mode & stat.S_IWGRP and (_has_access_list(place) or not _is_private_group(found)):
-        return f"can be written by group {found.st_gid}"
-    return ""
+        return open_to_group, str(found.st_gid)
+    return None
 
 
 def _is_private_group(found: os.stat_result) -> bool:

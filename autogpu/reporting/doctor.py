@@ -17,6 +17,7 @@ from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, health_faults
 from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install, reason_command
 from autogpu.reporting.leases import folder_on_fuse, lease_problem, unreadable_file
+from autogpu.reporting.mistakes import policy_problem
 from autogpu.text import counted, listed, printable
 from autogpu.users import host_setup_command
 from autogpu.variables import CUDA_VISIBLE_DEVICES
@@ -82,7 +83,7 @@ def _policy_mistakes(facts: Facts) -> str:
 
 def _each_policy_mistake(facts: Facts) -> Iterator[str]:
     resolved = facts.resolved
-    yield from map(str, (*resolved.problems, *resolved.system_notes))
+    yield from map(policy_problem, (*resolved.problems, *resolved.system_notes))
     yield from policy_messages.unmatched(resolved, facts.inventory, facts.visible)
     if not resolved.policy.enabled:
         yield f"autogpu is switched off by {resolved.settings['enabled'].origin}"

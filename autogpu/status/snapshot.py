@@ -23,6 +23,7 @@ from autogpu.process import with_ancestors
 from autogpu.reporting import choice, gpus
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.leases import lease_problem
+from autogpu.reporting.mistakes import policy_problem
 from autogpu.selection.decision import Decision, Reason, Verdict
 from autogpu.selection.jobs import Job, awaited, claims_by_gpu, compute_pids, jobs_of, spare_bytes, tier
 from autogpu.selection.members import Family, family_of
@@ -152,7 +153,7 @@ def host_status(
         unreadable=tuple(model.UnreadableGpu(lost.index, printable(lost.reason)) for lost in inventory.unreadable),
         queue=tuple(_waiter_status(waiter, now_s, names) for waiter in leases.waiters),
         preview=_preview(decision, inventory, policy_messages.origins(resolved)),
-        policy_problems=(*map(str, resolved.problems), *unmatched),
+        policy_problems=(*map(policy_problem, resolved.problems), *unmatched),
         lease_folder=None if read.folder is None else _lease_folder(read.folder, names),
         lease_folder_problem=read.problem or read.obstacle,
         has_hook=hook is not None,

@@ -69,7 +69,7 @@ import tensorflow
 import autogpu.policy, pathlib, os
 here = pathlib.Path.cwd()
 resolved = autogpu.policy.resolve(os.environ, script=here / "x.py", working_directory=here)
-print(resolved.policy.count, [str(problem) for problem in resolved.problems], autogpu.__file__)
+print(resolved.policy.count, [*resolved.problems], autogpu.__file__)
 """
 
 

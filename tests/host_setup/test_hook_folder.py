@@ -114,7 +114,7 @@ from autogpu import policy, _vendor
 from autogpu.devices import nvml
 here = pathlib.Path.cwd()
 resolved = policy.resolve(os.environ, script=here / "x.py", working_directory=here)
-print(resolved.policy.count, [str(problem) for problem in resolved.problems])
+print(resolved.policy.count, [*resolved.problems])
 print(os.path.dirname(os.path.dirname(nvml.load_pynvml().__file__)) == os.path.dirname(sys.modules["autogpu"].__file__))
 files = {name: module for name, module in sys.modules.items() if name.startswith(("autogpu", "_autogpu"))}
 print([name for name, module in files.items() if not os.path.exists(module.__spec__.cached)])

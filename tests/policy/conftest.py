@@ -46,7 +46,7 @@ class Workplace:
         )
 
     def problems(self, environ=None):
-        return [str(problem) for problem in self.resolve(environ).problems]
+        return [*self.resolve(environ).problems]
 
 
 @pytest.fixture

@@ -1,17 +1,10 @@
-import re
 import sys
 
 import pytest
 
-from autogpu.policy import Policy
-from autogpu.policy.model import LayerName
-
-FILE = "~/proj/autogpu.toml"
-COUNTS = 'a number of GPUs (0 for CPU only; to choose which: AUTOGPU_DEVICES=1,2), or "all"'
-BUSY = '"share", "wait", "cpu" or "error"'
-LIMITS = 'a size with its unit such as "8GiB", a percentage such as "50%", or "" for none'
-SIZES = 'a size with its unit such as "6GiB", or "" for none'
-NOTHING_NEAR = "; `autogpu config` lists the keys"
+from autogpu.policy import Origin, Policy, Setting
+from autogpu.policy.model import LayerName, Mistake
+from tests.support.problems import FILE, default_of, in_file, in_variable
 
 
 def test_all_problems_are_reported_and_valid_settings_hold(workplace):
@@ -33,55 +26,58 @@ def test_all_problems_are_reported_and_valid_settings_hold(workplace):
     )
     resolved = workplace.resolve({"AUTOGPU_LIMIT": "0.5", "AUTOGPU_WAIT": "soon", "AUTOGPU": "2"})
     assert resolved.policy == Policy(growth=False)
-    assert [str(problem) for problem in resolved.problems] == [
-        f'{FILE}:1: enabled can\'t be "ture" (nearest is true); allowed: true or false; the default true is used',
-        f"{FILE}:2: unknown key count, nearest is select.count ({COUNTS}); it is ignored",
-        f"{FILE}:5: unknown key select.cuont, nearest is select.count ({COUNTS}); it is ignored",
-        f'{FILE}:6: select.need can\'t be 6 (add the unit, as in "6GiB"); '
-        'allowed: a size with its unit such as "6GiB", or "" for none; the setting is ignored',
-        f'{FILE}:7: select.busy can\'t be "shared" (nearest is "share"); allowed: "share", '
-        '"wait", "cpu" or "error"; the default "share" is used',
-        f'{FILE}:8: select.exclude can\'t contain "3-1" (the smaller number comes first); allowed: a list of '
-        'indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*"); the setting is ignored',
-        f"{FILE}:9: unknown key select.limit, nearest is memory.limit ({LIMITS}); it is ignored",
-        f'AUTOGPU_LIMIT: memory.limit can\'t be "0.5" (add the unit, as in "6GiB"); allowed: {LIMITS}; '
-        "the setting is ignored",
-        'AUTOGPU_WAIT: select.wait can\'t be "soon"; allowed: a duration such as "30m", "90s" or "1h30m", up to 365d; '
-        'a number alone is seconds; the default "30m" is used',
-        'AUTOGPU: enabled can\'t be "2"; allowed: true or false; the default true is used',
-    ]
+    assert resolved.problems == (
+        in_file(Mistake.REFUSED_VALUE, 1, key="enabled", written='"ture"', nearest="true"),
+        in_file(Mistake.UNKNOWN_KEY, 2, written="count", nearest="select.count"),
+        in_file(Mistake.UNKNOWN_KEY, 5, written="select.cuont", nearest="select.count"),
+        in_file(Mistake.REFUSED_VALUE, 6, key="select.need", written="6"),
+        in_file(Mistake.REFUSED_VALUE, 7, key="select.busy", written='"shared"', nearest='"share"'),
+        in_file(Mistake.REFUSED_ENTRY, 8, key="select.exclude", written='"3-1"'),
+        in_file(Mistake.UNKNOWN_KEY, 9, written="select.limit", nearest="memory.limit"),
+        in_variable(Mistake.REFUSED_VALUE, "AUTOGPU_LIMIT", key="memory.limit", written='"0.5"'),
+        in_variable(Mistake.REFUSED_VALUE, "AUTOGPU_WAIT", key="select.wait", written='"soon"'),
+        in_variable(Mistake.REFUSED_VALUE, "AUTOGPU", key="enabled", written='"2"'),
+    )
 
 
 def test_bad_value_keeps_the_value_of_the_layer_below(workplace):
     workplace.user("[select]\ncount = 2\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})
     assert resolved.policy.count == 2
-    (problem,) = resolved.problems
-    file = "~/.config/autogpu/autogpu.toml:2"
-    assert str(problem) == f'AUTOGPU_COUNT: select.count can\'t be "two"; allowed: {COUNTS}; 2 from {file} is used'
-    assert (problem.key, problem.origin.layer) == ("select.count", LayerName.ENVIRONMENT)
+    origin = Origin(LayerName.USER, "~/.config/autogpu/autogpu.toml", 2)
+    used = Setting("select.count", 2, origin, default_of("select.count"))
+    wrong = in_variable(Mistake.REFUSED_VALUE, "AUTOGPU_COUNT", key="select.count", written='"two"', used=used)
+    assert resolved.problems == (wrong,)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", f":1: select is a table of keys, written [select]{NOTHING_NEAR}", id="not-a-table"),
-        pytest.param("[[limits]]", f":1: limits is a table of keys, written [limits]{NOTHING_NEAR}", id="array-tables"),
-        pytest.param("[selct]\ncount = 2", ":1: unknown table selct, nearest is [select]", id="misspelt-section"),
-        pytest.param("[limit]\nper_user = 2", ":1: unknown table limit, nearest is [limits]", id="section-like-a-key"),
-        pytest.param("[gpu]\n", f":1: unknown table gpu{NOTHING_NEAR}", id="no-similar-table"),
-        pytest.param("[tool.autogpu.select]\ncount = 2", f":1: unknown table tool{NOTHING_NEAR}", id="pyproject-table"),
+        pytest.param("select = 3", in_file(Mistake.NOT_A_TABLE, 1, written="select"), id="not-a-table"),
+        pytest.param("[[limits]]", in_file(Mistake.NOT_A_TABLE, 1, written="limits"), id="array-tables"),
+        pytest.param(
+            "[selct]\ncount = 2", in_file(Mistake.UNKNOWN_TABLE, 1, written="selct", nearest="select"), id="misspelt"
+        ),
+        pytest.param(
+            "[limit]\nper_user = 2",
+            in_file(Mistake.UNKNOWN_TABLE, 1, written="limit", nearest="limits"),
+            id="section-like-a-key",
+        ),
+        pytest.param("[gpu]\n", in_file(Mistake.UNKNOWN_TABLE, 1, written="gpu"), id="no-similar-table"),
+        pytest.param(
+            "[tool.autogpu.select]\ncount = 2", in_file(Mistake.UNKNOWN_TABLE, 1, written="tool"), id="pyproject-table"
+        ),
         pytest.param(
             "[select]\nenabled = true",
-            ":2: unknown key select.enabled, nearest is enabled (true or false)",
+            in_file(Mistake.UNKNOWN_KEY, 2, written="select.enabled", nearest="enabled"),
             id="top-level-key-below-a-header",
         ),
-        pytest.param("'' = 1\n", f':1: unknown key ""{NOTHING_NEAR}', id="empty-key"),
+        pytest.param("'' = 1\n", in_file(Mistake.UNKNOWN_KEY, 1, written='""'), id="empty-key"),
     ],
 )
 def test_unknown_name_is_reported_with_the_nearest_known_one(workplace, text, problem):
     workplace.autogpu_toml(text)
-    assert workplace.problems() == [f"{FILE}{problem}; it is ignored"]
+    assert workplace.problems() == [problem]
 
 
 def test_unknown_names_in_the_system_file_are_notes_for_doctor(workplace):
@@ -92,107 +88,116 @@ def test_unknown_names_in_the_system_file_are_notes_for_doctor(workplace):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("name", "nearest"),
     [
-        pytest.param("AUTOGPU_CUONT", f", nearest is AUTOGPU_COUNT ({COUNTS})", id="misspelt-variable"),
-        pytest.param("AUTOGPU_MEMORY_LIMIT", f", nearest is AUTOGPU_LIMIT ({LIMITS})", id="variable-with-its-section"),
-        pytest.param("AUTOGPU_MEMORY", f", nearest is AUTOGPU_NEED ({SIZES})", id="variable-named-like-a-section"),
-        pytest.param("AUTOGPU_QQQ", "; `autogpu config` lists the keys", id="no-similar-variable"),
+        pytest.param("AUTOGPU_CUONT", "select.count", id="misspelt-variable"),
+        pytest.param("AUTOGPU_MEMORY_LIMIT", "memory.limit", id="variable-with-its-section"),
+        pytest.param("AUTOGPU_MEMORY", "select.need", id="variable-named-like-a-section"),
+        pytest.param("AUTOGPU_QQQ", "", id="no-similar-variable"),
     ],
 )
-def test_unknown_variable_is_reported_with_the_nearest_known_one(workplace, name, problem):
-    assert workplace.problems({name: "1"}) == [f"{name} is not a variable of autogpu{problem}; it is ignored"]
+def test_unknown_variable_is_reported_with_the_nearest_known_one(workplace, name, nearest):
+    assert workplace.problems({name: "1"}) == [in_variable(Mistake.UNKNOWN_VARIABLE, name, nearest=nearest)]
 
 
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("GPU", "devices"),
-        ("VISIBLE_DEVICES", "devices"),
-        ("GPUS", "count"),
-        ("NUM_GPUS", "count"),
-        ("MEMORY", "need"),
-        ("MEM_LIMIT", "limit"),
+        ("GPU", "select.devices"),
+        ("VISIBLE_DEVICES", "select.devices"),
+        ("GPUS", "select.count"),
+        ("NUM_GPUS", "select.count"),
+        ("MEMORY", "select.need"),
+        ("MEM_LIMIT", "memory.limit"),
         ("DISABLE", "enabled"),
     ],
 )
 def test_common_synonym_of_a_key_is_reported_with_the_keys_name(workplace, name, meant):
-    (variable,) = workplace.problems({f"AUTOGPU_{name}": "1"})
-    assert variable.startswith(f"AUTOGPU_{name} is not a variable of autogpu, nearest is AUTOGPU_{meant.upper()} (")
     workplace.autogpu_toml(f"{name.lower()} = 1\n")
-    (key,) = workplace.problems()
-    assert re.search(rf"unknown key {name.lower()}, nearest is (\w+\.)?{meant} \(", key)
+    assert workplace.problems({f"AUTOGPU_{name}": "1"}) == [
+        in_file(Mistake.UNKNOWN_KEY, 1, written=name.lower(), nearest=meant),
+        in_variable(Mistake.UNKNOWN_VARIABLE, f"AUTOGPU_{name}", nearest=meant),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("written", "mistake", "facts"),
     [
-        ("need = 8192", '8192 (add the unit, as in "6GiB")'),
-        ('need = "8192"', '"8192" (add the unit, as in "6GiB")'),
-        ('need = "50%"', '"50%" (did you mean limit?)'),
-        ('busy = "waits"', '"waits" (nearest is "wait")'),
-        ('devices = "1 2"', '"1 2" (write commas between them)'),
-        ('devices = ["0-1 3"]', '"0-1 3" (write commas between them)'),
-        ('devices = "3090"', '"3090" (write a name between stars, such as "*3090*")'),
-        ("devices = [3090]", '3090 (write a name between stars, such as "*3090*")'),
+        ("need = 8192", Mistake.REFUSED_VALUE, {"written": "8192"}),
+        ('need = "8192"', Mistake.REFUSED_VALUE, {"written": '"8192"'}),
+        ('need = "50%"', Mistake.REFUSED_VALUE, {"written": '"50%"'}),
+        ('busy = "waits"', Mistake.REFUSED_VALUE, {"written": '"waits"', "nearest": '"wait"'}),
+        ('devices = "1 2"', Mistake.REFUSED_ENTRY, {"written": '"1 2"'}),
+        ('devices = ["0-1 3"]', Mistake.REFUSED_ENTRY, {"written": '"0-1 3"'}),
+        ('devices = "3090"', Mistake.REFUSED_ENTRY, {"written": '"3090"'}),
+        ("devices = [3090]", Mistake.REFUSED_ENTRY, {"written": "3090"}),
     ],
 )
-def test_common_mistake_in_a_value_is_reported_with_a_correction(workplace, written, meant):
+def test_refused_value_is_reported_as_written(workplace, written, mistake, facts):
     workplace.autogpu_toml(f"[select]\n{written}\n")
-    (problem,) = workplace.problems()
-    key = written.partition(" ")[0]
-    verb = "contain" if key == "devices" else "be"
-    assert problem.startswith(f"{FILE}:2: select.{key} can't {verb} {meant}; allowed: ")
+    key = "select." + written.partition(" ")[0]
+    assert workplace.problems() == [in_file(mistake, 2, key=key, **facts)]
 
 
 @pytest.mark.parametrize(
-    ("text", "mistake"),
+    ("text", "key", "written", "nearest"),
     [
-        pytest.param("enabled = flase", "write enabled = false, not enabled = flase", id="misspelt-boolean"),
-        pytest.param("growth = True", "write growth = true, not growth = True", id="python-boolean"),
-        pytest.param("enabled = maybe", "enabled can't be maybe; allowed: true or false", id="unknown-boolean"),
-        pytest.param("busy = wiat", 'write busy = "wait", not busy = wiat', id="misspelt-word"),
-        pytest.param("need = 6 apples", f"need can't be 6 apples; allowed: {SIZES}", id="wrong-unit"),
-        pytest.param("need = 6GiB", 'write need = "6GiB", not need = 6GiB', id="unquoted-size"),
-        pytest.param("select.need = 6 GiB  # big", 'write select.need = "6GiB", not select.need = 6 GiB', id="spaces"),
-        pytest.param("limit = 50%\r", 'write limit = "50%", not limit = 50%', id="unquoted-percentage"),
-        pytest.param("busy = wait", 'write busy = "wait", not busy = wait', id="unquoted-word"),
-        pytest.param("devices = 0,1", 'write devices = ["0", "1"], not devices = 0,1', id="unquoted-list"),
-        pytest.param("devices = *A100*", 'write devices = ["*A100*"], not devices = *A100*', id="unquoted-name"),
-        pytest.param("need = “6GiB”", 'write need = "6GiB", not need = “6GiB”', id="typeset-quotes"),
-        pytest.param("count = 1\ncount = 2", "count is written twice", id="key-twice"),
-        pytest.param("[select]\n[select]", "[select] is written twice", id="table-twice"),
-        pytest.param("busy = \u202e2J", rf"busy can't be \u202e2J; allowed: {BUSY}", id="bidi-override"),
+        pytest.param("enabled = flase", "enabled", "flase", "false", id="misspelt-boolean"),
+        pytest.param("growth = True", "memory.growth", "True", "true", id="python-boolean"),
+        pytest.param("enabled = maybe", "enabled", "maybe", "", id="unknown-boolean"),
+        pytest.param("busy = wiat", "select.busy", "wiat", '"wait"', id="misspelt-word"),
+        pytest.param("need = 6 apples", "select.need", "6 apples", "", id="wrong-unit"),
+        pytest.param("need = 6GiB", "select.need", "6GiB", '"6GiB"', id="unquoted-size"),
+        pytest.param("select.need = 6 GiB  # big", "select.need", "6 GiB", '"6GiB"', id="spaces"),
+        pytest.param("limit = 50%\r", "memory.limit", "50%", '"50%"', id="unquoted-percentage"),
+        pytest.param("busy = wait", "select.busy", "wait", '"wait"', id="unquoted-word"),
+        pytest.param("devices = 0,1", "select.devices", "0,1", '["0", "1"]', id="unquoted-list"),
+        pytest.param("devices = *A100*", "select.devices", "*A100*", '["*A100*"]', id="unquoted-name"),
+        pytest.param("need = “6GiB”", "select.need", "“6GiB”", '"6GiB"', id="typeset-quotes"),
+        pytest.param("busy = \u202e2J", "select.busy", r"\u202e2J", "", id="bidi-override"),
     ],
 )
-def test_common_toml_mistake_is_reported_with_a_correction(workplace, text, mistake):
+def test_value_without_quotes_is_reported_with_the_value_that_is_meant(workplace, text, key, written, nearest):
     workplace.autogpu_toml("\n" + text)
-    line = 2 + text.count("\n")
-    assert workplace.problems() == [f"{FILE}:{line} is not valid TOML: {mistake}; this file is ignored"]
+    name = text.partition(" ")[0]
+    mistake = Mistake.UNQUOTED if nearest else Mistake.REFUSED_UNQUOTED
+    wrong = in_file(mistake, 2, key=key, written=written, nearest=nearest, detail=name)
+    assert workplace.problems() == [wrong]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        pytest.param("count = 1\ncount = 2", "count", id="key"),
+        pytest.param("[select]\n[select]", "[select]", id="table"),
+    ],
+)
+def test_name_that_is_written_twice_is_reported_at_its_second_line(workplace, text, written):
+    workplace.autogpu_toml("\n" + text)
+    assert workplace.problems() == [in_file(Mistake.WRITTEN_TWICE, 3, written=written)]
 
 
 @pytest.mark.parametrize(
     "text", ["count 2", "cuont = two", 'need = "6GiB', "devices = [0, 1g.5gb]", "need =", "\x1b[2J = 6"]
 )
-def test_unclear_toml_error_is_reported_with_the_usual_mistakes(workplace, text):
+def test_unclear_toml_error_is_reported_with_the_parsers_reason(workplace, text):
     workplace.autogpu_toml("\n" + text)
     (problem,) = workplace.problems()
-    assert problem.startswith(f"{FILE}:{2 + text.count(chr(10))} is not valid TOML: ")
-    usual = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
-    assert problem.endswith(f" ({usual}); this file is ignored")
+    assert problem == in_file(Mistake.NOT_TOML, 2, detail=problem.detail)
+    assert problem.detail.isprintable() and problem.detail
 
 
 @pytest.mark.parametrize(
     ("table", "mistake"),
     [
-        pytest.param("tool.autogpu.report", 'write level = "line", not level = lnie;', id="table-of-autogpu"),
-        pytest.param("tool.logger", "Invalid value (put text", id="table-of-another-program"),
+        pytest.param("tool.autogpu.report", Mistake.UNQUOTED, id="table-of-autogpu"),
+        pytest.param("tool.logger", Mistake.NOT_TOML, id="table-of-another-program"),
     ],
 )
 def test_line_of_another_program_is_not_judged_as_a_key(workplace, table, mistake):
     workplace.pyproject(f"[tool.autogpu]\n[{table}]\nlevel = lnie\n")
     (problem,) = workplace.problems()
-    assert problem.startswith(f"~/proj/pyproject.toml:3 is not valid TOML: {mistake}")
+    assert (problem.mistake, str(problem.origin)) == (mistake, "~/proj/pyproject.toml:3")
 
 
 def test_internal_and_foreign_variables_are_no_problem(workplace):
@@ -201,28 +206,26 @@ def test_internal_and_foreign_variables_are_no_problem(workplace):
     assert workplace.problems({**dict.fromkeys(names, "anything"), **below_run}) == []
 
 
-TOO_DEEP = " can't be read: brackets are nested more than 100 deep"
-
-
 @pytest.mark.parametrize(
-    ("content", "pattern"),
+    ("content", "mistake"),
     [
-        pytest.param(b'a = """\n', " is not valid TOML: .+", id="unterminated-text"),
-        pytest.param(b"[select]\na = '\xff'\n", " is not valid TOML: .+", id="not-utf-8"),
-        pytest.param(b"a = " + b"[" * 5000, TOO_DEEP, id="nested-lists"),
-        pytest.param(b"a = " + b"{a=" * 5000, TOO_DEEP, id="nested-tables"),
-        pytest.param(b"count = " + b"9" * 9000, ".*", id="endless-number"),
-        pytest.param(b"#" * (1024**2 + 1), " is larger than 1024 KiB", id="too-large"),
+        pytest.param(b'a = """\n', Mistake.NOT_TOML, id="unterminated-text"),
+        pytest.param(b"[select]\na = '\xff'\n", Mistake.NOT_TOML, id="not-utf-8"),
+        pytest.param(b"a = " + b"[" * 5000, Mistake.TOO_DEEP, id="nested-lists"),
+        pytest.param(b"a = " + b"{a=" * 5000, Mistake.TOO_DEEP, id="nested-tables"),
+        pytest.param(b"count = " + b"9" * 9000, None, id="endless-number"),
+        pytest.param(b"#" * (1024**2 + 1), Mistake.TOO_LARGE, id="too-large"),
     ],
 )
-def test_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, pattern):
+def test_broken_file_is_one_problem_and_the_other_layers_hold(workplace, content, mistake):
     workplace.user("[select]\ncount = 2\n")
     (workplace.project / "autogpu.toml").write_bytes(content)
     resolved = workplace.resolve()
     assert resolved.policy == Policy(count=2)
     (problem,) = resolved.problems
-    assert re.fullmatch(FILE + pattern, problem.what.partition("; allowed")[0])
-    assert str(problem).count("\n") == 0
+    assert problem.origin.place == FILE
+    # Only some Python versions refuse an endless number while they parse it.
+    assert problem.mistake in ([mistake] if mistake else [Mistake.NOT_TOML, Mistake.UNKNOWN_KEY])
 
 
 def test_a_byte_order_mark_is_no_problem(workplace):
@@ -233,10 +236,10 @@ def test_a_byte_order_mark_is_no_problem(workplace):
 
 def test_deep_tables_do_not_break_the_report(workplace):
     workplace.autogpu_toml(f"[select.{'.'.join('a' * 90)}]\n[select.count.{'.'.join('b' * 90)}]\n")
-    lines = [problem.what.partition(",")[0].partition(";")[0] for problem in workplace.resolve().problems]
-    assert lines == [
-        "~/proj/autogpu.toml:1: unknown table select.a",
-        "~/proj/autogpu.toml:2: select.count can't be a table",
+    used = default_of("select.count")
+    assert workplace.problems() == [
+        in_file(Mistake.UNKNOWN_TABLE, 1, written="select.a"),
+        in_file(Mistake.REFUSED_VALUE, 2, key="select.count", written="a table", used=used),
     ]
 
 
@@ -254,7 +257,7 @@ def test_deep_tables_do_not_break_the_report(workplace):
 @pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
 def test_name_with_many_dots_is_refused_before_it_is_parsed(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
-    assert workplace.problems() == [f"{FILE} can't be read: a name has more than 100 dots; this file is ignored"]
+    assert workplace.problems() == [in_file(Mistake.TOO_MANY_DOTS)]
 
 
 def test_dots_in_comments_texts_and_numbers_are_accepted(workplace):
@@ -279,21 +282,19 @@ def test_variables_hold_without_a_toml_parser(workplace, monkeypatch):
     workplace.autogpu_toml("[select]\ncount = 2\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": "3"})
     assert resolved.policy.count == 3
-    assert [*map(str, resolved.problems)] == [
-        f"{FILE} can't be read: this Python has no parser for TOML; this file is ignored"
-    ]
+    assert resolved.problems == (in_file(Mistake.NO_PARSER),)
 
 
 def test_text_of_a_hostile_file_cannot_control_a_terminal(workplace):
     workplace.autogpu_toml('[select]\nbusy = "\\u001b[2Jx\\u202e' + "y" * 5000 + '"\n"\\u001b]0;z\\u0007" = 1\n')
-    lines = workplace.problems()
-    assert len(lines) == 2
-    assert all(line.isprintable() and len(line) < 500 for line in lines)
-    assert lines[0].startswith("~/proj/autogpu.toml:2: select.busy can't be \"\\x1b[2Jx\\u202eyyy")
+    problems = workplace.problems()
+    assert len(problems) == 2
+    assert all(problem.written.isprintable() and len(problem.written) < 300 for problem in problems)
+    assert problems[0].written.startswith('"\\x1b[2Jx\\u202eyyy')
 
 
 def test_hostile_folder_name_cannot_control_a_terminal(workplace):
     folder = workplace.home / "a\x1b[2J\nb"
     workplace.write(folder / "autogpu.toml", "[select]\ncount = -1\n")
     (problem,) = workplace.resolve(working_directory=folder).problems
-    assert str(problem).startswith("~/a\\x1b[2J\\nb/autogpu.toml:2: select.count can't be -1;")
+    assert str(problem.origin) == "~/a\\x1b[2J\\nb/autogpu.toml:2"

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from autogpu.policy import KEYS
+from autogpu.reporting.mistakes import policy_problem
 from tests.support.environments import ROOT
 
 CASES = int(os.environ.get("FUZZ_CASES", "150"))
@@ -88,8 +89,9 @@ def sound(resolved):
             assert key.kind.read(key.kind.plain(setting.value)) == setting.value, (key.dotted, setting.value)
         assert setting.text.isprintable(), setting.text
     for problem in resolved.problems:
-        assert str(problem).isprintable(), problem
-        assert len(str(problem)) < 1500, problem
+        line = policy_problem(problem)
+        assert line.isprintable(), problem
+        assert len(line) < 1500, problem
 
 
 @pytest.mark.timeout(3600)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from autogpu.frozen import replace
-from autogpu.policy import KEYS, MemoryLimit, Policy, resolve
+from autogpu.policy import KEYS, MemoryLimit, Origin, Policy, Problem, resolve
+from autogpu.policy.model import LayerName, Mistake
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -100,11 +101,10 @@ def test_autogpu_0_switches_off_whatever_a_layer_or_a_lock_sets(workplace, text)
 
 ASKS_2 = {"AUTOGPU_COUNT": "2"}
 OFF_LOCKED = {"system": 'enabled = false\nlocked = ["enabled"]\n'}
-OFF = "AUTOGPU: enabled is locked by SYSTEM:2; false from SYSTEM:1 is used"
+OFF = (Mistake.LOCKED, "AUTOGPU", "enabled", "SYSTEM:2", "SYSTEM:1")
 TWO_LOCKED = {"system": 'locked = ["select.count"]\n[select]\ncount = 2\n'}
 LOCKED_ELSEWHERE = {"autogpu_toml": 'locked = ["select.count"]\n'}
-ELSEWHERE = "can be set only in the system file, /etc/autogpu/autogpu.toml"
-NOT_HERE = f"~/proj/autogpu.toml:1: locked {ELSEWHERE}; the setting is ignored"
+NOT_HERE = (Mistake.SYSTEM_ONLY, "~/proj/autogpu.toml:1", "locked", "", "default")
 COPIED = {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[limits]\nper_user = 0\n"}
 
 
@@ -123,9 +123,9 @@ COPIED = {"system": "[limits]\nper_user = 3\n", "autogpu_toml": "locked = []\n[l
             {"AUTOGPU_LIMIT": "50%", "--exclude": "none"},
             {"exclude": ("0",), "locked": {"select.exclude", "memory.limit"}},
             [
-                '~/proj/autogpu.toml:2: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
-                "AUTOGPU_LIMIT: memory.limit is locked by SYSTEM:1; the setting is ignored",
-                '--exclude: select.exclude is locked by SYSTEM:1; ["0"] from SYSTEM:3 is used',
+                (Mistake.LOCKED, "~/proj/autogpu.toml:2", "select.exclude", "SYSTEM:1", "SYSTEM:3"),
+                (Mistake.LOCKED, "AUTOGPU_LIMIT", "memory.limit", "SYSTEM:1", "default"),
+                (Mistake.LOCKED, "--exclude", "select.exclude", "SYSTEM:1", "SYSTEM:3"),
             ],
             id="locked-keys-hold-and-each-attempt-is-reported",
         ),
@@ -142,7 +142,13 @@ def test_locked_keys_hold(workplace, files, environ, policy, problems):
     flags = {name[2:]: text for name, text in environ.items() if name.startswith("--")}
     resolved = workplace.resolve(environ, flags=flags)
     assert resolved.policy == replace(Policy(), **policy)
-    assert [str(problem).replace(str(workplace.system_file), "SYSTEM") for problem in resolved.problems] == problems
+    found = []
+    for problem in resolved.problems:
+        lock, used = (
+            str(text).replace(str(workplace.system_file), "SYSTEM") for text in (problem.detail, problem.used.origin)
+        )
+        found.append((problem.mistake, str(problem.origin), problem.key, lock, used))
+    assert found == problems
 
 
 def test_lock_holds_even_if_the_locked_value_is_invalid(workplace):
@@ -154,8 +160,9 @@ def test_unknown_names_in_locked_are_notes_for_doctor(workplace):
     workplace.system('locked = ["select.exlude", "select.count"]\n')
     resolved = workplace.resolve({"AUTOGPU_COUNT": "2"})
     assert (resolved.policy.count, resolved.policy.locked) == (1, frozenset(["select.count"]))
-    what = 'locked contains "select.exlude", which is not a key, nearest is select.exclude; it is ignored'
-    assert [str(note) for note in resolved.system_notes] == [f"{workplace.system_file}:1: {what}"]
+    origin = Origin(LayerName.SYSTEM, str(workplace.system_file), 1)
+    note = Problem(Mistake.UNKNOWN_LOCK, origin, written='"select.exlude"', nearest="select.exclude")
+    assert resolved.system_notes == (note,)
 
 
 def test_user_file_is_found_by_an_absolute_xdg_config_home(workplace, tmp_path):

@@ -7,23 +7,19 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path, PosixPath
+from pathlib import PosixPath
 
 import pytest
 
-from autogpu.policy import sources
-from autogpu.policy.model import LayerName
+from autogpu.policy import Origin, parsing, sources
+from autogpu.policy.model import LayerName, Mistake, UnreadableFile
+from tests.support.problems import in_file, in_variable
 from tests.support.processes import in_a_fork
 
 STRANGER = 12345
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 COUNT_2 = "[select]\ncount = 2\n"
 COUNT_3 = "[select]\ncount = 3\n"
-
-
-def refused(file: str, why: str, path: Path) -> str:
-    ways = f"chmod go-w {path}, or AUTOGPU_POLICY={path}" if "it can be" in why else f"AUTOGPU_POLICY={path}"
-    return f"{file} is not used as a project file: {why} (to use it: {ways}); this file is ignored"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +106,7 @@ def test_table_in_pyproject_toml_may_have_any_toml_spelling(workplace, content, 
 )
 def test_missing_table_in_pyproject_toml_is_reported(workplace, content, named):
     workplace.pyproject(content)
-    problem = "~/proj/pyproject.toml has no table [tool.autogpu]; this file is ignored"
-    assert workplace.problems({"AUTOGPU_POLICY": named}) == [problem]
+    assert workplace.problems({"AUTOGPU_POLICY": named}) == [in_file(Mistake.NO_TABLE, place="~/proj/pyproject.toml")]
 
 
 def broken(file):
@@ -124,22 +119,22 @@ def refused_for_its_mode(file):
 
 
 @pytest.mark.parametrize(
-    ("make", "names"),
+    ("make", "names", "mistake"),
     [
-        pytest.param(broken, ["autogpu.toml"], id="broken-autogpu-toml"),
-        pytest.param(broken, ["pyproject.toml"], id="broken-pyproject"),
-        pytest.param(refused_for_its_mode, ["autogpu.toml"], id="refused-for-its-mode"),
-        pytest.param(os.mkdir, ["autogpu.toml", "pyproject.toml"], id="folders-in-place-of-files"),
-        pytest.param(os.mkfifo, ["autogpu.toml", "pyproject.toml"], id="named-pipes"),
+        pytest.param(broken, ["autogpu.toml"], Mistake.NOT_TOML, id="broken-autogpu-toml"),
+        pytest.param(broken, ["pyproject.toml"], Mistake.NOT_TOML, id="broken-pyproject"),
+        pytest.param(refused_for_its_mode, ["autogpu.toml"], Mistake.FILE_OPEN_TO_ALL, id="refused-for-its-mode"),
+        pytest.param(os.mkdir, ["autogpu.toml", "pyproject.toml"], Mistake.NOT_REGULAR, id="folders"),
+        pytest.param(os.mkfifo, ["autogpu.toml", "pyproject.toml"], Mistake.NOT_REGULAR, id="named-pipes"),
     ],
 )
-def test_ignored_file_is_reported_and_hides_no_file_further_up(workplace, make, names):
+def test_ignored_file_is_reported_and_hides_no_file_further_up(workplace, make, names, mistake):
     above = workplace.write(workplace.home / "autogpu.toml", COUNT_3)
     for name in names:
         make(workplace.project / name)
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.files) == (3, (above,))
-    assert [f"~/proj/{names[0]}" in str(problem) for problem in resolved.problems] == [True]
+    assert [(each.mistake, each.origin.place) for each in resolved.problems] == [(mistake, f"~/proj/{names[0]}")]
 
 
 def answered(ask):
@@ -160,11 +155,11 @@ def test_file_replaced_by_a_pipe_while_it_is_opened_never_blocks(workplace):
             return seen
 
     def read():
-        with pytest.raises(sources.UnreadableFile) as refused:
+        with pytest.raises(UnreadableFile) as refused:
             sources.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
-        return str(refused.value)
+        return refused.value.mistake
 
-    assert answered(read) == ["is not a regular file"]
+    assert answered(read) == [Mistake.NOT_REGULAR]
 
 
 @pytest.mark.parametrize("where", ["relative", "absolute", "tilde"])
@@ -178,20 +173,19 @@ def test_autogpu_policy_is_the_path_of_the_project_file(workplace, where):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("name", "missing"),
     [
         pytest.param(os.devnull, None, id="dev-null"),
-        pytest.param("missing.toml", "~/proj/missing.toml, which does not exist or can't be reached", id="no-file"),
-        pytest.param("a\0b", "~/proj/a\\x00b, which does not exist or can't be reached", id="null-byte-in-the-path"),
+        pytest.param("missing.toml", "~/proj/missing.toml", id="no-file"),
+        pytest.param("a\0b", "~/proj/a\\x00b", id="null-byte-in-the-path"),
     ],
 )
-def test_autogpu_policy_disables_the_search_even_without_a_file(workplace, name, problem):
+def test_autogpu_policy_disables_the_search_even_without_a_file(workplace, name, missing):
     workplace.autogpu_toml(COUNT_2)
     resolved = workplace.resolve({"AUTOGPU_POLICY": name})
     assert resolved.policy.count == 1
-    said = [f"AUTOGPU_POLICY is {problem}; no project file is read"] if problem else []
-    assert [str(problem) for problem in resolved.problems] == said
-    assert resolved.files == ()
+    problems = (in_variable(Mistake.NO_FILE, "AUTOGPU_POLICY", written=missing),) if missing else ()
+    assert (resolved.problems, resolved.files) == (problems, ())
 
 
 def test_user_file_is_not_also_read_as_a_project_file(workplace):
@@ -200,23 +194,20 @@ def test_user_file_is_not_also_read_as_a_project_file(workplace):
     assert (resolved.files, resolved.settings["select.count"].origin.layer) == ((file,), LayerName.USER)
 
 
-EVERYONE, BY_GROUP = "can be written by every user", f"can be written by group {STRANGER}"
-
-
 @pytest.mark.parametrize(
-    ("place", "mode", "owner", "group", "why"),
+    ("place", "mode", "owner", "group", "mistake"),
     [
-        pytest.param("file", 0o666, -1, -1, EVERYONE, id="file-writable-by-all"),
-        pytest.param("folder", 0o777, -1, -1, EVERYONE, id="folder-writable-by-all"),
-        pytest.param("folder", 0o1777, -1, -1, EVERYONE, id="sticky-folder-writable-by-all"),
-        pytest.param("file", 0o644, STRANGER, 0, f"belongs to uid {STRANGER}", id="file-of-a-stranger", marks=as_root),
-        pytest.param("folder", 0o755, STRANGER, 0, f"belongs to uid {STRANGER}", id="strangers-folder", marks=as_root),
-        pytest.param("file", 0o664, 0, STRANGER, BY_GROUP, id="file-of-a-shared-group", marks=as_root),
-        pytest.param("folder", 0o775, 0, STRANGER, BY_GROUP, id="folder-of-a-shared-group", marks=as_root),
+        pytest.param("file", 0o666, -1, -1, Mistake.FILE_OPEN_TO_ALL, id="file-writable-by-all"),
+        pytest.param("folder", 0o777, -1, -1, Mistake.FOLDER_OPEN_TO_ALL, id="folder-writable-by-all"),
+        pytest.param("folder", 0o1777, -1, -1, Mistake.FOLDER_OPEN_TO_ALL, id="sticky-folder-writable-by-all"),
+        pytest.param("file", 0o644, STRANGER, 0, Mistake.FILE_OF_OTHERS, id="file-of-a-stranger", marks=as_root),
+        pytest.param("folder", 0o755, STRANGER, 0, Mistake.FOLDER_OF_OTHERS, id="strangers-folder", marks=as_root),
+        pytest.param("file", 0o664, 0, STRANGER, Mistake.FILE_OPEN_TO_GROUP, id="shared-group", marks=as_root),
+        pytest.param("folder", 0o775, 0, STRANGER, Mistake.FOLDER_OPEN_TO_GROUP, id="groups-folder", marks=as_root),
     ],
 )
 @pytest.mark.parametrize("name", ["autogpu.toml", "pyproject.toml"])
-def test_project_file_that_others_can_write_is_refused(workplace, place, mode, owner, group, why, name):
+def test_project_file_that_others_can_write_is_refused(workplace, place, mode, owner, group, mistake, name):
     text = COUNT_2 if name == "autogpu.toml" else "[tool.autogpu.select]\ncount = 2\n"
     file = workplace.write(workplace.project / name, text)
     changed = file if place == "file" else workplace.project
@@ -224,11 +215,16 @@ def test_project_file_that_others_can_write_is_refused(workplace, place, mode, o
     changed.chmod(mode)
     resolved = workplace.resolve()
     assert (resolved.policy.count, resolved.files) == (1, ())
-    whose = "it" if place == "file" else f"its folder {workplace.project}"
-    assert [str(problem) for problem in resolved.problems] == [refused(f"~/proj/{name}", f"{whose} {why}", file)]
+    number = str(STRANGER) if STRANGER in (owner, group) else ""
+    assert resolved.problems == (in_file(mistake, place=f"~/proj/{name}", written=str(file), detail=number),)
 
 
-LOOKS = "import sys; from autogpu.policy.sources import *; print(read_file(Path(sys.argv[1]), judge=True)[1])"
+LOOKS = """
+import sys
+from autogpu.policy.sources import *
+_, (mistake, number) = read_file(Path(sys.argv[1]), judge=True)
+print(mistake.name, number)
+"""
 
 
 @as_root
@@ -240,7 +236,7 @@ def test_strangers_file_is_refused_in_a_user_namespace_without_users(workplace):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode and "unshare" in done.stderr:
         pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
-    assert (done.stdout, done.stderr) == ("it belongs to uid 65534\n", "")
+    assert (done.stdout, done.stderr) == ("FILE_OF_OTHERS 65534\n", "")
 
 
 def test_refused_file_counts_if_autogpu_policy_is_its_path(workplace):
@@ -299,7 +295,8 @@ def test_file_that_an_access_control_list_makes_writable_is_refused(workplace):
     except (AttributeError, OSError):
         pytest.skip("this file system has no access control lists")
     assert file.stat().st_mode & 0o777 == 0o664
-    assert workplace.problems() == [refused("~/proj/autogpu.toml", f"it can be written by group {os.getegid()}", file)]
+    wrong = in_file(Mistake.FILE_OPEN_TO_GROUP, written=str(file), detail=str(os.getegid()))
+    assert workplace.problems() == [wrong]
 
 
 def test_link_counts_as_autogpu_policy_but_is_refused_if_found(workplace, tmp_path):
@@ -308,8 +305,7 @@ def test_link_counts_as_autogpu_policy_but_is_refused_if_found(workplace, tmp_pa
     link.symlink_to(target)
     assert workplace.resolve({"AUTOGPU_POLICY": str(link)}).policy.count == 2
     assert workplace.resolve().policy.count == 1
-    why = "it is a link, or was replaced while it was read"
-    assert workplace.problems() == [refused("~/proj/autogpu.toml", why, link)]
+    assert workplace.problems() == [in_file(Mistake.LINK, written=str(link))]
 
 
 def test_user_file_that_is_a_link_counts(workplace, tmp_path):
@@ -339,9 +335,10 @@ def test_found_file_counts_on_systems_without_file_owners(workplace, monkeypatch
 def test_file_without_read_permission_is_one_problem(workplace, layer):
     file = workplace.autogpu_toml(COUNT_2) if layer == "project" else workplace.user(COUNT_2)
     file.chmod(0)
-    assert workplace.problems() == [
-        f"~/{file.relative_to(workplace.home)} can't be read (Permission denied); this file is ignored"
-    ]
+    place = f"~/{file.relative_to(workplace.home)}"
+    (problem,) = workplace.problems()
+    assert (problem.mistake, problem.detail) == (Mistake.UNREADABLE, "Permission denied")
+    assert problem.origin == Origin(LayerName(layer), place)
 
 
 @pytest.mark.parametrize(
@@ -368,4 +365,4 @@ def test_file_without_read_permission_is_one_problem(workplace, layer):
     ],
 )
 def test_line_of_a_key_is_right_or_unknown(text, name, line):
-    assert sources.line_of(text, name) == line
+    assert parsing.line_of(text, name) == line

@@ -23,6 +23,7 @@ from autogpu.cli.status_screen import View, lines
 from autogpu.frameworks.tensorflow.settings import FORCE_GROWTH
 from autogpu.history import RUNS as RUNS_TO_LEARN
 from autogpu.policy import KEYS, problems_of
+from autogpu.policy.model import Mistake
 from demo import pictures
 from tests.gpusim import Server
 from tests.gpusim.__main__ import DEFAULT_FLEET, fleet_named
@@ -221,8 +222,8 @@ def test_policy_shown_on_a_page_is_valid(tmp_path, block):
     file = tmp_path / "autogpu.toml"
     file.write_text(block.text, encoding="utf-8")
     is_system = "locked" in block.text or "[limits" in block.text or "per_user" in block.text
-    problems = map(str, problems_of(file, os.environ, is_system=is_system))
-    assert [problem for problem in problems if "is not a group on this host" not in problem] == []
+    problems = problems_of(file, os.environ, is_system=is_system)
+    assert [problem for problem in problems if problem.mistake is not Mistake.UNKNOWN_GROUP] == []
 
 
 def test_every_command_on_a_page_can_be_parsed(tmp_path, monkeypatch):
