@@ -211,9 +211,9 @@ def _file_layer(source: Source) -> Layer:
     for path, value in _entries(source.table):
         key = BY_DOTTED.get(".".join(path))
         if key is not None:
-            layer.take(key, value, source.origin(key.name))
+            layer.take(key, value, source.origin(*path))
         elif len(problems) < _MOST_PROBLEMS:  # the search for similar keys takes seconds for thousands of names
-            problems.append(_unknown(path, value, source.origin(path[-1])))
+            problems.append(_unknown(path, value, source.origin(*path)))
     if layer.name is LayerName.SYSTEM:
         problems += _without_effect(layer, source)
     return layer
@@ -243,7 +243,7 @@ def _without_effect(system: Layer, source: Source) -> Iterator[Problem]:
     limits, _ = system.values.get("limits.per_user", _NO_LOCKS)
     for name in limits if isinstance(limits, dict) else ():
         if name != DEFAULT_GROUP and group_number(name) is None:
-            origin = source.origin(name)
+            origin = source.origin("limits", "per_user", name)
             yield Problem(Mistake.UNKNOWN_GROUP, origin, written=brief(name))
 
 

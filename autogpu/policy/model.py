@@ -119,7 +119,7 @@ class Origin(Value):
 
     Attributes:
         place: The text for messages: ``~/proj/autogpu.toml``, ``AUTOGPU_COUNT``, ``--count`` or ``default``.
-        line: The line in a file, from 1; ``None`` if it is not certain, or if there is no file.
+        line: The line in a file, from 1; ``None`` if it is unknown, or if there is no file.
     """
 
     layer: LayerName

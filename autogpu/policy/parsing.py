@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
@@ -12,21 +12,58 @@ from autogpu.policy.kinds import Refused
 from autogpu.policy.model import BY_NAME, Key, Mistake, UnreadableFile
 from autogpu.text import printable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Tuple
+
+    NamePath = Tuple[str, ...]
+
 MOST_DOTS = DEEPEST_BRACKETS = 100
 
-_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*"|'[^'\n]*')"""
-_LONG_NAME = rf"(?<![\w-])(?:{_PART}[ \t]*\.[ \t]*){{{MOST_DOTS + 1}}}"
+_PLAIN, _LITERAL, _BASIC = r'"[^"\\\n]*"', r"'[^'\n]*'", r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+_LONG_NAME = rf"(?<![\w-])(?:(?:[A-Za-z0-9_-]+|{_PLAIN}|{_LITERAL})[ \t]*\.[ \t]*){{{MOST_DOTS + 1}}}"
 _HEADER = re.compile(r"^[ \t]*\[+[ \t]*([^][\n]+)", re.MULTILINE)
 
 # The table of autogpu in a file that also has tables of other programs.
 _SHARED_TABLE = ("tool", "autogpu")
 
+# The start of a table header, of a key with its value, or of a comment.
+_PART = rf"(?:[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})"
+_START = re.compile(rf"[ \t]*(?P<bracket>\[*)[ \t]*(?P<name>(?:{_PART}(?:[ \t]*\.[ \t]*{_PART})*)?)")
+
+# Texts and comments are tokens, so that brackets and line ends in them don't count.
+_TOKEN = re.compile(
+    r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""+'
+    r"|'''[^']*(?:'(?!'')[^']*)*'''+"
+    rf"|{_BASIC}|{_LITERAL}|[][{{}}]|(?P<end>(?:#[^\n]*)?\n\s*)",
+    re.DOTALL,
+)
+
 
 class Contents(Value):
-    """The table of autogpu in a policy file, and the text of the file."""
+    """The table of autogpu in a policy file, and the lines of the file's keys and tables.
+
+    A path has the names from the top of the file to a key or table: ``("select", "count")``.
+
+    Attributes:
+        path: The path of the table; ``()`` if all of the file is autogpu's.
+        lines: The line of each key and table, from 1, keyed by path. Keys in inline tables are missing.
+        values: The same for the keys whose whole value is on that line.
+    """
 
     table: Mapping[str, Any]
-    text: str
+    path: NamePath
+    lines: Mapping[NamePath, int]
+    values: Mapping[NamePath, int]
+
+    def line_of(self, names: NamePath) -> int | None:
+        """Return the line of a key or table in ``table``; ``None`` for a key in an inline table of several lines."""
+        path = self.path + names
+        if path in self.lines:
+            return self.lines[path]
+        # A key in an inline table is in the value of another key.
+        found = (self.values.get(path[:length]) for length in range(len(path)))
+        return next(filter(None, found), None)
 
 
 def parse(content: bytes, *, is_shared: bool) -> Contents:
@@ -44,16 +81,46 @@ def parse(content: bytes, *, is_shared: bool) -> Contents:
         table = table.get(name) if isinstance(table, dict) else None
     if not isinstance(table, dict):
         raise UnreadableFile(Mistake.NO_TABLE)
-    return Contents(table, text)
+    return Contents(table, path, *lines_of(text))
 
 
-def line_of(text: str, name: str) -> int | None:
-    """Return the line of the key or table with this name; ``None`` if no line or several lines match."""
-    key = rf"""["']?{re.escape(name)}["']?[ \t]*"""
-    at_the_start = rf"(?:[^=#\n]*[.\[ \t])?{key}[=.\]]"
-    in_a_table = rf"[^#\n]*[{{,.][ \t]*{key}="
-    found = [*re.finditer(f"^(?:{at_the_start}|{in_a_table})", text, re.MULTILINE)]
-    return text.count("\n", 0, found[0].start()) + 1 if len(found) == 1 else None
+def lines_of(text: str) -> tuple[Mapping[NamePath, int], Mapping[NamePath, int]]:
+    """Return ``lines`` and ``values`` of :class:`Contents` for a text that is valid TOML."""
+    lines: dict[NamePath, int] = {}
+    values: dict[NamePath, int] = {}
+    table: NamePath = ()
+    for line, start, is_one_line in _statements(text):
+        path = _path(start["name"])
+        if start["bracket"]:
+            table = path
+        elif path:
+            path = table + path
+            if is_one_line:
+                values[path] = line
+        # The first line with a name is the name's line. If a table has a line, the tables around it have one too.
+        while path and path not in lines:
+            lines[path] = line
+            path = path[:-1]
+    return lines, values
+
+
+def _statements(text: str) -> Iterator[tuple[int, Any, bool]]:
+    """Yield the first line of each header and key, the match of its start, and True if it has only one line."""
+    line, begin, depth = 1, 0, 0
+    for token in _TOKEN.finditer(text + "\n"):
+        if token[0] in ("[", "{"):
+            depth += 1
+        elif token[0] in ("]", "}"):
+            depth -= 1
+        elif token["end"] and depth == 0:
+            yield line, _START.match(text, begin), "\n" not in text[begin : token.start()]
+            line, begin = line + text.count("\n", begin, token.end()), token.end()
+
+
+def _path(name: str) -> NamePath:
+    # A part in quotes is a TOML string. It can have escape sequences, so let the parser read it.
+    parts = re.findall(_PART, name)
+    return tuple(_loads(f"part = {part}")["part"] if part[0] in "\"'" else part for part in parts)
 
 
 def _loads(text: str) -> Any:

@@ -53,10 +53,9 @@ class Source(Value):
     def table(self) -> Mapping[str, object]:
         return self.contents.table if self.contents else {}
 
-    def origin(self, name: str) -> Origin:
-        from autogpu.policy.parsing import line_of
-
-        return Origin(self.layer, self.place, line_of(self.contents.text, name) if self.contents else None)
+    def origin(self, *path: str) -> Origin:
+        """Return the origin of a key or table of ``table``, such as ``"select", "count"``."""
+        return Origin(self.layer, self.place, self.contents.line_of(path) if self.contents else None)
 
 
 def homes_of(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -40,6 +40,16 @@ def test_all_problems_are_reported_and_valid_settings_hold(workplace):
     )
 
 
+def test_mistakes_in_keys_of_the_same_name_have_their_own_lines(workplace):
+    workplace.autogpu_toml("[select]\nlimit = 1\n[memory]\nlimit = 1\n[gpu]\nlimit = 1\n[limit]\n")
+    assert workplace.problems() == [
+        in_file(Mistake.UNKNOWN_KEY, 2, written="select.limit", nearest="memory.limit"),
+        in_file(Mistake.REFUSED_VALUE, 4, key="memory.limit", written="1"),
+        in_file(Mistake.UNKNOWN_TABLE, 5, written="gpu"),
+        in_file(Mistake.UNKNOWN_TABLE, 7, written="limit", nearest="limits"),
+    ]
+
+
 def test_bad_value_keeps_the_value_of_the_layer_below(workplace):
     workplace.user("[select]\ncount = 2\n")
     resolved = workplace.resolve({"AUTOGPU_COUNT": "two"})

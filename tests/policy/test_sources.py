@@ -11,7 +11,7 @@ from pathlib import PosixPath
 
 import pytest
 
-from autogpu.policy import Origin, parsing, sources
+from autogpu.policy import Origin, sources
 from autogpu.policy.model import LayerName, Mistake, UnreadableFile
 from tests.support.problems import in_file, in_variable
 from tests.support.processes import in_a_fork
@@ -339,30 +339,3 @@ def test_file_without_read_permission_is_one_problem(workplace, layer):
     (problem,) = workplace.problems()
     assert (problem.mistake, problem.detail) == (Mistake.UNREADABLE, "Permission denied")
     assert problem.origin == Origin(LayerName(layer), place)
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "line"),
-    [
-        pytest.param("[select]\n\ncount = 2\n", "count", 3, id="below-a-header"),
-        pytest.param("# count = 1\n[select] # [memory]\ncount=2 # count = 1", "count", 3, id="key-in-comments"),
-        pytest.param("select.count = 2", "count", 1, id="dotted-key"),
-        pytest.param("x = 1\nselect = { need = '', count = 2 }", "count", 2, id="inline-table"),
-        pytest.param("[ 'select' ]\n\"count\" = 2", "count", 2, id="quoted-key"),
-        pytest.param('a = """\n[select]\ncount = 1\n"""\n[select]\ncount = 2', "count", None, id="key-within-a-text"),
-        pytest.param("a = '''\ncount = 1'''''\ncount = 2", "count", None, id="text-ends-in-five-quotes"),
-        pytest.param('a = """\\"""\ncount = 1"""\ncount = 2', "count", None, id="escaped-quotes"),
-        pytest.param("a = [\n  '[select]', # ]\n  1,\n]\ncount = 2", "count", 5, id="array-over-lines"),
-        pytest.param("[select]\r\ncount = 2\r\n", "count", 2, id="windows-line-ends"),
-        pytest.param("[tool.autogpu.select]\ncount = 2", "count", 2, id="pyproject-table"),
-        pytest.param("[select]\n[memory]\ncount = 2", "memory", 2, id="section-header"),
-        pytest.param("[select]\ncount = 2", "need", None, id="absent-key"),
-        pytest.param('[select]\n"co\\u0075nt" = 2\nneed = ""', "count", None, id="escaped-key"),
-        pytest.param("[select]\nlimit = 1\n[memory]\nlimit = 1", "limit", None, id="key-in-two-tables"),
-        pytest.param("[select]\ncounts = 2\nmy_count = 2\nmy-count = 2\ncount = 2", "count", 5, id="longer-key-names"),
-        pytest.param("[[select]]\n[[select]]", "select", None, id="array-of-tables"),
-        pytest.param('locked = ["limit", "count"]\n[select]\ncount = 2', "count", 3, id="value-like-the-key"),
-    ],
-)
-def test_line_of_a_key_is_right_or_unknown(text, name, line):
-    assert parsing.line_of(text, name) == line
