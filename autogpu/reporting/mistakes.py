@@ -13,7 +13,7 @@ _NOTHING_NEAR = "; `autogpu config` lists the keys"
 _USUAL = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
 _NOT_USED = "{origin} is not used as a project file:"
 _BY_PATH = f"(to use it: {POLICY_FILE}={{written}})"
-_BY_MODE = f"(to use it: chmod go-w {{written}}, or {POLICY_FILE}={{written}})"
+_BY_MODE = f"(to use it: chmod go-w {{written}}, or set {POLICY_FILE} to that path)"
 
 # Mistakes in a value or a name. The rest of the layer applies.
 _ENTRIES = {
@@ -69,7 +69,9 @@ _KNOWN = {
 
 def policy_problem(problem: Problem) -> str:
     """Return the line about a mistake: what is wrong, and what autogpu uses instead."""
-    return f"{what_is_wrong(problem)}; {_instead(problem)}"
+    what = what_is_wrong(problem)
+    # The sentence about an untrusted file already states that the file is not used.
+    return what if problem.mistake in _UNTRUSTED else f"{what}; {_instead(problem)}"
 
 
 def what_is_wrong(problem: Problem) -> str:
@@ -101,7 +103,7 @@ def _nearest(problem: Problem) -> str:
 
 
 def _instead(problem: Problem) -> str:
-    if problem.mistake not in _ENTRIES:
+    if problem.mistake in _FILES:
         return "this file is ignored"
     if problem.mistake is Mistake.NO_FILE:
         return "no project file is read"

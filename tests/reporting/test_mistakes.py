@@ -14,7 +14,7 @@ LIST = "`autogpu config` lists the keys"
 USUAL = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
 PATH = "/home/eve/proj/autogpu.toml"
 USE = f"AUTOGPU_POLICY={PATH}"
-CHMOD = f"chmod go-w {PATH}, or {USE}"
+CHMOD = f"chmod go-w {PATH}, or set AUTOGPU_POLICY to that path"
 
 
 def unquoted(mistake, written, nearest=""):
@@ -138,7 +138,7 @@ def test_line_about_a_mistake_has_its_cause_and_what_applies_instead(problem, li
 @pytest.mark.parametrize("mistake", UNTRUSTED, ids=lambda mistake: mistake.name)
 def test_line_about_an_untrusted_file_has_the_reason_and_a_remedy(mistake):
     why, remedy = UNTRUSTED[mistake]
-    line = f"{FILE} is not used as a project file: {why} (to use it: {remedy}); this file is ignored"
+    line = f"{FILE} is not used as a project file: {why} (to use it: {remedy})"
     assert policy_problem(in_file(mistake, written=PATH, detail="7")) == line
 
 
