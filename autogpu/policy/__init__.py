@@ -117,7 +117,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[dict[str, Setting], tuple[Problem,
             elif value != held.value:
                 lock = str(settings["locked"].origin)
                 problems.append(Problem(Mistake.LOCKED, origin, dotted, detail=lock))
-    # Which setting a problem's key has is known only after the merge.
+    # The setting that applies instead of a mistake is known only after the merge.
     return settings, tuple(replace(problem, used=settings.get(problem.key)) for problem in problems)
 
 

@@ -161,7 +161,7 @@ class Setting(Value):
 
 
 class Mistake(enum.Enum):
-    """A kind of mistake in a policy. The comments state the text that a problem's ``written`` or ``detail`` holds."""
+    """A kind of mistake in a policy. The comments state what ``written`` and ``detail`` of a problem hold."""
 
     REFUSED_VALUE = enum.auto()  # written: the value
     REFUSED_ENTRY = enum.auto()  # an entry of a list or table; written: the entry
@@ -205,10 +205,10 @@ class Problem(Value):
     Attributes:
         key: The dotted key that the mistake concerns; ``""`` if the mistake is an unknown name, or is in a file as a
             whole.
-        written: What the user wrote. ``Mistake`` states for each kind what that is.
+        written: What the user wrote; see :class:`Mistake`.
         nearest: What the user probably meant: a dotted key, a table, or the text to write instead of ``written``.
             ``""`` if nothing is similar.
-        detail: Another fact, which ``Mistake`` states.
+        detail: Another fact; see :class:`Mistake`.
         used: The setting of ``key`` that applies instead; ``None`` if there is no ``key``.
     """
 
