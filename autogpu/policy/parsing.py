@@ -157,8 +157,8 @@ def _refuse_excess(text: str) -> None:
         if depth > DEEPEST_BRACKETS:
             # A compiled parser could overflow the C stack, which crashes the process without an exception.
             raise UnreadableFile(Mistake.TOO_DEEP)
-    if text.count(".") > MOST_DOTS and re.search(_LONG_NAME, text):
-        # The time of the parsers grows with the square of the number of dots.
+    # The time of the parsers grows with the square of the number of dots. A name may also have escape sequences.
+    if text.count(".") > MOST_DOTS and re.search(_LONG_NAME, re.sub(r"\\[^'\n]", "_", text)):
         raise UnreadableFile(Mistake.TOO_MANY_DOTS)
 
 

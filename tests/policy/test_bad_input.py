@@ -264,7 +264,11 @@ def test_deep_tables_do_not_break_the_report(workplace):
         '"".' + "{dots}a = 1",
     ],
 )
-@pytest.mark.parametrize("part", ["a.", '"a".', "'a' . "], ids=["bare", "basic", "literal"])
+@pytest.mark.parametrize(
+    "part",
+    ["a.", '"a".', "'a' . ", '"\\u0061".', '"\\"".', "'\\'."],
+    ids=["bare", "basic", "literal", "escape", "escaped-quote", "backslash"],
+)
 def test_name_with_many_dots_is_refused_before_it_is_parsed(workplace, text, part):
     workplace.autogpu_toml(text.format(dots=part * 101))
     assert workplace.problems() == [in_file(Mistake.TOO_MANY_DOTS)]
