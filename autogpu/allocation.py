@@ -377,7 +377,8 @@ class Allocation:
     def claim(self, request: SelectionRequest) -> Decision:
         """Release an earlier claim, then decide and claim: the script may have listed other GPUs since."""
         self.release()
-        report = waiting.WaitingReport(self.say_in_each_rank if request.grant.is_first else lambda line: None)
+        say = self.say_in_each_rank if request.grant.is_first else lambda line: None
+        report = waiting.WaitingReport(say, is_explained=self.policy.level == "explain")
         environ = self.gpu_list.environ_without_autogpu()
         script = self.grant.task or script_name(getattr(sys, "argv", []))
         try:

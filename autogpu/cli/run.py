@@ -147,7 +147,7 @@ def _acquire(
     request: SelectionRequest, environ: Mapping[str, str], script: str, tell: Callable[[str], None]
 ) -> Holding:
     # Inside a parent's job, acquire() shares the parent's GPUs; the parent keeps its claim.
-    report = waiting.WaitingReport(tell)
+    report = waiting.WaitingReport(tell, is_explained=request.policy.level == "explain")
     try:
         return acquire(request, environ, script, lambda: probe.finish(probe.start(os.environ)), report)
     except GaveUp as error:

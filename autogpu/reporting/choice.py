@@ -382,8 +382,11 @@ def _notes_on_none(decision: Decision, request: SelectionRequest) -> Iterator[st
         if request.busy == "share":
             yield from _until_it_shares(decision, request)
         wanted = request.wanted.count
-        if decision.attainable < wanted < sys.maxsize:
-            yield f"{wanted} GPUs are requested, but this job can get at most {decision.attainable}"
+        why_fewer = f"this job can get at most {decision.attainable}"
+        if decision.shortfall is Shortfall.PER_USER_CAP:
+            why_fewer = _cap_and_held(decision, request)
+        if (decision.attainable < wanted or decision.shortfall) and wanted < sys.maxsize:
+            yield f"{wanted} GPUs are requested, but {why_fewer}"
     if decision.reason is Reason.NONE_FREE:
         yield some(_each_in_the_way(decision, request))
 

@@ -7,6 +7,7 @@ from typing import Callable, Collection
 from autogpu.lease.model import GaveUp, QueueState
 from autogpu.policy.kinds import LONGEST_S, duration_text
 from autogpu.reporting.choice import notes, reason
+from autogpu.reporting.gpus import each_gpu
 from autogpu.reporting.policy import unless_locked
 from autogpu.selection.decision import Decision
 from autogpu.text import exact_span, span, with_notes
@@ -18,13 +19,18 @@ _LINE_EVERY_S = 300.0
 STOPPED = "stopped while waiting for a GPU"
 
 
-def waiting_lines(state: QueueState, decision: Decision) -> list[str]:
-    """Return the lines of a process in the queue: its place, then the remedies and the obstacles."""
+def waiting_lines(state: QueueState, decision: Decision, *, is_explained: bool = False) -> list[str]:
+    """Return the lines of a process in the queue: its place, then the remedies and the obstacles.
+
+    Args:
+        is_explained: True to add a line about each GPU.
+    """
     gpus = "a GPU" if state.count == 1 else f"{state.count} GPUs"
     # After select.wait a sharing job still waits until the jobs on a GPU have run for one minute: print no limit then.
     limit = f" of {exact_span(state.timeout_s)}" if state.waited_s < state.timeout_s else ""
     place = f"waiting for {gpus}, place {state.position} in the queue, waited {span(state.waited_s)}{limit}"
-    return with_notes([f"{place}: {reason(decision)}", "Ctrl-C ends this job"], notes(decision))
+    lines = with_notes([f"{place}: {reason(decision)}", "Ctrl-C ends this job"], notes(decision))
+    return [*lines, *each_gpu(decision)] if is_explained else lines
 
 
 def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
@@ -44,8 +50,9 @@ def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
 class WaitingReport:
     """Prints a line when a wait begins and when its place in the queue has changed, at most every five minutes."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, is_explained: bool = False) -> None:
         self._say = say
+        self._is_explained = is_explained
         self._printed_s = -_LINE_EVERY_S
         self._position = -1
 
@@ -58,5 +65,5 @@ class WaitingReport:
         if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
             self._printed_s = state.waited_s
             self._position = state.position
-            for line in waiting_lines(state, decision):
+            for line in waiting_lines(state, decision, is_explained=self._is_explained):
                 self._say(line)

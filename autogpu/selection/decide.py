@@ -438,7 +438,14 @@ def _take_none(choice: _Choice, free: int, *, waits: bool = False) -> Decision:
     request = choice.request
     reason = _why_none(choice, free)
     if waits and choice.ranking.suitable:
-        return Decision(Verdict.WAIT, reason, free=free, waits_for=choice.waits_for, attainable=choice.suitable_count)
+        return Decision(
+            Verdict.WAIT,
+            reason,
+            free=free,
+            waits_for=choice.waits_for,
+            attainable=choice.suitable_count,
+            shortfall=Shortfall.PER_USER_CAP if 0 < choice.quota < request.wanted.count else None,
+        )
     return _without_gpu(request, reason)
 
 

@@ -9,7 +9,7 @@ from autogpu.policy.kinds import DURATION
 from autogpu.reporting.waiting import WaitingReport, gave_up, waiting_lines
 from autogpu.selection.model import LastRuns
 from autogpu.text import GIB, LINE_WIDTH
-from tests.support.selections import claim, decided
+from tests.support.selections import BOB, ME, claim, decided
 from tests.support.values import gpu
 
 WAITING = decided(gpu(0), count=2, busy="wait", awaited=[gpu(0).uuid])
@@ -31,7 +31,27 @@ def state(waited_s, position=1, count=1, timeout_s=1800.0):
     ids=["at-once", "behind-others", "after-its-wait", "limit-is-not-rounded"],
 )
 def test_lines_about_a_wait_have_the_count_place_time_and_reason(queue, expected):
-    assert waiting_lines(queue, WAITING) == [f"{expected}: no GPU is free; Ctrl-C ends this job", SECOND_LINE]
+    lines = [f"{expected}: no GPU is free; Ctrl-C ends this job", SECOND_LINE]
+    assert waiting_lines(queue, WAITING) == lines
+    of_gpus = ["  GPU 0: choice 1: free, 0 % busy, 24.0 of 24.0 GiB free, a job in the queue waits for this GPU"]
+    assert waiting_lines(queue, WAITING, is_explained=True) == [*lines, *of_gpus]
+
+
+# What the user holds and asks for, and what the second line says. Four GPUs, and limits.per_user is 2.
+CAPPED = [
+    ((ME,), 2, "2 GPUs are requested, but the host's limits.per_user allows 2 and you hold 1 already"),
+    ((), 3, "3 GPUs are requested, but the host's limits.per_user allows 2"),
+    ((), 2, ""),
+]
+
+
+@pytest.mark.parametrize(("holders", "count", "note"), CAPPED)
+def test_job_that_waits_for_fewer_gpus_than_it_asks_for_says_why(holders, count, note):
+    gpus = [gpu(number) for number in range(4)]
+    held = {number: claim(24, uid=uid) for number, uid in enumerate([*holders, BOB, BOB, BOB, BOB][:4])}
+    waiting = decided(*gpus, held=held, count=count, busy="wait", per_user=2)
+    lines = waiting_lines(state(0.0), waiting)
+    assert note in lines[1] and ("are requested" in lines[1]) == bool(note)
 
 
 @pytest.mark.parametrize(
