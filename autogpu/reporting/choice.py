@@ -157,7 +157,7 @@ def _outcome_on_gpus(
 ) -> list[str]:
     whose = f" for {task}" if task else ""
     because = reason(decision)
-    heads = [f"{gpus}{whose}: {because}" for gpus in _gpus(devices)]
+    heads = [f"{gpus}{whose}: {because}" for gpus in forms_of_gpus(devices)]
     if resolved.policy.level == "explain":
         lines = [f"{heads[0]}; {memory}", *found]
         if len(devices) < decision.attainable:
@@ -167,8 +167,8 @@ def _outcome_on_gpus(
     return with_notes([line], found) if line else with_notes([first_fitting(heads) or heads[-1]], [memory, *found])
 
 
-def _gpus(devices: Sequence[Device]) -> list[str]:
-    """Return the GPUs of a process in several forms, the longest first."""
+def forms_of_gpus(devices: Sequence[Device]) -> list[str]:
+    """Return the GPUs of a process in several forms, the longest first: with name and free memory, then with less."""
     forms = [
         listed([f"GPU {d.label} ({printable(d.name, 64)}, {free_memory(d)})" for d in devices]),
         listed([f"GPU {d.label} ({free_memory(d)})" for d in devices]),

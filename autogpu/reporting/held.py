@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from autogpu.devices.model import Device
-from autogpu.reporting.choice import notes, reason
+from autogpu.reporting.choice import forms_of_gpus, notes, reason
 from autogpu.reporting.gpus import each_gpu, labels
 from autogpu.reporting.memory import reserved
 from autogpu.selection.decision import Decision
 from autogpu.selection.model import Tier
-from autogpu.text import with_notes
+from autogpu.text import first_fitting, with_notes
 
 
 def held(decision: Decision, script: str, shared: Sequence[Device], *, is_explained: bool) -> list[str]:
@@ -19,11 +19,11 @@ def held(decision: Decision, script: str, shared: Sequence[Device], *, is_explai
     Args:
         shared: The GPUs that ``--hold`` could not reserve for the program alone.
     """
-    head = f"{labels(decision.devices)} for {script}: {reason(decision)}"
+    heads = [f"{gpus} for {script}: {reason(decision)}" for gpus in forms_of_gpus(decision.devices)]
     found = notes(decision, _not_held(shared, decision) if shared else reserved(decision))
     if is_explained:
-        return [head, *found, *each_gpu(decision, decision.devices)]
-    return with_notes([head], found)
+        return [heads[0], *found, *each_gpu(decision, decision.devices)]
+    return with_notes([first_fitting(heads) or heads[-1]], found)
 
 
 def _not_held(shared: Sequence[Device], decision: Decision) -> Iterator[str]:

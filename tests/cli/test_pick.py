@@ -80,7 +80,9 @@ def test_pick_avoids_claimed_gpus_and_explains_the_ranking(server, tmp_path, lea
     (tmp_path / "train.py").write_text("input()")
     held = running(server, "--hold", "--", sys.executable, str(tmp_path / "train.py"))
     try:
-        assert held.stderr.readline().startswith("autogpu: GPU 2 for train.py: ")
+        assert held.stderr.readline().startswith(
+            "autogpu: GPU 2 (NVIDIA TITAN RTX, 24.0 of 24.0 GiB free) for train.py: "
+        )
         assert holders(lease_folder) == ["train.py"]
         done = autogpu(server, "pick", "--format", "index", "--explain")
     finally:

@@ -18,12 +18,14 @@ from tests.support.simulator_client import CUDA
 from tests.support.terminal import Terminal
 
 in_both_ways = pytest.mark.parametrize("options", [(), ("--hold",)], ids=["run", "hold"])
+# What the lines say of a free GPU.
+IDLE = "(NVIDIA TITAN RTX, 24.0 of 24.0 GiB free)"
 SHOW = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('AUTOGPU_LEASE', '-')[:2])"
 
 
 def test_run_hold_explains_its_choice_at_level_explain(server):
     first, *others = autogpu(server, "run", "--hold", "--", "true", AUTOGPU_LEVEL="explain").stderr.splitlines()
-    assert first == "autogpu: GPU 2 for true: the idlest of 3"
+    assert first == f"autogpu: GPU 2 {IDLE} for true: the idlest of 3"
     assert [line.partition(", ")[0] for line in others] == [
         "autogpu:   GPU 2: taken: free",
         "autogpu:   GPU 1: choice 2: free",
@@ -139,7 +141,7 @@ def test_ctrl_c_ends_a_waiting_run_with_a_message_and_sigint(server):
 def test_held_gpus_are_listed_idlest_first_and_freed_when_command_ends(server):
     done = autogpu(server, "run", "--hold", "--count", "2", "--", sys.executable, "-c", SHOW)
     assert done.stdout == "2,1 v1\n"
-    assert "GPU 2 for true: the idlest of 3" in autogpu(server, "run", "--hold", "--", "true").stderr
+    assert f"GPU 2 {IDLE} for true: the idlest of 3" in autogpu(server, "run", "--hold", "--", "true").stderr
 
 
 ASK = f"{sys.executable} -m autogpu"
@@ -167,7 +169,7 @@ def test_run_hold_reports_a_shared_gpu_as_not_reserved(server):
     hold = ("run", "--hold", "--devices", "0", "--wait", "0")
     done = autogpu(server, *hold, "--", "sh", "-c", f"{ASK} pick; {ASK} status --json")
     first, second, third = done.stderr.splitlines()
-    assert first.startswith("autogpu: GPU 0 for sh: ")
+    assert first.startswith("autogpu: GPU 0 (NVIDIA TITAN RTX, 4.0 of 24.0 GiB free) for sh: ")
     assert second.startswith("autogpu: not reserved: other jobs may share it; for a free GPU: --busy wait; shared: ")
     assert third.startswith("autogpu: picked GPU 0 (not reserved): shared with the parent process, sh (pid ")
     assert "memory limited by other jobs" in done.stdout
@@ -180,7 +182,7 @@ def test_run_hold_on_an_idle_lease_does_not_suggest_to_wait(server, lease_folder
     let_age(lease_folder, 3600)
     for busy in ("wait", "share"):
         said = autogpu(server, "run", "--hold", "--devices", "1", "--busy", busy, "--", "true").stderr
-        assert said.startswith("autogpu: GPU 1 for true: "), said
+        assert said.startswith(f"autogpu: GPU 1 {IDLE} for true: "), said
         assert "\nautogpu: not reserved: other jobs may share it; shared: " in said, said
     holder.communicate("\n", timeout=60)
 
@@ -192,7 +194,7 @@ def test_status_and_pick_inside_a_hold_show_the_held_gpu(server):
     assert picked == "2"
     assert any(line.startswith("A script started here would get GPU 2: shared with the parent") for line in shown)
     assert "picked GPU 2 (reserved by your job): " in done.stderr
-    assert "autogpu: GPU 2 for sh: the idlest of 3" in [line.strip() for line in shown]
+    assert f"autogpu: GPU 2 {IDLE} for sh: the idlest of 3" in [line.strip() for line in shown]
 
 
 @pytest.mark.slow
@@ -213,7 +215,7 @@ def test_claim_lasts_until_the_last_process_of_the_program_ends(server, lease_fo
     assert job.stdout.readline() == "runs\n"
     job.wait(60)
     assert len(holders(lease_folder)) == 1
-    assert "GPU 1 for true" in autogpu(server, "run", "--hold", "--", "true").stderr
+    assert f"GPU 1 {IDLE} for true" in autogpu(server, "run", "--hold", "--", "true").stderr
     job.stdin.close()
     until(lambda: holders(lease_folder) == [])
 

@@ -7,6 +7,8 @@ from autogpu.text import GIB
 from tests.support.selections import claim, decided
 from tests.support.values import gpu
 
+# What the lines say of a free GPU.
+IDLE = "(NVIDIA TITAN RTX, 24.0 of 24.0 GiB free)"
 ONE = [gpu(0)]
 TWO = [gpu(0), gpu(1)]
 THREE = [gpu(0), gpu(1), gpu(2)]
@@ -30,7 +32,7 @@ def test_lines_of_a_program_that_holds_gpus_have_the_reserved_memory(gpus, asked
 def test_lines_of_a_program_that_holds_gpus_name_the_shared_ones():
     busy = decided(gpu(0), held={0: claim(24, age_s=60)}, wait_s=0)
     first, second = held(busy, "serve", busy.devices, is_explained=False)
-    assert first == "GPU 0 for serve: the only one here"
+    assert first == f"GPU 0 {IDLE} for serve: the only one here"
     assert second.startswith("not reserved: other jobs may share it; for a free GPU: --busy wait; shared: ")
     idle = decided(*THREE, held={0: claim(24, age_s=3600), 2: claim(24, age_s=3600)}, count=3)
     shared = [device for device in idle.devices if device.index != 1]
@@ -39,4 +41,4 @@ def test_lines_of_a_program_that_holds_gpus_name_the_shared_ones():
 
 
 def test_line_of_a_program_that_holds_an_idle_gpu_is_alone():
-    assert held(decided(gpu(0)), "serve", (), is_explained=False) == ["GPU 0 for serve: the only one here"]
+    assert held(decided(gpu(0)), "serve", (), is_explained=False) == [f"GPU 0 {IDLE} for serve: the only one here"]
