@@ -40,7 +40,7 @@ def day_of(outcome: Outcome) -> Day:
         median_h=statistics.median(took),
         p95_h=took[max(0, -(-len(took) * 95 // 100) - 1)],
         longest_h=took[-1],
-        failed=outcome.failed + outcome.refused,
+        failed=outcome.failed,
         victims=outcome.victims,
         lost_gpu_h=outcome.lost_s / HOUR_S,
         over_gib_h=outcome.over_byte_s / GIB / HOUR_S,

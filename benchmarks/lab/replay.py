@@ -11,7 +11,8 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Sequence, Union
+from functools import partial
+from typing import Callable, Protocol, Sequence, Union
 
 from benchmarks.lab.day import DAY_S, Job, Setting, jobs_of_day
 from benchmarks.lab.server import GROWTH_STEPS, Run, Server
@@ -109,8 +110,7 @@ class Outcome:
     Attributes:
         took_s: Time from a job's first submission to its success, keyed by the job's number.
         starts: All starts in order: time, number of the job, card, and cap in bytes (``None`` without a cap).
-        failed: Number of runs that ran out of memory, except for those that ``victims`` counts.
-        refused: Number of starts in which the process got no GPU.
+        failed: Number of starts that ran out of memory, without the ``victims``, or in which the process got no GPU.
         victims: Number of runs that ran out of memory because runs that started later on the same card had taken it.
         lost_s: GPU time of all runs that did not succeed.
         over_byte_s: Memory by which the peaks of a card's runs exceed the card's memory, in bytes times seconds.
@@ -120,7 +120,6 @@ class Outcome:
     took_s: dict[int, float] = field(default_factory=dict)
     starts: list[tuple[float, int, int, int | None]] = field(default_factory=list)
     failed: int = 0
-    refused: int = 0
     victims: int = 0
     lost_s: float = 0.0
     over_byte_s: float = 0.0
@@ -134,7 +133,7 @@ class Replay:
         self._server = Server(setting.gpus, setting.card_bytes)
         self._contender = contender
         self._chance = random.Random(f"{seed} users")
-        self._events: list[tuple[float, int, str, Any, int]] = []
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._queue: list[Attempt] = []
         self._earlier: dict[int, int] = {}
@@ -150,47 +149,37 @@ class Replay:
         for job in self._jobs:
             self._asks_at(job.submitted_s, Attempt(job, job.submitted_s))
         while self._events:
-            now_s, _, kind, what, epoch = heapq.heappop(self._events)
+            now_s, _, act = heapq.heappop(self._events)
             if now_s > GIVE_UP_S:
                 break
-            if kind == "ask":
-                self._ask(what, now_s)
-            elif kind == "begin":
-                attempt, answer = what
-                self._start(attempt, answer, now_s)
-            elif kind == "grow":
-                self._grow(what, now_s)
-            elif kind == "look":
-                self._serve(now_s)
-            elif kind == "end" and epoch == self._server.cards[what.card].epoch:
-                self._end(what, now_s)
+            act(now_s)
         if len(self._outcome.took_s) < len(self._jobs):
             raise RuntimeError(f"{len(self._jobs) - len(self._outcome.took_s)} jobs never succeeded")
         self._outcome.over_byte_s = sum(card.over_byte_s for card in self._server.cards)
         return self._outcome
 
-    def _at(self, time_s: float, kind: str, what: object, epoch: int = 0) -> None:
-        heapq.heappush(self._events, (time_s, next(self._order), kind, what, epoch))
+    def _at(self, time_s: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (time_s, next(self._order), act))
 
     def _asks_at(self, begun_s: float, attempt: Attempt) -> None:
-        self._at(begun_s + IMPORT_S - self._contender.lag_s, "ask", attempt)
+        self._at(begun_s + IMPORT_S - self._contender.lag_s, partial(self._ask, attempt))
 
     def _ask(self, attempt: Attempt, now_s: float) -> None:
         answer = self._contender.place(attempt, now_s, self._server, tuple(self._queue))
         if isinstance(answer, Start) and self._contender.lag_s:
-            self._at(now_s + self._contender.lag_s, "begin", (attempt, answer))
+            self._at(now_s + self._contender.lag_s, partial(self._start, attempt, answer))
         elif isinstance(answer, Start):
             self._start(attempt, answer, now_s)
             self._serve(now_s)
         elif isinstance(answer, Wait):
             self._queue.append(attempt)
             for waits in (1, 2):
-                self._at(now_s + waits * WAIT_S + LOOK_S, "look", None)
+                self._at(now_s + waits * WAIT_S + LOOK_S, self._serve)
             self._serve(now_s)
         elif isinstance(answer, Later):
-            self._at(now_s + answer.after_s, "ask", attempt)
+            self._at(now_s + answer.after_s, partial(self._ask, attempt))
         else:
-            self._outcome.refused += 1
+            self._outcome.failed += 1
             self._again(attempt.job, now_s)
 
     def _serve(self, now_s: float) -> None:
@@ -219,7 +208,7 @@ class Replay:
         self._grow(run, now_s)
         # A contender's answer may depend on how long a run has lasted. So waiting jobs ask again after 1 and 2 min.
         for minutes in (1, 2):
-            self._at(now_s + minutes * 60.0 + LOOK_S, "look", None)
+            self._at(now_s + minutes * 60.0 + LOOK_S, self._serve)
 
     def _grow(self, run: Run, now_s: float) -> None:
         card = self._server.cards[run.card]
@@ -235,7 +224,7 @@ class Replay:
             return
         run.step += 1
         if run.step < GROWTH_STEPS:
-            self._at(run.time_of_step(run.step + 1), "grow", run)
+            self._at(run.time_of_step(run.step + 1), partial(self._grow, run))
 
     def _fail(self, run: Run, now_s: float, *, is_victim: bool) -> None:
         outcome = self._outcome
@@ -254,7 +243,9 @@ class Replay:
         asked_s = now_s + NOTICED_S + self._chance.expovariate(1 / NOTICED_MEAN_S)
         self._asks_at(asked_s, Attempt(job, asked_s, earlier))
 
-    def _end(self, run: Run, now_s: float) -> None:
+    def _end(self, run: Run, epoch: int, now_s: float) -> None:
+        if epoch != self._server.cards[run.card].epoch:
+            return
         self._server.cards[run.card].remove(run, now_s)
         self._outcome.took_s[run.job.number] = now_s - run.job.submitted_s
         self._contender.learn(run, run.used_bytes, has_failed=False)
@@ -264,4 +255,4 @@ class Replay:
     def _foresee(self, card: int) -> None:
         found = self._server.cards[card].next_end()
         if found is not None:
-            self._at(found[0], "end", found[1], self._server.cards[card].epoch)
+            self._at(found[0], partial(self._end, found[1], self._server.cards[card].epoch))
