@@ -86,8 +86,7 @@ def main() -> None:
         "--runs", type=int, default=5, help="starts of each scenario, and number of hand-overs (default: 5)"
     )
     runs = parser.parse_args().runs
-    python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
-    python = environments.environment(python, ["nvitop"])
+    python = environments.environment(environments.interpreter(), ["nvitop"])
     print(f"{'':32}{'shared':>10}{'over':>10}{'seconds':>10}")
     for scenario in SCENARIOS:
         outcomes: dict[str, list[Outcome]] = {"autogpu": [], "nvitop": []}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -65,7 +64,7 @@ def each_python(*marks: Any) -> list:
     Args:
         marks: Marks for all versions except the one that runs the tests.
     """
-    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    own = environments.OWN_VERSION
     there = [version for version in environments.SUPPORTED if environments.interpreter(version)]
     others = [version for version in there if version not in (there[0], own, there[-1])]
     parameters = []

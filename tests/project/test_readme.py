@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -48,7 +47,7 @@ def surroundings():
     environ = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     # The cache of the tests has a TensorFlow, so these tests don't install two gigabytes.
     environ["AUTOGPU_TEST_CACHE"] = str(environments.CACHE)
-    environ["PYTHON"] = str(environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}"))
+    environ["PYTHON"] = str(environments.interpreter())
     return environ
 
 

@@ -22,6 +22,7 @@ from tests.support import versions
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("AUTOGPU_TEST_CACHE", str(ROOT / ".cache")))
 PYENV_VERSIONS = Path(os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))) / "versions"
+OWN_VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SUPPORTED = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 
 # The environment variables before the first test. Each test has its own home, in which uv would not find its cache.
@@ -30,9 +31,9 @@ _NOT_OURS = ("AUTOGPU", "CUDA_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_OURS)}
 
 
-def interpreter(version: str) -> Path | None:
+def interpreter(version: str = OWN_VERSION) -> Path | None:
     """Return the running Python if it has this version (such as ``"3.9"``), or one of pyenv, ``PATH`` or ``.cache``."""
-    if version == f"{sys.version_info[0]}.{sys.version_info[1]}":
+    if version == OWN_VERSION:
         return Path(getattr(sys, "_base_executable", None) or sys.executable)
     for folder in sorted(PYENV_VERSIONS.glob(f"{version}.*"), reverse=True):
         if (folder / "bin" / "python").exists():
