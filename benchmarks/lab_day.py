@@ -35,6 +35,7 @@ from benchmarks.lab.day import GIB, HOUR_S, Setting, jobs_of_day  # noqa: E402
 from benchmarks.lab.figures import Day, day_of, row_of  # noqa: E402
 from benchmarks.lab.replay import Replay  # noqa: E402
 from benchmarks.lab.tables import report  # noqa: E402
+from tests.support import environments  # noqa: E402
 
 SEEDS, LOADS, MEMORIES_GIB, STATING = 20, (0.6, 0.9, 1.2), (11, 24), (0.0, 0.25)
 EARLIER_DAYS = 3
@@ -71,13 +72,11 @@ def measure(
     settings: Sequence[Setting], names: Sequence[str], seeds: int, *, is_warm: bool = False
 ) -> list[dict[str, Any]]:
     """Return a table for each setting. The days are replayed in parallel, one on each processor."""
-    folders = packages_of_others()
-    if not folders:
-        names = [name for name in names if name not in ("nvitop", "GPUtil")]
+    use_packages_of_others()
     work = [(setting, name, seed, is_warm) for setting in settings for seed in range(seeds) for name in names]
     days: dict[tuple[Setting, str], list[Day]] = {}
     begun_s = time.monotonic()
-    with multiprocessing.Pool(len(os.sched_getaffinity(0)), contenders.use_packages, (folders,)) as pool:
+    with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         for done, (setting, name, day) in enumerate(pool.imap_unordered(one_day, work, chunksize=4), 1):
             if done % 100 == 0:
                 say(f"{done} of {len(work)} days, {time.monotonic() - begun_s:.0f} s")
@@ -90,11 +89,7 @@ def table(
 ) -> dict[str, Any]:
     jobs = [jobs_of_day(setting, seed) for seed in range(seeds)]
     return {
-        "load": setting.load,
-        "gpus": setting.gpus,
-        "memory_gib": setting.card_bytes // GIB,
-        "stating": setting.stating,
-        "jobs": setting.jobs,
+        "setting": setting,
         "seeds": seeds,
         "bounds_h": {
             "exclusive": statistics.mean(bounds.exclusive(each, setting.gpus) for each in jobs) / HOUR_S,
@@ -111,18 +106,11 @@ def one_day(work: tuple[Setting, str, int, bool]) -> tuple[Setting, str, Day]:
     return setting, name, day_of(Replay(setting, seed, contenders.MADE[name](earlier)).run())
 
 
-def packages_of_others() -> list[str]:
-    """Install nvitop and GPUtil if they are missing, and return the folders that hold them."""
-    from tests.support import environments
-
+def use_packages_of_others() -> None:
+    """Install nvitop and GPUtil if they are missing, and let this process and its children import them."""
     say("installing nvitop and GPUtil if they are missing")
-    python = environments.interpreter(f"{sys.version_info[0]}.{sys.version_info[1]}")
-    try:
-        found = environments.environment(python, contenders.PACKAGES, with_autogpu=False)
-    except RuntimeError as error:
-        say(str(error))
-        return []
-    return [str(environments.site_packages(found))]
+    python = environments.environment(environments.interpreter(), contenders.PACKAGES, with_autogpu=False)
+    sys.path.append(str(environments.site_packages(python)))
 
 
 def say(message: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-import warnings
 from typing import Any, Callable, Sequence
 
 from benchmarks.lab.day import Job
@@ -30,33 +27,12 @@ LEGEND = {
 }
 
 
-def use_packages(folders: Sequence[str]) -> None:
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
-
-
-@functools.lru_cache(maxsize=1)
-def _nvitop() -> Any:
-    from nvitop import select_devices
-
-    return select_devices
-
-
-@functools.lru_cache(maxsize=1)
-def _gputil() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if sys.version_info >= (3, 12):
-            import setuptools  # noqa: F401  (brings distutils back)
-        import GPUtil
-    return GPUtil
-
-
 # Functions that make a new contender for one day from the jobs of earlier days.
 MADE: dict[str, Callable[[Sequence[Job]], Any]] = {
     "by hand": lambda _: ByHand(spreads=False),
     "by hand, spread": lambda _: ByHand(spreads=True),
-    "nvitop": lambda _: Nvitop(_nvitop()),
-    "GPUtil": lambda _: GpuTil(_gputil()),
+    "nvitop": lambda _: Nvitop(),
+    "GPUtil": lambda _: GpuTil(),
     "exclusive": lambda _: Exclusive(),
     DEFAULT: lambda earlier: Autogpu(earlier=earlier),
     FORGETFUL: lambda _: Autogpu(has_history=False),

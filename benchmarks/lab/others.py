@@ -5,8 +5,10 @@ For nvitop and GPUtil, functions of these packages choose the card.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from types import SimpleNamespace
-from typing import Any, Sequence
+from typing import Sequence
 
 from benchmarks.lab.replay import IMPORT_S, Answer, Attempt, Later, NoGpu, Start, Wait
 from benchmarks.lab.server import Card, Run, Server
@@ -51,14 +53,12 @@ class ByHand(_AtScriptsStart):
 
 
 class Nvitop(_AtScriptsStart):
-    """``nvitop.select_devices(max_count=1)`` at the start of each script, with a stated need as ``min_free_memory``.
+    """``nvitop.select_devices(max_count=1)`` at the start of each script, with a stated need as ``min_free_memory``."""
 
-    Args:
-        select: nvitop's own ``select_devices``.
-    """
+    def __init__(self) -> None:
+        from nvitop import select_devices
 
-    def __init__(self, select: Any) -> None:
-        self._select = select
+        self._select = select_devices
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
         devices = [_NvitopDevice(card) for card in server.cards]
@@ -92,14 +92,15 @@ class _NvitopDevice:
 
 
 class GpuTil(_AtScriptsStart):
-    """``GPUtil.getFirstAvailable``: the first card with load and memory below one half, else a new try in 15 minutes.
+    """``GPUtil.getFirstAvailable``: the first card with load and memory below one half, else a try in 15 minutes."""
 
-    Args:
-        gputil: The package.
-    """
-
-    def __init__(self, gputil: Any) -> None:
-        self._gputil = gputil
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if sys.version_info >= (3, 12):
+                import setuptools  # noqa: F401  (brings distutils back)
+            import GPUtil
+        self._gputil = GPUtil
 
     def place(self, attempt: Attempt, now_s: float, server: Server, ahead: Sequence[Attempt]) -> Answer:
         gpus = [

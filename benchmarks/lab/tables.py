@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 from benchmarks.lab.contenders import DEFAULT, FORGETFUL, LEGEND, ORACLE
+from benchmarks.lab.day import GIB
 
 # All goals are upper bounds. Tables of this load have a goal for autogpu's mean time, divided by its mean time if every
 # job waits and states its true need.
@@ -41,11 +42,12 @@ def report(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _heading(result: Mapping[str, Any]) -> list[str]:
-    share, bounds = result["stating"], result["bounds_h"]
+    setting, bounds = result["setting"], result["bounds_h"]
+    share = setting.stating
     stated = f"{share:.0%} of the scripts state their need" if share else "no script states its need"
     return [
-        f"{result['gpus']} GPUs of {result['memory_gib']} GiB, load {result['load']:g}, {stated}; "
-        f"{result['seeds']} days of {result['jobs']} jobs",
+        f"{setting.gpus} GPUs of {setting.card_bytes // GIB} GiB, load {setting.load:g}, {stated}; "
+        f"{result['seeds']} days of {setting.jobs} jobs",
         f"  lower bounds of the mean: {bounds['exclusive']:.2f} h (exclusive), {bounds['shared']:.2f} h (shared)",
     ]
 
@@ -62,16 +64,16 @@ def _rows(contenders: Mapping[str, Any]) -> list[str]:
 
 
 def verdicts(result: Mapping[str, Any]) -> list[str]:
-    rows = result["contenders"]
+    setting, rows = result["setting"], result["contenders"]
     ours, oracle, forgetful = (rows.get(name) for name in (DEFAULT, ORACLE, FORGETFUL))
     if not ours:
         return []
     goals = [("victims", ours["victims"], GOAL_VICTIMS)]
-    if oracle and result["load"] == GOAL_LOAD:
+    if oracle and setting.load == GOAL_LOAD:
         goals.append(("mean / mean with true needs", ours["mean_h"] / oracle["mean_h"], GOAL_RATIO))
     if forgetful:
         goals.append(("mean / mean without a history", ours["mean_h"] / forgetful["mean_h"], GOAL_MEAN))
-    if forgetful and forgetful["failed"] and result["memory_gib"] == SMALL_GIB:
+    if forgetful and forgetful["failed"] and setting.card_bytes == SMALL_GIB * GIB:
         goals.append(("failed / failed without a history", ours["failed"] / forgetful["failed"], GOAL_FAILED))
     checked = [(what, round(value, 2), goal) for what, value, goal in goals]
     return [f"{what}: {value:.2f}, goal: at most {goal:g}, {_met(value <= goal)}" for what, value, goal in checked]
