@@ -43,6 +43,8 @@ MEMORY_GIB = (
 )
 UTILIZATION = ((0.0, 0.056), (0.1, 0.098), (0.25, 0.206), (0.5, 0.48), (0.75, 0.78), (0.9, 0.996), (1.0, 1.0))
 MOST_OF_CARD = 0.95
+# Bounds of the random factor by which a run's memory differs from its script's.
+MEMORY_SPREAD = (0.95, 1.1)
 
 USERS, SCRIPTS, JOBS = 10, 60, 200
 
@@ -79,7 +81,6 @@ class Setting:
         load: GPU hours that the jobs would take alone, as a fraction of the server's GPU hours in 24 h.
         stating: Fraction of the scripts, 0 to 1, whose users state ``need``. They state the script's maximum, rounded
             up to half a GiB.
-        memory_spread: Bounds of the random factor by which a run's memory differs from its script's.
     """
 
     load: float = 0.9
@@ -87,7 +88,6 @@ class Setting:
     card_bytes: int = 24 * GIB
     stating: float = 0.0
     jobs: int = JOBS
-    memory_spread: tuple[float, float] = (0.95, 1.1)
 
 
 def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job, ...]:
@@ -115,7 +115,6 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
             script_of[submission] = person.randrange(SCRIPTS // USERS) * USERS + user
         script = script_of[submission]
         size, utilization, is_stated = scripts[script]
-        low, high = setting.memory_spread
         most = int(setting.card_bytes * MOST_OF_CARD)
         found.append(
             Job(
@@ -125,9 +124,9 @@ def jobs_of_day(setting: Setting, seed: int, days_before: int = 0) -> tuple[Job,
                 submission=submission,
                 submitted_s=submitted_s,
                 duration_s=durations[number],
-                peak_bytes=min(int(size * chance["memory"].uniform(low, high)), most),
+                peak_bytes=min(int(size * chance["memory"].uniform(*MEMORY_SPREAD)), most),
                 utilization=utilization,
-                need_bytes=min(_rounded_up(size * high), setting.card_bytes) if is_stated else None,
+                need_bytes=min(_rounded_up(size * MEMORY_SPREAD[1]), setting.card_bytes) if is_stated else None,
             )
         )
     return tuple(found)

@@ -121,10 +121,7 @@ class Autogpu:
             name=f"wait.{place}",
             uid=FIRST_UID + attempt.job.user,
             is_mine=False,
-            silent_s=0.0,
             pid=1,
-            pid_namespace=None,
-            start_time=None,
             since_s=attempt.asked_s + IMPORT_S,
             script=_script(attempt.job),
             demand=Demand(
@@ -162,11 +159,8 @@ def _holder(run: Run, uuid: str) -> Holder:
         uid=FIRST_UID + run.job.user,
         is_mine=False,
         pid=run.pid,
-        pid_namespace=None,
-        start_time=None,
         since_s=run.started_s,
         script=_script(run.job),
-        group="",
         claims={uuid: run.claim_bytes},
         caps={} if run.cap_bytes is None else {uuid: Cap(run.cap_bytes, CapCause.LIMIT)},
     )
