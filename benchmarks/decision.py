@@ -6,8 +6,6 @@ The server has eight simulated GPUs. Both sides of each ratio are measured in th
 
 * **decision**: a whole process in which autogpu decides (policy, reading, ranking, environment). It is compared with a
   process that calls nvitop's ``select_devices``, and with one that reads the same values with bare pynvml.
-* **floor**: the least that a decision costs if a separate process reads the driver. autogpu does so, because a driver
-  that hangs then can't block the job.
 * **import tensorflow**, **first context**: the import, and the first tensor on a GPU, timed inside the process with
   autogpu and with AUTOGPU=0.
 
@@ -56,18 +54,6 @@ for index in range(nvml.nvmlDeviceGetCount()):
     nvml.nvmlDeviceGetComputeMode(gpu)
 """
 
-# The program by which autogpu/devices/probe.py starts the process that reads the driver.
-READER = "import sys; sys.path += sys.argv[1:]; import nvml; nvml.main()"
-
-# The minimum of a decision for which a separate process reads the driver: two interpreters, one of them with ctypes.
-FLOOR = """
-import os, sys
-to_null = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-command = [sys.executable, "-I", "-S", "-c", *sys.argv[1:]]
-pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=to_null)
-assert os.waitpid(pid, 0)[1] == 0
-"""
-
 TENSORFLOW = """
 import time
 start = time.perf_counter()
@@ -94,15 +80,13 @@ def main() -> None:
 
 
 def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str, dict[str, float]]:
-    programs = {"pynvml": PYNVML, "floor": FLOOR, "autogpu": AUTOGPU, "nvitop": NVITOP}
-    packages = environments.site_packages(python)
-    arguments = [READER, str(packages / "autogpu" / "devices"), str(packages)]
+    programs = {"pynvml": PYNVML, "autogpu": AUTOGPU, "nvitop": NVITOP}
     times: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(runs + 1):
         for name, program in programs.items():
             begun = time.perf_counter()
             # Run outside the checkout, so that the installed package is measured.
-            done = server.run([str(python), "-c", program, *arguments], cwd=folder)
+            done = server.run([str(python), "-c", program], cwd=folder)
             if done.returncode:
                 raise SystemExit(f"{name} failed:\n{done.stderr}")
             if turn:  # the first turn fills caches
@@ -110,7 +94,6 @@ def decisions(server: Server, python: Path, folder: str, runs: int) -> dict[str,
     return {
         "decision / nvitop": ratio(times["autogpu"], times["nvitop"]),
         "decision / pynvml": ratio(times["autogpu"], times["pynvml"]),
-        "floor / nvitop": ratio(times["floor"], times["nvitop"]),
     }
 
 
