@@ -153,10 +153,7 @@ def hand_over(python: Path, runs: int) -> tuple[float, list[float]]:
 @contextmanager
 def simulated(gpus: int) -> Iterator[tuple[Server, dict[str, str]]]:
     with tempfile.TemporaryDirectory() as folder:
-        leases = Path(folder, "leases")
-        leases.mkdir()
-        leases.chmod(0o1777)
-        environ = {"AUTOGPU_LEASE_DIR": str(leases), "AUTOGPU_POLICY": os.devnull, "HOME": folder}
+        environ = {"AUTOGPU_LEASE_DIR": f"{folder}/leases", "AUTOGPU_POLICY": os.devnull, "HOME": folder}
         with Server([Gpu(memory=GPU_BYTES)] * gpus, folder=Path(folder)) as server:
             yield server, environ
 
