@@ -41,13 +41,12 @@ SEEDS, LOADS, MEMORIES_GIB, STATING = 20, (0.6, 0.9, 1.2), (11, 24), (0.0, 0.25)
 EARLIER_DAYS = 3
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of days (default: {SEEDS})")
     parser.add_argument(
         "--load", type=float, nargs="+", default=list(LOADS), help="the day's work divided by its GPU hours"
     )
-    parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument(
         "--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="memory of a card"
     )
@@ -61,18 +60,16 @@ def main() -> int:
     parser.add_argument("--warm", action="store_true", help="give autogpu the history of three earlier days")
     options = parser.parse_args()
     settings = [
-        Setting(load=load, gpus=options.gpus, card_bytes=memory * GIB, stating=part)
+        Setting(load=load, card_bytes=memory * GIB, stating=part)
         for memory, part, load in product(options.memory, options.stating, options.load)
     ]
-    print(report(measure(settings, tuple(contenders.LEGEND), options.seeds, is_warm=options.warm)))
-    return 0
+    print(report(measure(settings, options.seeds, is_warm=options.warm)))
 
 
-def measure(
-    settings: Sequence[Setting], names: Sequence[str], seeds: int, *, is_warm: bool = False
-) -> list[dict[str, Any]]:
+def measure(settings: Sequence[Setting], seeds: int, *, is_warm: bool = False) -> list[dict[str, Any]]:
     """Return a table for each setting. The days are replayed in parallel, one on each processor."""
     use_packages_of_others()
+    names = list(contenders.LEGEND)
     work = [(setting, name, seed, is_warm) for setting in settings for seed in range(seeds) for name in names]
     days: dict[tuple[Setting, str], list[Day]] = {}
     begun_s = time.monotonic()
@@ -118,4 +115,4 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

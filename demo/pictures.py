@@ -119,10 +119,10 @@ def draw_demo(folder: Path, path: Path) -> None:
 def draw_lab_day(folder: Path, path: Path) -> None:
     """Draw the mean time and the number of dead runs of each contender; installs nvitop and GPUtil the first time."""
     from benchmarks import lab_day
-    from benchmarks.lab.contenders import DEFAULT, LEGEND
+    from benchmarks.lab.contenders import DEFAULT
     from benchmarks.lab.day import Setting
 
-    (result,) = lab_day.measure([Setting()], tuple(LEGEND), lab_day.SEEDS)
+    (result,) = lab_day.measure([Setting()], lab_day.SEEDS)
     rows = {name: (row["mean_h"], row["failed"] + row["victims"]) for name, row in result["contenders"].items()}
     most_hours = max(hours for hours, _ in rows.values())
     most_died = max(died for _, died in rows.values())
