@@ -51,9 +51,6 @@ TIMEOUT_S = 600
 GOAL_3_11 = 1.023
 GOAL_ABOVE_IDLE = 0.03
 
-# Goals for a host's folder, as ratios to a bare start. On 3.7 and 3.9 any PYTHONPATH costs 2.6 % by itself.
-GOAL_OF_FOLDER = {"3.11": 1.025, "3.7": 1.045, "3.9": 1.045}
-
 
 class Bench:
     """A bare virtual environment whose site-packages is emptied and filled again for each figure."""
@@ -87,7 +84,8 @@ class Bench:
             done = run(by(command), surroundings)
             if done.stderr:
                 raise RuntimeError(f"a start with {name} printed to stderr:\n{done.stderr}")
-        return count_instructions(command, surroundings, by)
+        counting = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]
+        return int(re.search(r"Collected : (\d+)", run(by(counting), surroundings).stderr).group(1))
 
     def install(self) -> None:
         run([str(self.python), "-m", "autogpu", "install"], {**os.environ, "PYTHONPATH": str(self.parts)})
@@ -127,11 +125,6 @@ class Bench:
         return link
 
 
-def count_instructions(command: list, environ: dict, by: Callable[[list], list] = list) -> int:
-    done = run(by(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command]), environ)
-    return int(re.search(r"Collected : (\d+)", done.stderr).group(1))
-
-
 def run(command: list, environ: dict | None = None) -> subprocess.CompletedProcess:
     if environ is None:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
@@ -150,11 +143,6 @@ def verdict(version: str, ratio: dict[str, float | None]) -> str:
     return f"goal idle + {GOAL_ABOVE_IDLE}, below setuptools: {'met' if met else 'MISSED'}"
 
 
-def verdict_of_folder(version: str, ratio: float | None) -> str:
-    goal = GOAL_OF_FOLDER.get(version)
-    return "" if goal is None or ratio is None else f", folder {goal}: {'met' if ratio <= goal else 'MISSED'}"
-
-
 def millions(count: int) -> str:
     return f"{count / 1e6:.3f} M"
 
@@ -164,22 +152,19 @@ def print_table(results: dict) -> None:
     for version, row in results.items():
         ratio = {name: count and count / row["bare"] for name, count in row.items()}
         cells = {name: f"{value:.4f}" if value else "none" for name, value in ratio.items()}
-        folder = f"{cells['folder']:>12}"
         ours = f"{cells['autogpu']} (+{millions(row['autogpu'] - row['bare'])})"
         print(
             f"{version:8}{millions(row['bare']):>12}{cells['idle .pth']:>12}{ours:>22}"
-            f"{folder}{cells['setuptools']:>12}{cells['coverage']:>12}  {verdict(version, ratio)}"
-            f"{verdict_of_folder(version, ratio['folder'])}"
+            f"{cells['folder']:>12}{cells['setuptools']:>12}{cells['coverage']:>12}  {verdict(version, ratio)}"
         )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", nargs="+", metavar="X.Y", default=list(environments.SUPPORTED))
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
-        print("startup.py: valgrind is missing: apt-get install valgrind", file=sys.stderr)
-        return 1
+        sys.exit("startup.py: valgrind is missing: apt-get install valgrind")
     results: dict[str, dict[str, int | None]] = {}
     for version in options.python:
         base = environments.interpreter(version)
@@ -191,8 +176,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="autogpu-startup-") as folder:
             results[version] = Bench(base, parts, Path(folder) / "env").table()
     print_table(results)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
