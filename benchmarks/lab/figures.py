@@ -24,7 +24,6 @@ class Day:
     """
 
     mean_h: float
-    median_h: float
     p95_h: float
     longest_h: float
     failed: int
@@ -37,7 +36,6 @@ def day_of(outcome: Outcome) -> Day:
     took = sorted(each / HOUR_S for each in outcome.took_s.values())
     return Day(
         mean_h=statistics.mean(took),
-        median_h=statistics.median(took),
         p95_h=took[max(0, -(-len(took) * 95 // 100) - 1)],
         longest_h=took[-1],
         failed=outcome.failed,

@@ -17,7 +17,6 @@ GOAL_VICTIMS, GOAL_MEAN = 0.1, 1.03
 SMALL_GIB, GOAL_FAILED = 11, 0.45
 COLUMNS = (
     ("mean", "mean_h", ".2f"),
-    ("median", "median_h", ".2f"),
     ("p95", "p95_h", ".1f"),
     ("longest", "longest_h", ".1f"),
     ("failed", "failed", ".1f"),
@@ -26,7 +25,7 @@ COLUMNS = (
     ("over", "over_gib_h", ".2f"),
 )
 HEADS = """\
-mean, median, p95, longest: hours from a job's first submission to the end of the run that succeeded; ± between days
+mean, p95, longest: hours from a job's first submission to the end of the run that succeeded; ± between days
 failed: starts of a day that ran out of memory or found no GPU; victims: failed runs whose memory a later job took
 lost: GPU hours of runs that did not succeed; over: GiB x h by which the peaks of a card's jobs exceed its memory"""
 
