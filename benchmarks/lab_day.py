@@ -44,19 +44,9 @@ EARLIER_DAYS = 3
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of days (default: {SEEDS})")
-    parser.add_argument(
-        "--load", type=float, nargs="+", default=list(LOADS), help="the day's work divided by its GPU hours"
-    )
-    parser.add_argument(
-        "--memory", type=int, nargs="+", default=list(MEMORIES_GIB), metavar="GIB", help="memory of a card"
-    )
-    parser.add_argument(
-        "--stating",
-        type=float,
-        nargs="+",
-        default=list(STATING),
-        help="fraction of the scripts that state their need, 0 to 1",
-    )
+    parser.add_argument("--load", type=float, nargs="+", default=LOADS, help="the day's work divided by its GPU hours")
+    parser.add_argument("--memory", type=int, nargs="+", default=MEMORIES_GIB, metavar="GIB", help="memory of a card")
+    parser.add_argument("--stating", type=float, nargs="+", default=STATING, help="share of scripts that state a need")
     parser.add_argument("--warm", action="store_true", help="give autogpu the history of three earlier days")
     options = parser.parse_args()
     settings = [

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import lab_day
 from benchmarks.lab import bounds, tables
-from benchmarks.lab.contenders import DEFAULT, ORACLE
+from benchmarks.lab.contenders import DEFAULT, FORGETFUL, ORACLE
 from benchmarks.lab.day import DAY_S, GIB, HOUR_S, Job, Setting, jobs_of_day
 from benchmarks.lab.figures import day_of
 from benchmarks.lab.others import Exclusive
@@ -205,7 +205,7 @@ def a_table():
     setting = Setting(jobs=20)
     day = day_of(Replay(setting, 1, Autogpu()).run())
     worse, best = replace(day, failed=day.failed + 50, mean_h=day.mean_h + 1), replace(day, mean_h=0.9 * day.mean_h)
-    days = {DEFAULT: day, "by hand": worse, "nvitop": worse, ORACLE: best}
+    days = {DEFAULT: day, "by hand": worse, FORGETFUL: worse, ORACLE: best}
     return lab_day.table(setting, list(days), {(setting, name): [each] for name, each in days.items()}, seeds=1)
 
 
