@@ -7,7 +7,6 @@ other users of the machine lose nothing. By default TensorFlow would take whole 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from autogpu.devices import probe
 from autogpu.devices.model import Device, Inventory
+from demo.pythons import pythons_on_top_of
 from demo.story import Phase, compare
 from tests.support import environments
 
@@ -37,47 +37,37 @@ runpy.run_path({script!r}, run_name="__main__")
 
 def main() -> int:
     """Run the jobs twice and show both runs; return 1 if no GPU can be used or a job failed with autogpu."""
-    progress = Console(stderr=True)
-    if shutil.which("nvidia-smi") is None:
-        progress.print("nvidia-smi not found: this demo needs an NVIDIA GPU. Run `make demo`, which needs none.")
-        return 1
     machine = reading()
     free = [device for device in machine.devices if is_unused(device)]
     if not free:
-        progress.print("All GPUs are in use, and this demo uses only idle ones. Run `make demo`, which needs no GPU.")
-        return 1
+        sys.exit("All GPUs are in use, and this demo uses only idle ones. Run `make demo`, which needs no GPU.")
     names = ", ".join(f"GPU {device.index} ({device.name})" for device in free)
     question = f"Train a small network twice, {JOBS} jobs at once of at most {LIMIT_MIB} MiB each, on {names}? [y/N] "
     if Console().input(question).strip().lower() not in ("y", "yes"):
         return 1
-    with progress.status("setting up: installing TensorFlow with CUDA (once: some minutes, 6 GB) ..."):
-        base = environments.environment(
-            environments.tensorflow().resolve(), ["tensorflow[and-cuda]==2.21.*"], with_autogpu=False
-        )
-        plain = environments.environment(base.resolve(), on_top_of=base, with_autogpu=False)
-        with_autogpu = environments.environment(base.resolve(), on_top_of=base, with_hook=True)
+    with Console(stderr=True).status("setting up: installing TensorFlow with CUDA (once: some minutes, 6 GB) ..."):
+        python = environments.tensorflow().resolve()
+        base = environments.environment(python, ["tensorflow[and-cuda]==2.21.*"], with_autogpu=False)
+        both = pythons_on_top_of(base)
     before = [device.memory_used_bytes or 0 for device in machine.devices]
     busy = [device.index for device in machine.devices if device not in free]
-    return compare(lambda python: run(python, free, machine), plain, with_autogpu, before, busy)
+    return compare(lambda python: run(python, free, before), both, before, busy)
 
 
 def reading() -> Inventory:
     """Return a new reading of the GPUs; end the program with the reason if they can't be read."""
-    inventory = probe.start(os.environ).result(30.0)
-    if inventory is None or inventory.failure:
-        raise SystemExit(f"the GPUs can't be read: {inventory.failure if inventory else 'the driver does not answer'}")
+    inventory = probe.finish(probe.start(os.environ))
+    if inventory.failure:
+        sys.exit(f"The GPUs can't be read: {inventory.failure}. Run `make demo`, which needs no GPU.")
     return inventory
 
 
 def is_unused(device: Device) -> bool:
-    """True if MIG is off, no compute process is listed, and non-graphics use of the memory is below 1 GiB."""
-    hidden_bytes = (device.memory_used_bytes or 0) - sum(
-        p.memory_used_bytes or 0 for p in device.graphics_processes or ()
-    )
-    return not device.compute_processes and not device.mig_enabled and hidden_bytes < 1 << 30
+    """True if MIG is off, and no process except those of a desktop uses the GPU."""
+    return not (device.mig_enabled or device.compute_processes or device.unlisted_bytes)
 
 
-def run(python: Path, free: list[Device], before: Inventory) -> Phase:
+def run(python: Path, free: list[Device], before: list[int]) -> Phase:
     """Start the jobs together, confined to the unused GPUs, and watch NVML until both have ended."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("AUTOGPU")}
     environ["CUDA_VISIBLE_DEVICES"] = ",".join(device.uuid for device in free)
@@ -88,37 +78,28 @@ def run(python: Path, free: list[Device], before: Inventory) -> Phase:
         for _ in range(JOBS)
     ]
     try:
-        most, held = watch(jobs, before)
+        most, taken = watch(jobs, before)
         errors = [job.communicate(timeout=60)[1] for job in jobs]
     finally:
         for job in jobs:
             job.kill()
             job.wait()
-    # A context alone takes some hundred MiB. A job works on the GPU on which it holds the most memory.
-    working = tuple(frozenset([max(gpus, key=lambda gpu: gpus[gpu])] if gpus else []) for gpus in held)
-    return Phase(
-        exit_statuses=tuple(job.returncode for job in jobs),
-        most_bytes=tuple(most),
-        working_gpus=working,
-        context_gpus=tuple(frozenset(gpus) for gpus in held),
-        lines=tuple(line for error in errors for line in error.splitlines() if line.startswith("autogpu: ")),
-    )
+    return Phase([job.returncode for job in jobs], most, taken, errors)
 
 
-def watch(jobs: list[subprocess.Popen[str]], before: Inventory) -> tuple[list[int], list[dict[int, int]]]:
+def watch(jobs: list[subprocess.Popen[str]], before: list[int]) -> tuple[list[int], list[dict[int, int]]]:
     """Return the peak memory in use above ``before`` for each GPU, and the peak of each job, keyed by GPU index."""
-    most = [0] * len(before.devices)
-    held: list[dict[int, int]] = [{} for _ in jobs]
+    most = [0] * len(before)
+    taken: dict[int, dict[int, int]] = {job.pid: {} for job in jobs}
     started_s = time.monotonic()
     while any(job.poll() is None for job in jobs) and time.monotonic() - started_s < 600:
         for position, device in enumerate(reading().devices):
-            grown = (device.memory_used_bytes or 0) - (before.devices[position].memory_used_bytes or 0)
-            most[position] = max(most[position], grown)
+            most[position] = max(most[position], (device.memory_used_bytes or 0) - before[position])
             for process in device.compute_processes or ():
-                for job, gpus in zip(jobs, held):
-                    if job.pid == process.pid:
-                        gpus[position] = max(gpus.get(position, 0), process.memory_used_bytes or 0)
-    return most, held
+                if process.pid in taken:
+                    its = taken[process.pid]
+                    its[position] = max(its.get(position, 0), process.memory_used_bytes or 0)
+    return most, list(taken.values())
 
 
 if __name__ == "__main__":

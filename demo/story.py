@@ -1,10 +1,9 @@
-"""The effect of two jobs on a server, read from the driver's log, and the output of both demos."""
+"""The effect of two jobs on a server, and the output of both demos."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import Callable, Iterable, Sequence, TypeVar
+from typing import Callable, Mapping, Sequence, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from autogpu.cli.screen import show_line
-from tests.gpusim import Call
 
 GIB = 1 << 30
 Jobs = TypeVar("Jobs")
@@ -25,60 +23,31 @@ class Phase:
     Attributes:
         exit_statuses: Exit statuses of the jobs, in the order in which they were started.
         most_bytes: Peak memory that both jobs together held on each GPU.
-        working_gpus: GPUs on which each job allocated memory for its work.
-        context_gpus: GPUs on which each job opened a context.
-        lines: Lines that autogpu printed.
+        taken_bytes: Memory that each job took, keyed by GPU.
+        errors: stderr of each job.
     """
 
-    exit_statuses: tuple[int, ...]
-    most_bytes: tuple[int, ...]
-    working_gpus: tuple[frozenset[int], ...]
-    context_gpus: tuple[frozenset[int], ...]
-    lines: tuple[str, ...]
+    exit_statuses: Sequence[int]
+    most_bytes: Sequence[int]
+    taken_bytes: Sequence[Mapping[int, int]]
+    errors: Sequence[str]
+
+    @property
+    def working_gpus(self) -> list[int | None]:
+        """GPU on which each job took the most memory. A job may have a context on others, of some hundred MiB."""
+        return [max(taken, key=taken.__getitem__, default=None) for taken in self.taken_bytes]
 
 
-def phase(
-    calls: Sequence[Call], pids: Sequence[int], statuses: Sequence[int], gpu_count: int, errors: Iterable[str]
-) -> Phase:
-    """Return the result of one run from the driver's log. ``errors`` holds the stderr of each job."""
-    held: dict[int, int] = defaultdict(int)
-    most = [0] * gpu_count
-    working: dict[int, set[int]] = {pid: set() for pid in pids}
-    contexts: dict[int, set[int]] = {pid: set() for pid in pids}
-    for call in calls:
-        if call.pid not in contexts or call.gpu is None:
-            continue
-        if call.call in ("context", "allocate"):
-            held[call.gpu] += call.bytes or 0
-            most[call.gpu] = max(most[call.gpu], held[call.gpu])
-            (contexts if call.call == "context" else working)[call.pid].add(call.gpu)
-        elif call.call in ("context_end", "free"):
-            held[call.gpu] -= call.bytes or 0
-    return Phase(
-        exit_statuses=tuple(statuses),
-        most_bytes=tuple(most),
-        working_gpus=tuple(frozenset(working[pid]) for pid in pids),
-        context_gpus=tuple(frozenset(contexts[pid]) for pid in pids),
-        lines=tuple(line for error in errors for line in error.splitlines() if line.startswith("autogpu: ")),
-    )
-
-
-def sentence(before: Phase, after: Phase, busy: Iterable[int]) -> str:
-    busy = set(busy)
-    return f"Without autogpu {_deeds(before, busy)}. With it {_deeds(after, busy)}."
-
-
-def _deeds(run: Phase, busy: set[int]) -> str:
-    worked = set().union(*run.working_gpus)
-    opened = set().union(*run.context_gpus)
-    count = sum(len(gpus) for gpus in run.working_gpus)
-    if len(worked) == 1 and len(run.working_gpus) > 1:
+def _deeds(run: Phase, busy: Sequence[int]) -> str:
+    worked = {gpu for gpu in run.working_gpus if gpu is not None}
+    opened = set().union(*run.taken_bytes)
+    if len(worked) == 1:
         where = f"both jobs worked on GPU {next(iter(worked))}"
-    elif len(worked) == count:
+    elif len(worked) == len(run.working_gpus):
         where = f"each job had a GPU to itself ({_names(sorted(worked))})"
     else:
         where = f"the jobs worked on {_names(sorted(worked))}"
-    parts = [where + (", where a colleague's job was running" if worked & busy else "")]
+    parts = [where + (", where a colleague's job was running" if worked & set(busy) else "")]
     unused = sorted(opened - worked)
     parts.append(f"held memory on {_names(unused)} without using it" if unused else "touched no other GPU")
     parts.append(f"took {sum(run.most_bytes) / GIB:.1f} GiB in all")
@@ -93,26 +62,27 @@ def _names(gpus: Sequence[int]) -> str:
     return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
 
 
-def compare(
-    run: Callable[[Jobs], Phase], plain: Jobs, with_autogpu: Jobs, before: Sequence[int], busy: Sequence[int]
-) -> int:
+def compare(run: Callable[[Jobs], Phase], both: Sequence[Jobs], before: Sequence[int], busy: Sequence[int]) -> int:
     """Run the jobs in both environments and print what happened; return 1 if a job failed with autogpu.
 
     Args:
+        both: The jobs without autogpu, and the same with autogpu.
         before: Bytes in use on each GPU before any job started.
         busy: Indices of the GPUs that other users' jobs use.
     """
     console, progress = Console(), Console(stderr=True)
     with progress.status("two jobs at once, without autogpu ..."):
-        without = run(plain)
+        without = run(both[0])
     with progress.status("the same two jobs at once, with autogpu ..."):
-        with_ = run(with_autogpu)
+        with_ = run(both[1])
     console.print(memory_table(before, busy, without, with_))
     console.print("\nWhat autogpu printed:")
-    for line in with_.lines:
-        show_line(console, Text(f"  {line}"))
+    for line in "\n".join(with_.errors).splitlines():
+        if line.startswith("autogpu: "):
+            show_line(console, Text(f"  {line}"))
     console.print()
-    show_line(console, Text(sentence(without, with_, busy), style="bold"), indent=0)
+    sentence = f"Without autogpu {_deeds(without, busy)}. With it {_deeds(with_, busy)}."
+    show_line(console, Text(sentence, style="bold"), indent=0)
     console.print()
     return 1 if any(with_.exit_statuses) else 0
 
@@ -129,6 +99,6 @@ def memory_table(before: Sequence[int], busy: Sequence[int], without: Phase, wit
 
 
 def _cell(before: int, run: Phase, gpu: int) -> str:
-    jobs = [str(number) for number, gpus in enumerate(run.working_gpus, start=1) if gpu in gpus]
+    jobs = [str(number) for number, its_gpu in enumerate(run.working_gpus, start=1) if its_gpu == gpu]
     who = f"job {' + '.join(jobs)}  " if jobs else ""
     return f"{who}{(before + run.most_bytes[gpu]) / GIB:.1f} GiB"

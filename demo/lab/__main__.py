@@ -16,17 +16,14 @@ import sys
 from pathlib import Path
 
 from autogpu.install import run_folder
-from autogpu.text import counted
 from demo.lab.scene import PEOPLE
 from demo.lab.stage import JOB, ROOT, started_stage
-from demo.pytorch import pythons_with_torch
-from tests.gpusim.__main__ import fleet_named
+from demo.pythons import pythons_with_torch
 from tests.gpusim.fleets import FLEETS
 from tests.support import environments
 
 FLEET = "rtx-4090"
 OF_AUTOGPU_AND_CUDA = ("AUTOGPU", "CUDA_", "GPUSIM", "NVIDIA_")
-CACHE_OF_TESTS = "AUTOGPU_TEST_CACHE"  # folder of the environment with TensorFlow
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 
 TORCH = "\n  ./torch-python train_torch.py         run a PyTorch script with the PyTorch of your `python`"
@@ -46,7 +43,7 @@ PS1='lab$ '
 """
 
 WELCOME = """
-A simulated server with {gpus} ({fleet}). Jobs of other people come and go:
+A simulated server with {gpus} GPUs ({fleet}). Jobs of other people come and go:
 {people}. All run as you; a script's name begins with its user.
 
   autogpu status                        show the jobs on each GPU and the queue; -w: watch
@@ -64,9 +61,7 @@ To open another shell on this server, run in another terminal: {shell}
 def main() -> int:
     """Become a process on a simulated server, start the jobs there, and run a shell until it ends."""
     parser = argparse.ArgumentParser(prog="python -m demo.lab", description="Open a shell on a simulated GPU server.")
-    parser.add_argument(
-        "--fleet", default=FLEET, help=f"{', '.join(FLEETS)}, or a file like tests/gpusim/lab.toml (default: {FLEET})"
-    )
+    parser.add_argument("--fleet", choices=FLEETS, default=FLEET, help=f"the server (default: {FLEET})")
     parser.add_argument("--on-server", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.on_server:
@@ -88,9 +83,8 @@ def main() -> int:
     shell = _write_shell(home, python, torch[1] if torch else None)
     try:
         with started_stage(os.environ, folder, options.fleet):
-            gpus = counted(len(fleet_named(options.fleet).gpus), "GPU")
-            welcome = {"gpus": gpus, "fleet": options.fleet, "people": ", ".join(PEOPLE), "shell": shell}
-            print(WELCOME.format(**welcome, torch=TORCH if torch else ""), flush=True)
+            shown = {"gpus": len(FLEETS[options.fleet].gpus), "fleet": options.fleet, "people": ", ".join(PEOPLE)}
+            print(WELCOME.format(**shown, shell=shell, torch=TORCH if torch else ""), flush=True)
             signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the shell alone
             subprocess.call([str(shell)])
     finally:
@@ -100,7 +94,7 @@ def main() -> int:
 
 def _become_process_on_server(fleet: str) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_AUTOGPU_AND_CUDA)}
-    environ.update({name: os.environ[name] for name in [CACHE_OF_TESTS] if name in os.environ})
+    environ["AUTOGPU_TEST_CACHE"] = str(environments.CACHE)  # the folder of the environment with TensorFlow
     again = [sys.executable, "-m", "demo.lab", "--fleet", fleet, "--on-server"]
     os.execve(sys.executable, [sys.executable, "-m", "tests.gpusim", "--fleet", fleet, "--", *again], environ)
 
