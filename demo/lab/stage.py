@@ -14,11 +14,11 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Iterator, Mapping
 
-from demo.lab.scene import MOST_FOR_VISITORS, ON_FAULTY_GPU, Part, comings, faulty_gpu, on, scene_for
-from tests.gpusim.__main__ import fleet_named
+from demo.lab.scene import COMING, FAULTY_GPU, ON_FAULTY_GPU, Part, on, scene_for
 from tests.gpusim.fleets import FLEETS
 from tests.gpusim.server import write_fleet
 
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
 LONGEST_START_S = 60.0
 LONGEST_QUEUE = 3
+BETWEEN_JOBS_S = 8.0
 LOOK_S = 0.2
 PREFIX = len("GPU-")  # UUIDs begin with GPU- or MIG-
 # Samples of a GPU whose jobs are idle, such as the notebook: zero as far back as the driver's samples reach.
@@ -40,7 +41,7 @@ class Running:
     process: subprocess.Popen[str]
     state: str = "starting"
     gpus: tuple[str, ...] = ()
-    until_s: float | None = None
+    until_s: float = float("inf")
 
 
 class Stage:
@@ -48,23 +49,18 @@ class Stage:
 
     def __init__(self, folder: Path, fleet: str, *, is_still: bool) -> None:
         self._folder = folder
-        self._fleet = fleet_named(fleet)
-        # A user's fleet file may describe processes on its GPUs, or GPUs that are too small for our jobs.
-        self._is_ours = fleet in FLEETS
         self._is_still = is_still
         self._running: list[Running] = []
-        gpus = list(self._fleet.gpus)
+        gpus = list(FLEETS[fleet].gpus)
         self._parts = scene_for(len(gpus), is_cut=any(gpu.mig is not None for gpu in gpus))
-        faulty = faulty_gpu(len(gpus))
-        if faulty is not None and self._is_ours:
-            if is_still:
-                gpus[faulty] = replace(gpus[faulty], nvml="GPU_IS_LOST")
-            else:
-                # Faulty but not lost: TensorFlow makes a context on every GPU, so a script without autogpu would fail.
-                gpus[faulty] = replace(gpus[faulty], ecc=True, uncorrected_errors=3)
-                self._parts = (on(ON_FAULTY_GPU, str(faulty)), *self._parts)
-            self._fleet = replace(self._fleet, gpus=tuple(gpus))
-            write_fleet(self._fleet, folder)
+        if len(gpus) > FAULTY_GPU and is_still:
+            gpus[FAULTY_GPU] = replace(gpus[FAULTY_GPU], nvml="GPU_IS_LOST")
+        elif len(gpus) > FAULTY_GPU:
+            # Faulty but not lost: TensorFlow makes a context on every GPU, so a script without autogpu would fail.
+            gpus[FAULTY_GPU] = replace(gpus[FAULTY_GPU], ecc=True, uncorrected_errors=3)
+            self._parts = (on(ON_FAULTY_GPU, str(FAULTY_GPU)), *self._parts)
+        self._fleet = replace(FLEETS[fleet], gpus=tuple(gpus))
+        write_fleet(self._fleet, folder)
 
     def set_scene(self) -> None:
         """Start the first jobs one after the other, so that each gets the same GPU every time."""
@@ -73,34 +69,24 @@ class Stage:
             end_s = time.monotonic() + LONGEST_START_S
             while one.state == "starting" and time.monotonic() < end_s:
                 self._listen()
-            if one.state not in ("on", "waiting") and self._is_ours:
+            if one.state not in ("on", "waiting"):
                 raise SystemExit(f"{part.script} of {part.who} did not start: {one.state}")
 
     def go_on(self) -> None:
-        coming = comings(self._free()[:MOST_FOR_VISITORS])
-        delay_s, part = next(coming)
-        next_s = time.monotonic() + delay_s
+        coming = cycle(COMING)
+        next_s = time.monotonic() + BETWEEN_JOBS_S
         while not self._listen():
             now_s = time.monotonic()
             for one in list(self._running):
-                if one.until_s is not None and one.until_s <= now_s:
+                if one.until_s <= now_s:
                     self._end(one)
-            if now_s >= next_s:
-                if sum(one.state == "waiting" for one in self._running) < LONGEST_QUEUE:
-                    self._start(part)
-                delay_s, part = next(coming)
-                next_s = now_s + delay_s
+            if now_s >= next_s and sum(one.state == "waiting" for one in self._running) < LONGEST_QUEUE:
+                self._start(next(coming))
+                next_s = now_s + BETWEEN_JOBS_S
 
     def close(self) -> None:
         for one in list(self._running):
             self._end(one)
-
-    def _free(self) -> list[str]:
-        """Return the UUIDs of readable GPUs and MIG instances without a job."""
-        taken = {gpu for one in self._running for gpu in one.gpus}
-        cards = [gpu.uuid for gpu in self._fleet.gpus if gpu.mig is None and not gpu.nvml]
-        instances = [instance.uuid for instance in self._fleet.instances]
-        return [uuid for uuid in [*cards, *instances] if uuid[PREFIX:] not in taken]
 
     def _start(self, part: Part) -> Running:
         # All jobs run as one user, so the script's name shows the person.
@@ -108,13 +94,10 @@ class Stage:
         script = self._folder / "jobs" / name
         script.parent.mkdir(exist_ok=True)
         shutil.copy(JOB, script)
-        own = part.environ(self._fleet.gpus[0].memory_bytes)
         command = [sys.executable, str(script), str(part.share), "1e6"]
         if part.has_autogpu:
             command = [sys.executable, "-m", "autogpu", "run", "--hold", "--", *command]
-        else:
-            # Imitate a user who looked at nvidia-smi once and wrote a fixed GPU into the script.
-            own["CUDA_VISIBLE_DEVICES"] = self._fleet.gpus[0].uuid
+        own = part.environ(self._fleet.gpus[0].memory_bytes)
         process = subprocess.Popen(
             command,
             env={**os.environ, "HOME": str(self._folder), "AUTOGPU_POLICY": os.devnull, **own},
@@ -146,8 +129,7 @@ class Stage:
                 continue
             one.state = "on"
             self._backdate("job", one)
-            stays_s = one.part.stays_s
-            one.until_s = None if stays_s is None else time.monotonic() + stays_s
+            one.until_s = time.monotonic() + one.part.stays_s
             self._show_load()
         for one in self._running:
             if one.state == "starting" and self._backdate("wait", one):
