@@ -4,10 +4,6 @@
 memory faults there is lost here. The jobs are real processes that claim GPUs and allocate memory. The users, the pids,
 the host name and the time are made up.
 
-``web-page`` is the page of ``autogpu status --format html`` for the same server, drawn by Chromium.
-
-``lab-day`` is the table of ``benchmarks/lab_day.py`` for its default server.
-
 ``python -m demo.pictures status explain`` draws only these two, which need no TensorFlow.
 """
 
@@ -22,7 +18,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.bar import Bar
@@ -34,14 +30,14 @@ from rich.text import Text
 from autogpu.cli.screen import folded
 from autogpu.cli.status_screen import View, lines
 from autogpu.frozen import replace
-from autogpu.status.model import Answer, HostStatus, JobStatus, WaiterStatus
+from autogpu.status.model import Answer, HostStatus
 from autogpu.status.remote import from_json
 from autogpu.status.web_page import web_page
-from demo.lab.scene import Part, scene_for
+from demo.lab.scene import scene_for
 from demo.lab.stage import started_stage
+from demo.pythons import pythons_on_top_of
 from demo.story import memory_table
 from tests.gpusim import Server
-from tests.gpusim.fleet import size_bytes
 from tests.gpusim.fleets import FLEETS
 from tests.support import environments
 from tests.support.browser import browse
@@ -91,33 +87,29 @@ def draw_web_page(folder: Path, path: Path) -> None:
 def status_of_lab(folder: Path) -> HostStatus:
     """Return the status of the server that the documents show; the server runs in ``folder``, which must be empty."""
     with _lab(folder) as ask:
-        return _as_told(from_json(json.loads(ask("status", "--json"))))
+        return _as_told(ask)[0]
 
 
 def draw_explain(folder: Path, path: Path) -> None:
     with _lab(folder) as ask:
-        parts = _parts(from_json(json.loads(ask("status", "--json"))))
+        pids = _as_told(ask)[1]
         printed = ask("pick", "--explain")
-    told = re.sub(r"\bpid (\d+)", lambda found: f"pid {parts[int(found[1])].pid}", printed)
+    told = re.sub(r"\bpid (\d+)", lambda found: f"pid {pids[int(found[1])]}", printed)
     _save("$ autogpu pick --explain", [Text(line) for line in told.splitlines()], path)
 
 
 def draw_demo(folder: Path, path: Path) -> None:
     """Draw the table of ``make demo``; installs TensorFlow the first time."""
-    from demo.__main__ import KERAS, LAB, run
+    from demo.__main__ import BEFORE_BYTES, BUSY, KERAS, run
 
-    python = environments.tensorflow()
-    plain = environments.environment(python.resolve(), on_top_of=python, with_autogpu=False)
-    without, with_ = (run([(each, KERAS)] * 2) for each in (plain, environments.tensorflow_with_autogpu()))
+    without, with_ = (run([(python, KERAS)] * 2) for python in pythons_on_top_of(environments.tensorflow()))
     if any(with_.exit_statuses):
         raise SystemExit("a job of the demo failed")
-    before = [sum(map(size_bytes, gpu.processes.values())) for gpu in LAB]
-    busy = [index for index, gpu in enumerate(LAB) if gpu.processes]
-    _save("$ make demo", [memory_table(before, busy, without, with_)], path, columns=76)
+    _save("$ make demo", [memory_table(BEFORE_BYTES, BUSY, without, with_)], path, columns=76)
 
 
 def draw_lab_day(folder: Path, path: Path) -> None:
-    """Draw the mean time and the number of dead runs of each contender; installs nvitop and GPUtil the first time."""
+    """Draw two columns of the table of ``benchmarks/lab_day.py``; installs nvitop and GPUtil the first time."""
     from benchmarks import lab_day
     from benchmarks.lab.contenders import DEFAULT
     from benchmarks.lab.day import Setting
@@ -138,12 +130,9 @@ def draw_lab_day(folder: Path, path: Path) -> None:
 
 
 @contextmanager
-def _lab(folder: Path) -> Iterator:
+def _lab(folder: Path) -> Iterator[Callable[..., str]]:
     """Start the server of ``make lab`` without later changes, and yield a function that runs autogpu there."""
-    leases = folder / "leases"
-    leases.mkdir()
-    leases.chmod(0o1777)
-    environ = {"AUTOGPU_LEASE_DIR": str(leases), "TZ": "UTC"}
+    environ = {"AUTOGPU_LEASE_DIR": f"{folder}/leases", "TZ": "UTC"}
     with Server(FLEETS[FLEET].gpus, folder=folder) as server:  # noqa: SIM117
         with started_stage(server.environ_of_child(environ), folder, FLEET, is_still=True):
 
@@ -155,34 +144,21 @@ def _lab(folder: Path) -> Iterator:
             yield ask
 
 
-def _parts(host: HostStatus) -> Mapping[int, Part]:
-    """Return the processes of the scene, keyed by their pids on this machine."""
-    by_script = {part.script: part for part in scene_for(len(FLEETS[FLEET].gpus))}
-    jobs: list[JobStatus | WaiterStatus] = [job for gpu in host.gpus for job in gpu.jobs]
-    jobs += host.queue
-    unmanaged = [process for gpu in host.gpus for process in gpu.unmanaged_processes]
-    parts = {each.pid: by_script[each.script] for each in jobs if each.pid is not None}
-    return {**parts, **{process.pid: by_script["python"] for process in unmanaged}}
+def _as_told(ask: Callable[..., str]) -> tuple[HostStatus, Mapping[int, int]]:
+    """Return the status with made-up users, pids, host name and time, and the made-up pids, keyed by the real ones."""
+    parts = {part.script: part for part in scene_for(len(FLEETS[FLEET].gpus))}
+    pids = {}
 
+    def told(fields: dict[str, Any]) -> dict[str, Any]:
+        if "pid" not in fields:
+            return fields
+        part = parts[fields.get("script", "python")]  # only the process without autogpu has no script
+        pids[fields["pid"]] = part.pid
+        # Like every other user's jobs, these show nothing of what autogpu printed when they started.
+        return {**fields, "user": part.who, "pid": part.pid, "program": "python", "printed": []}
 
-def _as_told(host: HostStatus) -> HostStatus:
-    """Return ``host`` with the made-up users, pids, host name and time instead of this machine's.
-
-    Like every other user's jobs, these show nothing of what autogpu printed when they started.
-    """
-    parts = _parts(host)
-
-    def told(each: Any, **fields: Any) -> Any:
-        part = parts[each.pid]
-        return replace(each, user=part.who, pid=part.pid, **fields)
-
-    gpus = []
-    for gpu in host.gpus:
-        jobs = tuple(told(job, printed=()) for job in gpu.jobs)
-        unmanaged = tuple(told(process, program="python") for process in gpu.unmanaged_processes)
-        gpus.append(replace(gpu, jobs=jobs, unmanaged_processes=unmanaged))
-    queue = tuple(told(waiter) for waiter in host.queue)
-    return replace(host, gpus=tuple(gpus), queue=queue, host=HOST, time_s=HOUR_S, has_hook=True)
+    host = from_json(json.loads(ask("status", "--json"), object_hook=told))
+    return replace(host, host=HOST, time_s=HOUR_S, has_hook=True), pids
 
 
 def _save(title: str, printed: Sequence[RenderableType], path: Path, columns: int = COLUMNS) -> None:
