@@ -33,8 +33,10 @@ _HIDDEN_MODE = 0o600
 _WITHDRAWN_S = 0.2
 _LOOK_AGAIN_S = 0.005
 
-# Under the mutex, a process may use its last reading of the folder again if the reading is younger than this.
-_FRESH_S = 0.1
+# Under the mutex, a process looks only for new files if its last reading of the folder is younger than this. So a lease
+# whose process has ended since counts a little longer. On a busy host with a thousand leases, the steps between two
+# readings take some tenths of a second, and a full reading takes as long again.
+_FRESH_S = 1.0
 
 # A process gives up after this many attempts to claim. Each attempt takes a few ms.
 _MOST_COLLISIONS = 200
