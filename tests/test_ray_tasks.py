@@ -10,9 +10,11 @@ import pytest
 
 from autogpu.engines import ray_tasks
 from autogpu.engines.ray_tasks import RayTask, before_each_task, current_task, pass_on
-from autogpu.variables import RAY_TASK, RAY_WORKER
+from autogpu.variables import CUDA_VISIBLE_DEVICES, RAY_TASK, RAY_WORKER
+from tests.support.values import gpu
 
 WORKER = {RAY_WORKER: "7"}
+ONE = gpu(1)
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,15 @@ def in_a_worker(monkeypatch):
     monkeypatch.delenv(RAY_TASK, raising=False)
     monkeypatch.setattr(ray_tasks, "_watchers", [])
     monkeypatch.setattr(ray_tasks, "_cluster_has_gpus", None)
+
+
+@pytest.fixture
+def utils(monkeypatch):
+    """Import a fake of the module of Ray whose function Ray calls before each task."""
+    made: Any = types.ModuleType("ray._private.utils")
+    made.set_visible_accelerator_ids = lambda: "assigned"
+    monkeypatch.setitem(sys.modules, "ray._private.utils", made)
+    return made
 
 
 def ray_with(monkeypatch, gpus, ids, cluster_gpus=4, name="train"):
@@ -85,15 +96,38 @@ def test_task_goes_on_if_a_script_has_removed_the_variable_of_ray(monkeypatch):
     assert current_task(WORKER) is None
 
 
-def test_each_watcher_is_called_once_before_each_task(monkeypatch):
-    utils: Any = types.ModuleType("ray._private.utils")
-    utils.set_visible_accelerator_ids = lambda: "assigned"
-    monkeypatch.setitem(sys.modules, "ray._private.utils", utils)
+def test_each_watcher_is_called_once_before_each_task(utils):
     told: list[str] = []
     first, second = partial(told.append, "first"), partial(told.append, "second")
     for watcher in (first, second, first):
         before_each_task(watcher)
     assert (utils.set_visible_accelerator_ids(), told) == ("assigned", ["first", "second"])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "options", "expected"),
+    [
+        pytest.param(1, "1", {}, None, id="same-gpu"),
+        pytest.param(1, "0", {}, "GPU 0", id="another-gpu"),
+        pytest.param(0.5, "1", {}, "50 % of GPU 1", id="half-of-the-same-gpu"),
+        pytest.param(2, "GPU-5d0f,0", {}, "GPU-5d0f and GPU 0", id="uuid"),
+        pytest.param(0, "", {}, "no GPU", id="no-gpu"),
+        pytest.param(1, "0", {"AUTOGPU_LEVEL": "quiet"}, None, id="quiet"),
+    ],
+)
+def test_line_tells_a_task_that_its_process_keeps_the_gpus_of_an_earlier_task(
+    monkeypatch, utils, started, gpus, visible, options, expected
+):
+    ray_with(monkeypatch, 1, ["1"])
+    process = started(gpu(0), ONE, counted=[ONE], **WORKER, **options, **{CUDA_VISIBLE_DEVICES: "1"})
+    process.framework.take()
+    del process.lines[:]
+
+    ray_with(monkeypatch, gpus, visible.split(",") if visible else [])
+    process.environ[CUDA_VISIBLE_DEVICES] = visible
+    utils.set_visible_accelerator_ids()
+    kept = f"Ray granted {expected} to train, but its process keeps GPU 1 of an earlier task"
+    assert process.lines == ([f"{kept}; to avoid that: @ray.remote(max_calls=1)"] if expected else [])
 
 
 def test_task_name_is_shortened_to_one_line(monkeypatch):
