@@ -161,6 +161,11 @@ def hostile_answers():
         yield Answer(name, None, name)
 
 
+def test_only_an_unhealthy_or_unreadable_gpu_has_a_warning():
+    warnings = re.findall('<p class="bad">(.*)', web_page([Answer("", LAB)], NOW_S))
+    assert warnings == ["not healthy: row remapping failed", "not readable: GPU is lost"]
+
+
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_name_is_escaped_and_shortened(name):
     page = web_page([Answer(name, with_every_text(FAULTY, name)), Answer("lab", None, name)], NOW_S)
