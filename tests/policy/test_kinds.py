@@ -121,6 +121,7 @@ def test_device_entry_that_can_match_nothing_is_refused(entry):
 
 def test_refused_value_is_described_in_a_few_words():
     told = {True: "true", 2: "2", 1.5: "1.5", "x": '"x"', date(2024, 5, 27): "a date or time"}
+    told["A" * 61] = '"' + "A" * 60 + '..."'
     assert {value: brief(value) for value in told} == told
     assert [brief(value) for value in ([1], {"a": 1}, 16**5000)] == ["a list", "a table", "a number beyond 64 bits"]
 
