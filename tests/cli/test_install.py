@@ -172,6 +172,18 @@ def test_active_environment_that_is_not_the_one_of_this_python_is_found(tmp_path
     assert found == (ActiveEnvironment(expected, Path(environ[expected])) if expected else None)
 
 
+def test_second_uninstall_has_nothing_to_do(tmp_path, capsys):
+    assert frame.run(["install", "--target", str(tmp_path)]) == 0
+    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    capsys.readouterr()
+    assert frame.run(["uninstall", "--target", str(tmp_path)]) == 0
+    *removed, last = capsys.readouterr().out.splitlines()
+    assert sorted(removed) == [f"removed {path}" for path in written]
+    assert last == "From the next start on, Python no longer loads autogpu's hook."
+    assert frame.run(["uninstall", "--target", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"autogpu has no start-up files in {tmp_path}; there is nothing to do.\n"
+
+
 @pytest.mark.parametrize("before", ["", "/some/folder"], ids=["pythonpath-unset", "pythonpath-set"])
 def test_install_target_prints_the_pythonpath_that_loads_the_hook(tmp_path, before):
     target = tmp_path / "my lib"
