@@ -17,7 +17,7 @@ from autogpu.devices.model import Process
 from autogpu.frozen import replace
 from autogpu.text import GIB, MIB
 from autogpu.variables import CUDA_VISIBLE_DEVICES
-from tests.support.fakes import FakeFramework
+from tests.support.fakes import FakeFramework, FirstGpusFramework
 from tests.support.processes import in_a_fork
 from tests.support.values import gpu
 
@@ -71,6 +71,22 @@ def test_message_states_the_cap_and_its_origin(started, options, said, first):
     lines = ended(process)
     assert lines[0].startswith(LIMITED + first) and lines[0].endswith(HAD)
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "index"),
+    [
+        pytest.param({"AUTOGPU_COUNT": "2"}, 1, 0, id="second-gpu"),
+        pytest.param({"AUTOGPU_COUNT": "2", **SPLIT}, 1, 2, id="second-logical-gpu-of-the-first-gpu"),
+        pytest.param({"AUTOGPU_COUNT": "2", **SPLIT}, 3, 0, id="second-logical-gpu-of-the-second-gpu"),
+        pytest.param({"kind": FirstGpusFramework}, 0, 2, id="claimed-gpu-of-a-framework-that-takes-the-first"),
+        pytest.param({"kind": FirstGpusFramework}, 1, 0, id="other-gpu-of-a-framework-that-takes-the-first"),
+    ],
+)
+def test_message_names_the_gpu_of_the_error(started, options, number, index):
+    process = started(gpu(0), gpu(1, pids=[7], used_gib=14, busy=90), gpu(2), **options)
+    process.framework.take()
+    assert ended(process, MemoryError(number))[0].startswith(f"out of memory on GPU {index} (24.0 GiB): ")
 
 
 @pytest.mark.parametrize(("typed", "word", "remedy"), [("2GiB", "--limit", "--limit 3GiB"), ("1GiB", *VARIABLE)])

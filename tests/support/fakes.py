@@ -166,7 +166,8 @@ class FakeFramework(HookedFramework):
 
     @staticmethod
     def out_of_memory(error):
-        return OutOfMemory(1 << 30) if isinstance(error, MemoryError) else None
+        # An argument of the error is the GPU's number, as the framework counts.
+        return OutOfMemory(1 << 30, *error.args) if isinstance(error, MemoryError) else None
 
     def take(self, chosen=None, **said):
         """Create contexts as an operation of a script does. Return the assignment; ``None`` without GPUs.
