@@ -112,6 +112,30 @@ def test_loss_of_every_gpu_is_an_error_with_a_reason_for_each_gpu(tmp_path, leas
 
 
 @pytest.mark.parametrize(
+    ("gpus", "why", "remedy"),
+    [
+        pytest.param(
+            [Gpu(name="NVIDIA A100"), Gpu(name="NVIDIA T4")],
+            "",
+            "list the GPUs by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            id="two-models",
+        ),
+        pytest.param(
+            [Gpu(), Gpu(nvml="GPU_IS_LOST"), Gpu()],
+            " while GPU 1 can't be read",
+            "list the GPUs by UUID",
+            id="lost-gpu",
+        ),
+    ],
+)
+def test_number_that_may_mean_several_gpus_is_refused(tmp_path, lease_folder, gpus, why, remedy):
+    with Server(gpus, folder=tmp_path) as server:
+        done = autogpu(server, "pick", CUDA_VISIBLE_DEVICES="1")
+    said = f"autogpu: can't tell which GPUs CUDA_VISIBLE_DEVICES=1 selects{why}\nautogpu: {remedy}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "(exit 1)\n", said)
+
+
+@pytest.mark.parametrize(
     ("command", "remedy"),
     [
         ("pick", "if the program can use the CPU: --busy cpu"),
