@@ -73,7 +73,8 @@ def test_entry_point_takes_a_lease_and_applies_the_policys_limit(run, server, ve
 LISTING = """
 def fields(device):
     kind = device.physical_device_desc.partition("pci")[0].partition("name")[2]
-    return device.device_type, kind, bool(device.incarnation), device.locality.bus_id
+    place = device.locality
+    return device.device_type, kind, bool(device.incarnation), place.bus_id, place.HasField("links")
 listed = device_lib.list_local_devices()
 print(sorted(map(fields, listed)))
 print(tf.test.gpu_device_name(), tf.test.is_gpu_available(), tf.test.is_gpu_available(False, (9, 0)))
