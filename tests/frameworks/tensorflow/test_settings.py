@@ -12,6 +12,7 @@ from autogpu.frameworks.tensorflow.settings import (
     has_invalid_list,
     listed_ordinals,
     merge_settings,
+    read_user_settings,
     usage_of,
     user_growth,
 )
@@ -164,6 +165,33 @@ def test_later_session_keeps_the_first_split_of_a_gpu():
     assert later.logical == made.logical
     first = DevicePlacement((0, 1), fraction=0.3)
     assert merge_settings(UserSettings(), limited(1, 1, logical_gpus=2), (0, 1), first).logical == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "entries", "expected"),
+    [
+        pytest.param({}, [], {}, id="none"),
+        pytest.param({"device_count": {"GPU": 3}}, [], {"max_count": 3}, id="device-count"),
+        pytest.param({"allow_growth": True}, [], {"growths": {0: True, 1: True}}, id="growth"),
+        pytest.param({"per_process_gpu_memory_fraction": 0.3}, [], {"fraction": 0.3}, id="fraction"),
+        # TensorFlow requires as many GPUs as entries.
+        pytest.param({}, [[768]], {"max_count": 1, "limits": {0: (768,)}}, id="entry"),
+        pytest.param({}, [[512, 256], []], {"visible": (0, 1), "limits": {0: (512, 256)}}, id="entry-for-each-gpu"),
+        pytest.param(
+            {"visible_device_list": "1,0"},
+            [[768], [512]],
+            {"visible": (1, 0), "limits": {1: (768,), 0: (512,)}},
+            id="entry-for-each-listed-gpu",
+        ),
+    ],
+)
+def test_settings_are_read_from_a_proto(fields, entries, expected):
+    options = {"visible_device_list": "", "allow_growth": False, "per_process_gpu_memory_fraction": 0.0, **fields}
+    virtual = SimpleNamespace(virtual_devices=[SimpleNamespace(memory_limit_mb=limits) for limits in entries])
+    proto = SimpleNamespace(
+        device_count=options.pop("device_count", {}), gpu_options=SimpleNamespace(experimental=virtual, **options)
+    )
+    assert read_user_settings(proto, 2) == UserSettings(gpu_count=2, **expected)
 
 
 def test_settings_in_a_proto_override_those_in_tf_config():
