@@ -27,7 +27,11 @@ def holder(start):
     return worker
 
 
-@pytest.mark.parametrize("environ", [GPUS, {}, {VISIBLE: ""}], ids=["devices-set", "devices-unset", "devices-empty"])
+@pytest.mark.parametrize(
+    "environ",
+    [GPUS, {}, {VISIBLE: ""}, {VISIBLE: "0:1"}],
+    ids=["devices-set", "devices-unset", "devices-empty", "devices-with-a-colon"],
+)
 def test_a_child_finds_its_parents_lease(holder, folder, environ):
     marker = holder.ask("marker", visible=environ.get(VISIBLE))["marker"]
     found = ancestor_lease({**environ, LEASE: marker}, holders(folder), [above(holder.pid)])
