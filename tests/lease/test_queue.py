@@ -142,6 +142,23 @@ def test_waiter_reads_the_driver_from_time_to_time_without_the_mutex(folder, mon
     lease.release()
 
 
+def test_waiter_reads_the_driver_again_before_it_claims(folder, monkeypatch):
+    monkeypatch.setattr(queue, "LOOK_S", 0.1)
+    monkeypatch.setattr(queue, "READ_S", 60.0)
+    order = []
+
+    def choose(holders, waiters):
+        order.append("choose")
+        # The GPU is free at the second look. The reading shows that another job uses it, until the fourth look.
+        return {"GPU-0": 1} if order.count("choose") in (2, 5, 6) else None
+
+    lease = wait_for_claims(
+        Lease(folder, "a"), choose, demand=Demand(), timeout_s=30, before_look=lambda _: order.append("read")
+    )
+    assert order == ["choose", "choose", "read", "choose", "choose", "choose", "read", "choose"]
+    lease.release()
+
+
 def test_waiter_that_lost_the_race_for_a_gpu_takes_a_ticket_at_once(folder):
     looks, at_s = iter([{"GPU-0": 1}]), []
 
