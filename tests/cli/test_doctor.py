@@ -109,6 +109,8 @@ def test_option_python_uses_the_autogpu_of_that_python_if_it_has_one(server):
     done = subprocess.run(command, env=server.environ, capture_output=True, text=True, timeout=300, check=False)
     said = {found["check"]: found["what"] for found in json.loads(done.stdout)["findings"]}
     assert said["hook"].startswith(f"a fresh {other} loads {environments.site_packages(other)}")
+    # No framework is installed there.
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_option_python_refuses_a_python_that_does_not_start(tmp_path):
