@@ -20,6 +20,7 @@ from tests.support.values import gpu
 BUSY = gpu(0, pids=[7], used_gib=9, busy=90)
 TWO, THREE = (gpu(0), gpu(1)), (BUSY, gpu(1), gpu(2))
 ALL = 24 * 1024
+CHOSEN = {"AUTOGPU_VISIBLE": "chosen"}
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_gpu_list_of_the_script_is_reordered_only_for_cuda(first):
 
 
 def test_visible_chosen_shows_only_the_claimed_gpus_of_the_pool(first, other):
-    policy = {"AUTOGPU_VISIBLE": "chosen", "AUTOGPU_COUNT": "2", "AUTOGPU_LIMIT": "2GiB"}
+    policy = {**CHOSEN, "AUTOGPU_COUNT": "2", "AUTOGPU_LIMIT": "2GiB"}
     with other({1: 24, 3: 24}):
         process = first(*map(gpu, range(4)), counted=[2, 0], **policy)
         process.framework.count()
@@ -374,6 +375,23 @@ def test_thread_claims_a_gpu_while_the_claim_is_left_to_workers(first):
     process.allocation.lock = LetsAnotherIn(thread)
     assert process.framework.let_workers_choose(2)
     assert process.claims == {1: ALL}
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "uses", "expected"),
+    [
+        pytest.param({}, {}, [], True, id="claimed-and-not-used"),
+        pytest.param({}, {}, [0], False, id="claimed-and-used"),
+        pytest.param({}, {CUDA_VISIBLE_DEVICES: "1,0"}, [], False, id="list-of-the-script"),
+        pytest.param(CHOSEN, {}, [], False, id="process-shows-only-its-claimed-gpu"),
+    ],
+)
+def test_workers_choose_gpus_unless_the_script_has_chosen(first, policy, script, uses, expected):
+    process = first(*TWO, **policy)
+    process.environ.update(script)
+    process.framework.count()
+    process.framework.use(*uses)
+    assert bool(process.framework.let_workers_choose(2)) is expected
 
 
 def test_autogpu_can_be_imported_on_a_system_without_fork():
