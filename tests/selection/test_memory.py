@@ -16,7 +16,7 @@ QUARTER = MemoryLimit(percent=25.0)
 STATED = 24 - 1 / GIB
 SPLIT = {"virtual_gpus": 2}
 PROCESS = {"limit_includes": "process"}
-IN_USE = gpu(0, pids=[7], used_gib=4)
+IN_USE, UNKNOWN = gpu(0, pids=[7], used_gib=4), gpu(0, total_gib=None, used_gib=None)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,8 @@ def test_limit_and_split_decide_caps_and_claims(policy, caps_gib, claims_gib):
         pytest.param([IN_USE], {**SPLIT, "held": {0: claim(24, age_s=60.0)}}, {}, {0: 9984}, id="split-beside-a-job"),
         pytest.param([gpu(0), gpu(1)], {"limit": FOUR}, {}, {0: 4096, 1: 4096}, id="limit-also-on-untaken-gpus"),
         pytest.param([gpu(0)], {"limit": FOUR, **PROCESS}, {0: 956 << 20}, {0: 3140}, id="limit-minus-the-context"),
+        pytest.param([UNKNOWN], {"limit": FOUR}, {}, {0: 4096}, id="limit-on-a-gpu-of-unknown-size"),
+        pytest.param([UNKNOWN], {"limit": QUARTER}, {}, {}, id="limit-in-percent-of-an-unknown-size"),
     ],
 )
 def test_each_logical_gpu_has_a_cap(gpus, asked, reserves, expected_mib):
