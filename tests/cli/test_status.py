@@ -430,10 +430,11 @@ def test_control_characters_in_names_never_reach_the_terminal():
     ("machine", "free", "state"),
     [
         (inventory(gpu(0), gpu(1, compute_mode=ComputeMode.PROHIBITED)), "1 of 1 GPU free", "prohibited"),
+        (inventory(gpu(0), gpu(1, is_small=True)), "1 of 1 GPU free", "too small"),
         (inventory(*cut(0), *cut(1)), "no usable GPU", "MIG, no instance"),
         (inventory(gpu(0), *(cut(index)[0] for index in range(1, 5))), "1 of 1 GPU free", "MIG, no instance"),
     ],
-    ids=["prohibited", "mig-alone", "mig-beside-others"],
+    ids=["prohibited", "small-card-beside-a-larger-one", "mig-alone", "mig-beside-others"],
 )
 def test_gpu_that_no_job_can_use_is_not_free(machine, free, state):
     head, *lines = [line.plain for line in screens.lines(host(machine), View(120))]
