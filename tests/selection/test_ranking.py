@@ -34,7 +34,9 @@ def ranked(*devices, claims=(), demand=None, **policy):
             [gpu(0, used_gib=0.3), gpu(1, used_gib=0.2, busy=40)], [0, 1], id="spare-memory-counts-in-whole-gib"
         ),
         pytest.param([gpu(0), gpu(1, total_gib=None)], [0, 1], id="unknown-memory-is-last-in-its-tier"),
-        pytest.param([gpu(0, busy=40), gpu(1, busy=None)], [0, 1], id="unknown-utilization-is-last-in-its-tier"),
+        pytest.param(
+            [gpu(0, busy=40), gpu(1, total_gib=80, busy=None)], [0, 1], id="unknown-utilization-is-last-in-its-tier"
+        ),
         pytest.param([gpu(0, pids=[7], used_gib=1), gpu(1, busy=None)], [1, 0], id="unknown-use-before-known-busy-gpu"),
         pytest.param([gpu(0, pids=[7], used_gib=20), gpu(1, pids=[8], used_gib=4)], [1, 0], id="most-spare-when-busy"),
         pytest.param([EXCLUSIVE], [0], id="exclusive-gpu-without-a-process"),
