@@ -62,6 +62,13 @@ def test_invalid_python_path_is_an_error_and_never_means_this_python(capsys, ver
     assert f"{python} can't import autogpu: the process does not start: " in capsys.readouterr().err
 
 
+def test_failure_in_another_python_is_reported_once(tmp_path, capfd):
+    target = ["--target", str(tmp_path / "none")]
+    alone = frame.run(["install", *target]), capfd.readouterr()
+    assert (alone[0], alone[1].err.startswith("autogpu: ")) == (1, True)
+    assert (frame.run(["install", *target, "--python", sys.executable]), capfd.readouterr()) == alone
+
+
 # The tests with this mark write into the same environment.
 IN_TURN = pytest.mark.xdist_group("found-on-path")
 
