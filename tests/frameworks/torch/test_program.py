@@ -1,4 +1,4 @@
-"""Recognising a program that starts the ranks of a job, and reading the variables of a program when CUDA starts."""
+"""Recognising a launcher of ranks, reading a version, and reading the variables of a program when CUDA starts."""
 
 import sys
 import weakref
@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from autogpu.frameworks.calls import variables_of
-from autogpu.frameworks.torch import is_launcher
+from autogpu.frameworks.torch import _version_numbers, is_launcher
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,15 @@ def test_dictionary_that_a_script_got_from_locals_is_not_cleared():
     data, asked = Data(), locals()
     assert "data" in variables_of(sys._getframe())
     assert asked["data"] is data
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        pytest.param("12.8", (12, 8), id="cuda"),
+        pytest.param("2.10.0+cu130", (2, 10), id="pytorch"),
+        pytest.param("None", None, id="built-without-cuda"),
+    ],
+)
+def test_version_of_pytorch_and_of_its_cuda_is_read(text, numbers):
+    assert _version_numbers(text) == numbers
