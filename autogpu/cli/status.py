@@ -19,7 +19,9 @@ from rich.text import Text
 from autogpu.cli.request import resolve_here
 from autogpu.cli.screen import show_line
 from autogpu.cli.status_screen import ORDERS, PIPE_WIDTH, View, fitted, help_lines, page
+from autogpu.errors import AutoGpuError
 from autogpu.frozen import replace
+from autogpu.reporting.remote import remote_problem
 from autogpu.status.model import Answer, HostStatus
 from autogpu.status.snapshot import read_status
 from autogpu.text import listed
@@ -143,6 +145,8 @@ def _asking(hosts: Sequence[str], remote_command: str) -> Callable[[], Sequence[
     each_once = list(dict.fromkeys(re.findall(r"[^,\s]+", ",".join(hosts))))
     if not each_once:
         raise click.BadParameter("expected at least one host, such as lab1", param_hint="--on")
+    if not remote.has_ssh():
+        raise AutoGpuError("this machine has no ssh", remedy="install the OpenSSH client")
     return partial(remote.ask_hosts, each_once, remote_command)
 
 
@@ -173,7 +177,8 @@ def _has_failed(answer: Answer) -> bool:
 
 def _as_values(answers: Sequence[Answer], user: str | None) -> object:
     told = {each.host: each.status and each.status.of_user(user).to_json() for each in answers}
-    hosts = {each.host: {"problem": each.problem or None, "status": told[each.host]} for each in answers}
+    problems = {each.host: each.problem and remote_problem(each.problem) for each in answers}
+    hosts = {each.host: {"problem": problems[each.host], "status": told[each.host]} for each in answers}
     return told.get("") or {"version": 1, "hosts": hosts}
 
 

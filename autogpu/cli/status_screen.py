@@ -35,6 +35,7 @@ from autogpu.reporting.hosts import (
     state_words,
     waiter_words,
 )
+from autogpu.reporting.remote import remote_problem
 from autogpu.status.model import Answer, GpuStatus, HostStatus, Preview
 from autogpu.text import printable
 from autogpu.users import host_setup_command, sudo
@@ -132,9 +133,9 @@ def page(answers: Sequence[Answer], view: View) -> Iterator[Text]:
     for number, answer in enumerate(answers):
         if number:
             yield Text()
-        if answer.status is None:
-            yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (answer.problem, BAD))
-        else:
+        if answer.problem:
+            yield Text.assemble((printable(answer.host, 64), "bold"), "  ", (remote_problem(answer.problem), BAD))
+        if answer.status:
             # A page for one user is short enough with all lines.
             is_brief = view.is_brief or bool(answer.host and not view.is_explained and view.user is None)
             yield from lines(answer.status, replace(view, remote=answer.host, is_brief=is_brief))

@@ -6,6 +6,8 @@ unknown value is ``None``. ``docs/status.schema.json`` describes each field.
 
 from __future__ import annotations
 
+import enum
+
 from autogpu.frozen import Value, replace
 
 # Version of the JSON. It grows when a field is removed or changes its meaning, not when a field is added.
@@ -189,15 +191,38 @@ def _plain(value: object) -> object:
     return value
 
 
+class RemoteFault(enum.Enum):
+    """The reason why another host gave no status. The comments state what the fields of a problem hold."""
+
+    NO_ANSWER = enum.auto()  # number: seconds that the host had
+    TOO_LARGE = enum.auto()  # the output; number: MiB that are allowed
+    SSH_FAILED = enum.auto()  # detail: the last line on stderr; "" if there is none
+    NOTHING_PRINTED = enum.auto()  # number: exit status of the remote command; detail: the last line on stderr, or ""
+    NOT_JSON = enum.auto()  # detail: the parser's reason
+    OTHER_VERSION = enum.auto()  # of the JSON
+    FIELD_MISSING = enum.auto()  # detail: the field
+    NOT_A_LIST = enum.auto()  # detail: the field
+    INVALID_FIELD = enum.auto()  # detail: the field; kind: the type that it must have
+
+
+class RemoteProblem(Value):
+    """A fault because of which another host gave no status. The texts come from that host, and may be hostile."""
+
+    fault: RemoteFault
+    detail: str = ""
+    number: float = 0
+    kind: str = ""
+
+
 class Answer(Value):
     """The answer of one host.
 
     Attributes:
         host: Name by which the host was asked; ``""`` for this host.
         status: ``None`` if the host gave none.
-        problem: Why there is no status. The text is safe for a terminal.
+        problem: Why there is no status; ``None`` if there is one.
     """
 
     host: str
     status: HostStatus | None
-    problem: str = ""
+    problem: RemoteProblem | None = None

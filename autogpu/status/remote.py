@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO, Any, Mapping, Sequence
 
-from autogpu.errors import AutoGpuError
 from autogpu.frozen import Value
 from autogpu.status import model
-from autogpu.status.model import VERSION, Answer, HostStatus
-from autogpu.text import printable, span
+from autogpu.status.model import VERSION, Answer, HostStatus, RemoteFault, RemoteProblem
 
 # Maximum output of one host: a host that prints without end must not fill this host's disk. The status of 64 GPUs with
 # 2,000 processes is 0.5 MB. `ulimit -f` counts in units of 512 bytes.
@@ -39,17 +37,25 @@ _OR_NONE = " | None"
 _TOO_LARGE = 1 << 53
 
 
+class NoStatus(Exception):
+    """A host gave no status."""
+
+    def __init__(self, problem: RemoteProblem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def has_ssh() -> bool:
+    """True if this host has the program ``ssh``."""
+    return shutil.which("ssh") is not None
+
+
 def ask_hosts(hosts: Sequence[str], command: str) -> tuple[Answer, ...]:
     """Return the answer of each host, in the order of ``hosts``. A terminal's Ctrl-C also ends each ``ssh``.
 
     Args:
         command: The command that starts autogpu on the hosts, in the syntax of their shell.
-
-    Raises:
-        AutoGpuError: This host has no ``ssh``.
     """
-    if not shutil.which("ssh"):
-        raise AutoGpuError("this machine has no ssh", remedy="install the OpenSSH client")
     with ThreadPoolExecutor(len(hosts)) as pool:
         return tuple(pool.map(partial(_ask_host, command=command), hosts))
 
@@ -66,9 +72,9 @@ def _ask_host(host: str, command: str) -> Answer:
             said = _read(errors).strip().split("\n")[-1].strip()
             return Answer(host, _status_in(ended, _read(printed), said))
         except subprocess.TimeoutExpired:
-            return Answer(host, None, f"no answer within {span(TIMEOUT_S)}")
-        except ValueError as error:
-            return Answer(host, None, printable(str(error), 400))
+            return Answer(host, None, RemoteProblem(RemoteFault.NO_ANSWER, number=TIMEOUT_S))
+        except NoStatus as error:
+            return Answer(host, None, error.problem)
 
 
 def _read(file: IO[bytes]) -> str:
@@ -84,22 +90,21 @@ def _status_in(ended: int, text: str, said: str) -> HostStatus:
         said: The last line on stderr.
 
     Raises:
-        ValueError: There is no status. The message is the reason.
+        NoStatus: The output has no status.
     """
     if ended == -signal.SIGXFSZ:
-        raise ValueError(f"the host's output is larger than {_MOST_MIB} MiB and is ignored")
+        raise NoStatus(RemoteProblem(RemoteFault.TOO_LARGE, number=_MOST_MIB))
     if ended == _EXIT_SSH:
-        raise ValueError(said or "ssh failed without a message; run ssh to this host to find the cause")
+        raise NoStatus(RemoteProblem(RemoteFault.SSH_FAILED, said))
     # If the driver can't be read, `autogpu status` exits with 1, and its output has the reason.
     if ended not in (0, 1) or "{" not in text:
-        why = f"the remote command exited with status {ended}{said and f' ({said})'} and printed no autogpu status"
-        raise ValueError(f"{why}; set the command with --remote-command")
+        raise NoStatus(RemoteProblem(RemoteFault.NOTHING_PRINTED, said, number=ended))
     # Skip the lines that a start-up file of the remote shell may have printed.
     begin = 0 if text.startswith("{") else text.find("\n{") + 1
     try:
         values, _ = json.JSONDecoder().raw_decode(text, begin)
     except (ValueError, RecursionError) as error:  # not JSON, a number with too many digits, or too deep
-        raise ValueError(f"the output is not that of `autogpu status --json`: {error}") from None
+        raise NoStatus(RemoteProblem(RemoteFault.NOT_JSON, str(error))) from None
     return from_json(values)
 
 
@@ -109,41 +114,36 @@ def from_json(values: Mapping[str, Any]) -> HostStatus:
     Fields of a newer autogpu are ignored. Fields that an older autogpu lacks have their defaults.
 
     Raises:
-        ValueError: ``values`` is not a status, or its format has another version.
+        NoStatus: ``values`` is not a status, or its format has another version.
     """
     if values.get("version") != VERSION:
-        raise ValueError(
-            f"the output is not version {VERSION} of `autogpu status --json`; install the same autogpu on both hosts"
-        )
-    try:
-        status: HostStatus = _object(HostStatus, values)
-    except (KeyError, TypeError, AttributeError) as error:
-        why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"the output is not that of `autogpu status --json`: {why}") from None
+        raise NoStatus(RemoteProblem(RemoteFault.OTHER_VERSION))
+    status: HostStatus = _object(HostStatus, values)
     return status
 
 
 def _object(kind: type[Value], plain: Mapping[str, Any]) -> Any:
     # Fields that were added later have defaults, because the host may have an older autogpu.
-    names = [name for name in kind._fields if name in plain or name not in kind._defaults]
-    return kind(**{name: _value(kind._fields[name], plain[name], name) for name in names})
+    missing = [name for name in kind._fields if name not in plain and name not in kind._defaults]
+    if missing:
+        raise NoStatus(RemoteProblem(RemoteFault.FIELD_MISSING, missing[0]))
+    return kind(**{name: _value(type_, plain[name], name) for name, type_ in kind._fields.items() if name in plain})
 
 
 def _value(kind: str, plain: Any, name: str) -> Any:
     """Return ``plain`` as a value of the model's annotation ``kind``. Another host may have sent any type.
 
     Raises:
-        TypeError: ``plain`` has another type, or a number is out of range.
+        NoStatus: ``plain`` has another type, or a number is out of range.
     """
     if kind.endswith(_OR_NONE):
         return None if plain is None else _value(kind[: -len(_OR_NONE)], plain, name)
     if kind.startswith("tuple["):
         if not isinstance(plain, (list, tuple)):
-            raise TypeError(f"{name} is not a list")
+            raise NoStatus(RemoteProblem(RemoteFault.NOT_A_LIST, name))
         return tuple(_value(kind[len("tuple[") : -len(", ...]")], item, name) for item in plain)
-    if kind in _MODELS:
-        return _object(_MODELS[kind], plain)
     # Compare the exact types: for isinstance(), a bool is an int.
-    if type(plain) not in _SCALARS[kind] or (kind in ("int", "float") and not 0 <= plain < _TOO_LARGE):
-        raise TypeError(f"{name} is not a valid {kind}")
-    return plain
+    is_valid = type(plain) in _SCALARS.get(kind, (dict,))
+    if not is_valid or (kind in ("int", "float") and not 0 <= plain < _TOO_LARGE):
+        raise NoStatus(RemoteProblem(RemoteFault.INVALID_FIELD, name, kind=kind))
+    return _object(_MODELS[kind], plain) if kind in _MODELS else plain

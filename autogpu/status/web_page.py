@@ -9,7 +9,8 @@ from html import escape
 from typing import Iterator, Sequence
 
 from autogpu.reporting import hosts
-from autogpu.status.model import TAKEABLE, Answer, GpuStatus
+from autogpu.reporting.remote import remote_problem
+from autogpu.status.model import TAKEABLE, Answer, GpuStatus, HostStatus
 from autogpu.text import counted, printable
 
 RELOAD_S = 30
@@ -107,10 +108,13 @@ def _section(name: str, answer: Answer) -> Iterator[str]:
 
 
 def _problems(answer: Answer) -> Iterator[str]:
-    status = answer.status
-    if status is None:
-        yield f"No status: {answer.problem}"
-        return
+    if answer.problem:
+        yield f"No status: {remote_problem(answer.problem)}"
+    if answer.status:
+        yield from _problems_of_host(answer.status)
+
+
+def _problems_of_host(status: HostStatus) -> Iterator[str]:
     if status.failure:
         yield hosts.driver_failure(status)
     elif not status.gpus and not status.unreadable:

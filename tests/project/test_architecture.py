@@ -124,7 +124,7 @@ def test_framework_names_occur_only_in_framework_packages():
     assert {name for name, words in outside.items() if words} == {"", "frameworks"}
 
 
-# Packages that decide or act for a process. They return facts, and `reporting` turns these into sentences.
+# Packages and modules that decide or act for a process or a host. They return facts, and `reporting` turns these into sentences.
 WITHOUT_SENTENCES = {
     "selection",
     "acquire",
@@ -135,10 +135,11 @@ WITHOUT_SENTENCES = {
     "history",
     "doctor",
     "policy",
+    "status.remote",
 }
 # The keys of a policy have descriptions, from which the example file, the schema and the reference are generated.
 DESCRIPTIONS = {"policy.model", "policy.kinds", "policy.templates"}
-DECIDING = [name for name in MODULES if name.partition(".")[0] in WITHOUT_SENTENCES]
+DECIDING = [name for name in MODULES if {name, name.partition(".")[0]} & WITHOUT_SENTENCES]
 
 # Constants with the source of programs that the doctor runs in a fresh process.
 PROGRAMS = {"QUESTIONS", "_FRAMEWORK", "_PREFIX", "_PYTHON"}

@@ -6,10 +6,16 @@ import pytest
 
 from autogpu.devices.model import ComputeMode, UnreadableDevice
 from autogpu.frozen import replace
-from autogpu.status.model import LeaseFolder
-from autogpu.status.remote import from_json
+from autogpu.status.model import LeaseFolder, RemoteFault, RemoteProblem
+from autogpu.status.remote import NoStatus, from_json
 from tests.support.host_states import holder, host, waiter
 from tests.support.values import gpu, inventory
+
+OTHER_VERSION = RemoteProblem(RemoteFault.OTHER_VERSION)
+
+
+def invalid(field, kind):
+    return RemoteProblem(RemoteFault.INVALID_FIELD, field, kind=kind)
 
 
 @pytest.fixture
@@ -45,24 +51,30 @@ def test_fields_of_a_later_version_are_ignored(status):
 
 
 @pytest.mark.parametrize(
-    ("part", "change"),
+    ("part", "change", "problem"),
     [
-        pytest.param((), {"version": 2}, id="later-version"),
-        pytest.param((), {"version": None}, id="no-version"),
-        pytest.param((), {"gpus": {}}, id="object-instead-of-list"),
-        pytest.param((), {"queue": [{"user": "a"}]}, id="incomplete"),
-        pytest.param(("gpus", 0), {"index": True}, id="bool-for-a-number"),
-        pytest.param(("gpus", 0), {"index": 1.0}, id="float-for-a-whole-number"),
-        pytest.param(("gpus", 0), {"mig_enabled": 0}, id="number-for-a-bool"),
-        pytest.param(("gpus", 0), {"memory_used_bytes": -1}, id="negative"),
-        pytest.param(("gpus", 0), {"memory_used_bytes": 1 << 63}, id="too-large"),
-        pytest.param((), {"time_s": float("nan")}, id="not-a-number"),
+        pytest.param((), {"version": 2}, OTHER_VERSION, id="later-version"),
+        pytest.param((), {"version": None}, OTHER_VERSION, id="no-version"),
+        pytest.param((), {"gpus": {}}, RemoteProblem(RemoteFault.NOT_A_LIST, "gpus"), id="object-instead-of-list"),
+        pytest.param((), {"gpus": ["a"]}, invalid("gpus", "GpuStatus"), id="text-instead-of-object"),
+        pytest.param((), {"preview": None}, invalid("preview", "Preview"), id="null-instead-of-object"),
+        pytest.param(
+            (), {"queue": [{"user": "a"}]}, RemoteProblem(RemoteFault.FIELD_MISSING, "uid"), id="field-missing"
+        ),
+        pytest.param(("gpus", 0), {"name": 1}, invalid("name", "str"), id="number-for-a-text"),
+        pytest.param(("gpus", 0), {"index": True}, invalid("index", "int"), id="bool-for-a-number"),
+        pytest.param(("gpus", 0), {"index": 1.0}, invalid("index", "int"), id="float-for-a-whole-number"),
+        pytest.param(("gpus", 0), {"mig_enabled": 0}, invalid("mig_enabled", "bool"), id="number-for-a-bool"),
+        pytest.param(("gpus", 0), {"memory_used_bytes": -1}, invalid("memory_used_bytes", "int"), id="negative"),
+        pytest.param(("gpus", 0), {"memory_used_bytes": 1 << 63}, invalid("memory_used_bytes", "int"), id="too-large"),
+        pytest.param((), {"time_s": float("nan")}, invalid("time_s", "float"), id="not-a-number"),
     ],
 )
-def test_invalid_status_is_refused(status, part, change):
+def test_invalid_status_is_refused(status, part, change, problem):
     values = changed = printed(status)
     for name in part:
         changed = changed[name]
     changed.update(change)
-    with pytest.raises(ValueError, match="autogpu status --json"):
+    with pytest.raises(NoStatus) as refused:
         from_json(values)
+    assert refused.value.problem == problem

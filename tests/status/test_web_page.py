@@ -13,7 +13,7 @@ import pytest
 
 from autogpu.devices.model import FailureCause, Inventory, UnreadableDevice
 from autogpu.frozen import replace
-from autogpu.status.model import Answer, LeaseFolder, UnreadableLease
+from autogpu.status.model import Answer, LeaseFolder, RemoteFault, RemoteProblem, UnreadableLease
 from autogpu.status.remote import from_json
 from autogpu.status.web_page import RELOAD_S, web_page
 from autogpu.text import printable
@@ -32,6 +32,10 @@ MACHINE = inventory(
 HOLDERS = [holder("a", (0, 24)), holder("b", (2, 12), script="eda.ipynb", pid=8, age_s=26 * HOUR_S)]
 LAB = host(MACHINE, HOLDERS, [waiter(1, "w.py"), waiter(2, "v.py", gib=6)])
 NOTHING_READ = Inventory(failure="NVML reports: mismatch", failure_cause=FailureCause.DRIVER)
+
+
+def ssh_failed(said):
+    return RemoteProblem(RemoteFault.SSH_FAILED, said)
 
 
 def lines(page):
@@ -69,7 +73,9 @@ def test_page_shows_the_host_its_gpus_its_jobs_and_the_queue(line):
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        pytest.param(Answer("lab7", None, "no route to host"), "No status: no route to host", id="no-answer"),
+        pytest.param(
+            Answer("lab7", None, ssh_failed("no route to host")), "No status: no route to host", id="no-answer"
+        ),
         pytest.param(Answer("", host(inventory())), "This host has no GPU.", id="no-gpu"),
         pytest.param(Answer("", host(NOTHING_READ)), "NVML reports: mismatch", id="broken-driver"),
         pytest.param(
@@ -158,7 +164,7 @@ HOSTILE = {
 def hostile_answers():
     for name in HOSTILE.values():
         yield Answer(name, with_every_text(FAULTY, name))
-        yield Answer(name, None, name)
+        yield Answer(name, None, ssh_failed(name))
 
 
 def test_only_an_unhealthy_or_unreadable_gpu_has_a_warning():
@@ -168,8 +174,8 @@ def test_only_an_unhealthy_or_unreadable_gpu_has_a_warning():
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_name_is_escaped_and_shortened(name):
-    page = web_page([Answer(name, with_every_text(FAULTY, name)), Answer("lab", None, name)], NOW_S)
-    assert f'<p class="bad">{escape(printable(f"No status: {name}", 2400))}\n' in page
+    page = web_page([Answer(name, with_every_text(FAULTY, name)), Answer("lab", None, ssh_failed(name))], NOW_S)
+    assert f'<p class="bad">{escape(printable(f"No status: {printable(name, 400)}", 2400))}\n' in page
     host_name, user, script = (escape(printable(name, longest)) for longest in (64, 32, 40))
     assert f"<h2>{host_name}</h2>" in page
     assert f"<b>{user}</b> {script} (pid 7)" in page
@@ -240,11 +246,13 @@ def shown(request, tmp_path_factory):
     pages = {}
     with served(pages) as (address, requested):
         now_s = time.time()
-        plain = web_page([Answer("lab1", LAB), Answer("lab2", None, "no answer within 10 s")], now_s)
+        plain = web_page(
+            [Answer("lab1", LAB), Answer("lab2", None, RemoteProblem(RemoteFault.NO_ANSWER, number=10.0))], now_s
+        )
         pages["lab"] = plain
         pages["old"] = web_page([Answer("", LAB)], now_s - 3 * HOUR_S)
         pages["hostile"] = web_page([*hostile_answers()], now_s)
-        pages.update({name: web_page([Answer(text, None, text)], now_s) for name, text in HOSTILE.items()})
+        pages.update({name: web_page([Answer(text, None, ssh_failed(text))], now_s) for name, text in HOSTILE.items()})
         pages["injected"] = with_a_script_of_others(plain, f"{address}/stolen")
         of_pages = [*pages]
         frames = [f'<iframe src="/{name}" style="width: {width}px"></iframe>' for name in pages for width in WIDTHS]
