@@ -9,7 +9,7 @@ import os
 import shlex
 import stat
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator, Sequence
 
@@ -21,9 +21,11 @@ from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import hook_folder
 from autogpu.host import setup as all_pythons
+from autogpu.host.model import HostProblem, SetupStopped
 from autogpu.lease import LeaseUnavailable, find_folder
 from autogpu.lease.folder import FALLBACK_FOLDER, HOST_FOLDER
 from autogpu.policy import KEYS, SYSTEM_FILE, problems_of, templates
+from autogpu.reporting.host_setup import RECIPES, change_line, folder_problem, omission, preview, stop
 from autogpu.reporting.leases import lease_problem
 from autogpu.reporting.mistakes import policy_problem
 from autogpu.stderr import say
@@ -121,12 +123,13 @@ class Host:
     def _hook(self) -> list[Part]:
         """Return one part for the hook folder, or no part if the administrator has never used --all-pythons."""
         link = self.root / hook_folder.LINK.relative_to("/")
-        found = all_pythons.problem(self.root, self.owner_uid)
-        if found is None:
+        if not all_pythons.is_set_up(self.root):
             return []
-        problem = found and f"can't be used: {found}"
+        problem = all_pythons.problem(self.root, self.owner_uid)
+        if problem is None:
+            return [Part(link)]
         remedy = f"To rebuild it: {host_setup_command(sudo())} --all-pythons"
-        return [Part(link, problem, problem and remedy)]
+        return [Part(link, f"can't be used: {folder_problem(problem)}", remedy)]
 
     def _policy(self) -> Part:
         if not os.path.lexists(str(self.policy)):  # the administrator may want no policy
@@ -260,21 +263,32 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     autogpu off by AUTOGPU=0, or by enabled = false in a policy file.
     """
     _refuse_together(is_check, is_print, is_undo, is_named=bool(named), is_for_all=is_for_all)
-    host = Host()
-    if is_print:
-        preview = _preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None)
-        click.echo("\n".join(preview))
-        return 0
-    if is_check:
-        parts = host.parts()
-        click.echo("\n".join(_state(parts, is_check=True)))
-        return int(bool(_wanting(parts)))
-    _need_root(host, [*(["--all-pythons"] if is_for_all else []), *(["--undo"] if is_undo else [])], named)
-    lines, failures = _undo(host) if is_undo else _set_up(host, named if is_for_all else None)
-    click.echo("\n".join(lines))
+    with _explained():
+        host = Host()
+        if is_print:
+            lines = _preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None)
+            click.echo("\n".join(lines))
+            return 0
+        if is_check:
+            parts = host.parts()
+            click.echo("\n".join(_state(parts, is_check=True)))
+            return int(bool(_wanting(parts)))
+        _need_root(host, [*(["--all-pythons"] if is_for_all else []), *(["--undo"] if is_undo else [])], named)
+        done, failures = _undo(host) if is_undo else _set_up(host, named if is_for_all else None)
+    click.echo("\n".join(done))
     for failure in failures:
-        say(failure)
+        say(omission(failure))
     return int(bool(failures))
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Add the text to the error of a set-up that has stopped."""
+    try:
+        yield
+    except SetupStopped as error:
+        what, remedy = stop(error.problem)
+        raise InstallError(what, remedy=remedy) from error
 
 
 def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:
@@ -285,21 +299,22 @@ def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named:
         raise click.UsageError("--python needs --all-pythons")
 
 
-def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Sequence[str]]:
+def _set_up(host: Host, named: tuple[str, ...] | None) -> tuple[list[str], Sequence[HostProblem]]:
     """Make the files and the folder of a host, and with ``--all-pythons`` let its Pythons load autogpu.
 
     Args:
         named: The Pythons that ``--python`` names; ``None`` without ``--all-pythons``.
 
     Returns:
-        The lines to print, and a sentence about each file that could not be changed.
+        The lines to print, and a problem for each file that could not be changed.
     """
     lines = setup(host)
     if named is None:
         return [*lines, *_state(host.parts(), is_check=False)], ()
     with Console(stderr=True).status("looking for the Pythons of this host") as shown:
-        done = all_pythons.set_up(host.root, named, host.owner_uid, shown.update)
-    return [*lines, *done.lines, *_state(host.parts(), is_check=False), *_recipes()], done.failures
+        done = all_pythons.set_up(host.root, named, host.owner_uid, lambda tag: shown.update(f"compiling for {tag}"))
+    lines += [*map(change_line, done.changes), *map(omission, done.left_out)]
+    return [*lines, *_state(host.parts(), is_check=False), *_recipes()], done.failures
 
 
 def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
@@ -312,13 +327,13 @@ def _preview(host: Host, named: tuple[str, ...] | None) -> Iterator[str]:
     if named is not None:
         planned = all_pythons.plan(host.root, named, host.owner_uid)
         yield ""
-        yield from all_pythons.preview(planned)
-        yield from (f"# {line}" for line in planned.left_out)
+        yield from preview(planned)
+        yield from (f"# {omission(problem)}" for problem in planned.left_out)
 
 
 def _preview_of_undo(host: Host) -> Iterator[str]:
     planned = all_pythons.plan_undo(host.root, host.owner_uid)
-    lines = list(all_pythons.preview(planned))
+    lines = list(preview(planned))
     yield from lines or ["# autogpu has no lines in the files of this host"]
     yield from (f"# remove {path}" for path in hook_folder.all_of(planned.link))
     for path, content in host.proposed.items():
@@ -328,17 +343,17 @@ def _preview_of_undo(host: Host) -> Iterator[str]:
 
 def _recipes() -> Iterator[str]:
     yield "The Pythons of all users load autogpu from their next login on. For these programs, set PYTHONPATH yourself:"
-    for place, recipe in all_pythons.RECIPES.items():
+    for place, recipe in RECIPES.items():
         yield f"  {place:20}{recipe}"
 
 
-def _undo(host: Host) -> tuple[list[str], Sequence[str]]:
+def _undo(host: Host) -> tuple[list[str], Sequence[HostProblem]]:
     """Remove the files that host-setup wrote, but keep those that the administrator has changed.
 
-    Returns a sentence about each change, and a sentence about each file that could not be changed.
+    Returns a sentence about each change, and a problem for each file that could not be changed.
     """
     of_pythons = all_pythons.undo(host.root, host.owner_uid)
-    done = list(of_pythons.lines)
+    done = [*map(change_line, of_pythons.changes)]
     for path, content in host.proposed.items():
         remove_leftovers(path)
         with suppress(FileNotFoundError):

@@ -13,6 +13,7 @@ from typing import Callable, Iterable
 
 from autogpu.frozen import Value
 from autogpu.host.hook_folder import LINK
+from autogpu.host.model import Fault, HostProblem, Refused
 from autogpu.host.pythons import BasePython, is_only_roots
 from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 
@@ -53,12 +54,12 @@ class Plan(Value):
     """The changes to make.
 
     Attributes:
-        left_alone: A sentence about each file that host-setup must not change.
+        left_alone: A problem for each file that host-setup must not change.
         places: The paths of all files that were considered.
     """
 
     edits: tuple[Edit, ...]
-    left_alone: tuple[str, ...]
+    left_alone: tuple[HostProblem, ...]
     places: tuple[Path, ...]
 
 
@@ -76,11 +77,14 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         places.append(path)
         try:
             if os.path.lexists(str(path)) and not path.is_file():
-                raise _Foreign("it is not a regular file")
+                raise Refused(Fault.NOT_REGULAR)
             before = path.read_bytes() if os.path.lexists(str(path)) else None
             after = undone(before) if is_undo else change(before)
-        except (OSError, _Foreign) as error:
-            left_alone.append(f"{path} is left alone: {getattr(error, 'strerror', None) or error}")
+        except OSError as error:
+            left_alone.append(HostProblem(Fault.UNREADABLE, str(path), error.strerror or str(error)))
+            return
+        except Refused as error:
+            left_alone.append(error.problem(path))
             return
         if after != before:
             edits[path] = Edit(path, before, after)
@@ -100,18 +104,14 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         if is_only_roots(real.parent, root) and is_only_roots(path.parent, root):
             add(real, functools.partial(_with_fallback, real, root))
         else:
-            left_alone.append(f"{path} is left alone: users other than root can change its folder")
+            left_alone.append(HostProblem(Fault.PARENT_OPEN_TO_OTHERS, str(path)))
     return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 
-class _Foreign(Exception):
-    """The reason why autogpu must not change a file."""
-
-
 def own(before: bytes | None, content: bytes) -> bytes:
-    """Return the content of a file that only autogpu writes; raise :class:`_Foreign` if another program wrote it."""
+    """Return the content of a file that only autogpu writes; raise :class:`Refused` if another program wrote it."""
     if before is not None and not before.startswith(b"# " + MARKER):
-        raise _Foreign("it exists and was not written by autogpu")
+        raise Refused(Fault.NOT_OURS)
     return content
 
 
@@ -131,7 +131,7 @@ def undone(before: bytes | None) -> bytes | None:
 def _with_pam_env(before: bytes | None) -> bytes:
     text = _BLOCK.sub(b"", before or b"")
     if re.search(rb"^\s*PYTHONPATH\b", text, re.M):
-        raise _Foreign(f"it sets PYTHONPATH; add :{LINK} to its value")
+        raise Refused(Fault.SETS_PYTHONPATH)
     return with_block(text, _PAM_ENV)
 
 
@@ -141,5 +141,5 @@ def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
     if root / "etc" not in path.parents:
         return own(before, text)
     if before is None:
-        raise _Foreign("it does not exist, but a Python's sitecustomize.py is a link to it")
+        raise Refused(Fault.NO_TARGET)
     return with_block(before, text.partition(_ONLY_OF_OURS)[0].rstrip() + b"\n")

@@ -29,8 +29,8 @@ from typing import Callable, Iterator, Mapping, Sequence
 
 import autogpu
 from autogpu.devices import nvml
-from autogpu.errors import InstallError
 from autogpu.frozen import Value, replace
+from autogpu.host.model import Fault, HostProblem, SetupStopped
 from autogpu.host.pythons import OPTIONS, BasePython
 from autogpu.install import PRIVATE, SITECUSTOMIZE, STEPS, template_file, template_folder
 from autogpu.lease import locks
@@ -71,21 +71,21 @@ class HookFolder(Value):
         version: The version of autogpu; ``""`` if the folder can't be read.
         tags: Cache tags of the Pythons for which the folder has compiled files, such as ``"cpython-311"``.
         base_files: Paths of the sitecustomize.py files that host-setup wrote for base Pythons.
-        problem: Why scripts must not rely on the folder; ``""`` if it is as host-setup built it.
+        problem: Why scripts must not rely on the folder; ``None`` if it is as host-setup built it.
     """
 
     folder: Path
     version: str = ""
     tags: Sequence[str] = ()
     base_files: Sequence[str] = ()
-    problem: str = ""
+    problem: HostProblem | None = None
 
 
 def sources() -> dict[str, bytes]:
     """Return the contents of the folder's source files, keyed by their path relative to the folder.
 
     Raises:
-        InstallError: This environment has no pynvml or no tomli to copy.
+        SetupStopped: This environment has no pynvml or no tomli to copy.
     """
     templates = template_folder()
     hook = template_file(templates, SITECUSTOMIZE).read_bytes()
@@ -108,11 +108,11 @@ def _sources_of_vendored() -> Iterator[tuple[str, bytes]]:
     try:
         nvml.load_pynvml()
     except nvml.UnusableBinding as error:
-        raise InstallError(str(error), remedy="pip install nvidia-ml-py") from None
+        raise SetupStopped(HostProblem(Fault.UNUSABLE_PYNVML, detail=str(error))) from None
     for name in ("pynvml", "tomli"):
         found = find_spec(f"autogpu._vendor.{name}")
         if found is None or found.origin is None:
-            raise InstallError(f"{name} is not installed", remedy=f"pip install {name}")
+            raise SetupStopped(HostProblem(Fault.NOT_INSTALLED, detail=name))
         file = Path(found.origin)
         is_package = file.name == "__init__.py"
         for path in sorted(file.parent.glob("*.py")) if is_package else [file]:
@@ -144,12 +144,12 @@ def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
         found = HookFolder(folder, record["version"], tuple(record["tags"]), tuple(record["base_files"]))
         files = _files_in(folder)
     except (OSError, ValueError, KeyError) as error:
-        return HookFolder(folder, problem=f"it can't be read: {error}")
+        return HookFolder(folder, problem=HostProblem(Fault.FOLDER_UNREADABLE, str(folder), str(error)))
     changed = _changeable_by_others(folder, owner_uid)
     if changed:
-        return replace(found, problem=f"users other than root can change {changed}")
+        return replace(found, problem=HostProblem(Fault.FOLDER_OPEN_TO_OTHERS, str(changed)))
     if digest_of(files) != record["digest"]:
-        return replace(found, problem="its files differ from those that host-setup wrote")
+        return replace(found, problem=HostProblem(Fault.FOLDER_DIFFERS, str(folder)))
     return found
 
 
@@ -189,20 +189,19 @@ def build(
     """Build the folder of a version, and point the link to it. Return the folder.
 
     Args:
-        tell: Called with a few words about the current step.
+        tell: Called with the cache tag of each Python that compiles the files, such as ``"cpython-311"``.
 
     Raises:
-        InstallError: The folder would be on a network file system, something other than a link has the link's path, or
+        SetupStopped: The folder would be on a network file system, something other than a link has the link's path, or
             a Python can't compile the files.
     """
     link.parent.mkdir(parents=True, exist_ok=True)
     with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
         system = mounts_of(opened.number).file_system
     if system in _NETWORK_FILE_SYSTEMS:
-        what = f"{link.parent} is on {system}: if its server hangs, every Python of this host hangs"
-        raise InstallError(what, remedy=f"mount a local disk at {link.parent}")
+        raise SetupStopped(HostProblem(Fault.ON_NETWORK, str(link.parent), system))
     if os.path.lexists(str(link)) and not link.is_symlink():
-        raise InstallError(f"{link} exists and is not the link that autogpu makes", remedy="move it away")
+        raise SetupStopped(HostProblem(Fault.NOT_A_LINK, str(link)))
     by_tag = {python.tag: python for python in pythons}
     folder = place_of(link, files, pythons, base_files)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
@@ -212,7 +211,7 @@ def build(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         for tag, python in sorted(by_tag.items()):
-            tell(f"compiling for {tag}")
+            tell(tag)
             _compile(python, made, folder)
         record = {
             "version": autogpu.__version__,
@@ -247,11 +246,10 @@ def _compile(python: BasePython, folder: Path, shown: Path) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        what = f"{python.executable} can't compile autogpu: {error}"
-        raise InstallError(what, remedy="repair this Python") from error
+        raise SetupStopped(HostProblem(Fault.NOT_COMPILED, python.executable, str(error))) from error
     if done.returncode:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise InstallError(f"{python.executable} can't compile autogpu: {lines}", remedy="repair this Python")
+        raise SetupStopped(HostProblem(Fault.NOT_COMPILED, python.executable, lines))
 
 
 def _compiled(folder: Path) -> dict[str, bytes]:

@@ -7,10 +7,9 @@ import stat
 from pathlib import Path
 from typing import Iterable, Iterator
 
-from autogpu.errors import InstallError
 from autogpu.frozen import Value
+from autogpu.host.model import Fault, HostProblem, Refused, SetupStopped
 from autogpu.snippet import run_snippet
-from autogpu.text import printable
 
 # Pythons of the distribution, Pythons built from source, and conda. Each conda environment is a base Python.
 _PATTERNS = (
@@ -51,18 +50,14 @@ class BasePython(Value):
     library: Path
 
 
-class _LeftOut(Exception):
-    """The reason why host-setup does not use a Python."""
-
-
-def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython], list[str]]:
-    """Return the usable base Pythons, one per standard library, and a line about each Python that is left out.
+def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython], list[HostProblem]]:
+    """Return the usable base Pythons, one per standard library, and a problem for each Python that is left out.
 
     Root runs these Pythons, and all users run the files that these Pythons compile. So a Python is left out if anyone
     but root can change a part of it.
 
     Raises:
-        InstallError: A Python in ``named`` is left out.
+        SetupStopped: A Python in ``named`` is left out.
     """
     found: dict[Path, BasePython] = {}
     left_out = []
@@ -70,16 +65,15 @@ def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython
     for name in named:
         try:
             python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (_examine follows links)
-        except _LeftOut as error:
-            remedy = "name a base Python, 3.7 or later, that only root can change"
-            raise InstallError(f"{name}: {error}", remedy=remedy) from None
+        except Refused as error:
+            raise SetupStopped(error.problem(name)) from None
         found[python.library] = python
     for executable in _candidates(root):
         try:
             python = _examine(executable, root)
             found.setdefault(python.library, python)
-        except _LeftOut as error:
-            left_out.append(printable(f"{executable} is left out: {error}", 400))
+        except Refused as error:
+            left_out.append(error.problem(executable))
     return sorted(found.values(), key=lambda python: str(python.library)), left_out
 
 
@@ -96,9 +90,9 @@ def _examine(path: Path, root: Path) -> BasePython:
     executable, library = _checked_files(path, root)
     answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
     if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        raise _LeftOut("it is not CPython 3.7 or later")
+        raise Refused(Fault.NOT_CPYTHON)
     if Path(answer[3]).resolve() != library:
-        raise _LeftOut(f"its standard library is not {library}")
+        raise Refused(Fault.OTHER_LIBRARY, str(library))
     return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
 
 
@@ -111,15 +105,15 @@ def _checked_files(path: Path, root: Path) -> tuple[Path, Path]:
     try:
         executable = path.resolve(strict=True)
         if any((folder / "pyvenv.cfg").exists() for folder in executable.parents[:2]):
-            raise _LeftOut("it belongs to a virtual environment and is not a base Python")
+            raise Refused(Fault.IN_ENVIRONMENT)
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
-            refuse_what_others_can_change(part, root)
+            open_part = part_open_to_others(part, root)
+            if open_part:
+                raise Refused(Fault.PYTHON_OPEN_TO_OTHERS, str(open_part))
         return executable, library
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a loop of links before 3.13
-        raise _LeftOut(f"it can't be examined: {getattr(error, 'strerror', None) or error}") from None
-    except _Changeable as error:
-        raise _LeftOut(str(error)) from None
+        raise Refused(Fault.NOT_EXAMINED, getattr(error, "strerror", None) or str(error)) from None
 
 
 def _library_of(executable: Path) -> Path:
@@ -129,7 +123,7 @@ def _library_of(executable: Path) -> Path:
     prefix = executable.parent.parent
     found = [file for name in ("lib", "lib64") for file in sorted((prefix / name).glob(pattern))]
     if len({file.resolve() for file in found}) != 1:
-        raise _LeftOut("its standard library was not found")
+        raise Refused(Fault.NO_LIBRARY)
     return found[0].resolve().parent
 
 
@@ -141,34 +135,28 @@ def _files_of(library: Path) -> Iterator[Path]:
             yield Path(folder, name)
 
 
-class _Changeable(Exception):
-    """A user other than root can change a file."""
+_checked: dict[Path, bool] = {}
 
 
-_checked: dict[Path, _Changeable | None] = {}
-
-
-def refuse_what_others_can_change(path: Path, root: Path) -> None:
-    """Raise :class:`_Changeable` if a user other than root can change a file or a folder above it."""
+def part_open_to_others(path: Path, root: Path) -> Path | None:
+    """Return the file, or the folder above it, that a user other than root can change; ``None`` if there is none."""
     real = path.resolve() if path.is_symlink() else path
     for part in (real, *real.parents):
         if part not in _checked:
-            is_bad = _is_changeable(part, root)
-            _checked[part] = _Changeable(f"users other than root can change {part}") if is_bad else None
-        problem = _checked[part]
-        if problem is not None:
-            raise problem
+            _checked[part] = _is_changeable(part, root)
+        if _checked[part]:
+            return part
         if part == root:
             break
+    return None
 
 
 def is_only_roots(path: Path, root: Path) -> bool:
     _checked.clear()
     try:
-        refuse_what_others_can_change(path, root)
-    except (OSError, RuntimeError, _Changeable):
+        return part_open_to_others(path, root) is None
+    except (OSError, RuntimeError):
         return False
-    return True
 
 
 def _is_changeable(part: Path, root: Path) -> bool:

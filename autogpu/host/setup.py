@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import struct
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Sequence
 
 from autogpu.atomic_file import remove_leftovers, write_file
-from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import edits, hook_folder
 from autogpu.host.edits import Edit, Plan
 from autogpu.host.hook_folder import HookFolder
+from autogpu.host.model import Action, Change, Fault, HostProblem, SetupStopped
 from autogpu.host.pythons import OPTIONS, BasePython, find_pythons
 from autogpu.install import SITECUSTOMIZE, has_marker
 
-# Settings of PYTHONPATH that the administrator must make, keyed by the program that starts Python.
-RECIPES = {
-    "a systemd service": f"Environment=PYTHONPATH={hook_folder.LINK}",
-    "Slurm's TaskProlog": f'echo "export PYTHONPATH=${{PYTHONPATH:+$PYTHONPATH:}}{hook_folder.LINK}"',
-    "JupyterHub": f'c.Spawner.environment = {{"PYTHONPATH": "{hook_folder.LINK}"}}',
-    "docker run": f"-v {hook_folder.LINK}:{hook_folder.LINK}:ro -e PYTHONPATH={hook_folder.LINK}",
-    "sudo -u NAME": "--preserve-env=PYTHONPATH",
-}
+# Compile one file for each level of optimization among the arguments.
+_COMPILE = """
+import py_compile, sys
+source, *levels = sys.argv[1:]
+for level in levels:
+    py_compile.compile(source, optimize=int(level))
+"""
 
 
 class Done(Value):
-    """The result of a run, as sentences.
+    """The result of a run.
 
     Attributes:
-        lines: The changes, and the files and Pythons that were left alone.
+        left_out: The Pythons that are left out and the files that are left alone.
         failures: The files that could not be written.
     """
 
-    lines: tuple[str, ...]
-    failures: tuple[str, ...]
+    changes: tuple[Change, ...]
+    failures: tuple[HostProblem, ...]
+    left_out: tuple[HostProblem, ...] = ()
 
 
 class HookPlan(Value):
@@ -48,7 +47,7 @@ class HookPlan(Value):
         folder: The folder to build; ``None`` if the link leads to it already and it is complete.
         now: The folder to which the link leads.
         base_files: Paths of base Pythons' sitecustomize.py files. The folder records them for the undo.
-        left_out: Sentences about the Pythons that are left out and the files that are left alone.
+        left_out: The Pythons that are left out and the files that are left alone.
     """
 
     link: Path
@@ -57,7 +56,7 @@ class HookPlan(Value):
     pythons: tuple[BasePython, ...]
     base_files: tuple[str, ...]
     files: Plan
-    left_out: tuple[str, ...]
+    left_out: tuple[HostProblem, ...]
 
 
 def plan(root: Path, named: Sequence[str] = (), owner_uid: int = 0) -> HookPlan:
@@ -80,11 +79,11 @@ def set_up(root: Path, named: Sequence[str], owner_uid: int, tell: Callable[[str
         link = planned.link
         if planned.folder is not None:
             folder = hook_folder.build(link, hook_folder.sources(), planned.pythons, planned.base_files, tell)
-            versions = ", ".join(sorted({python.version for python in planned.pythons}, key=_as_numbers))
-            done.append(f"built {folder} for Python {versions}")
-        done += [f"removed {path}" for path in hook_folder.remove_old(link, hook_folder.booted_s())]
+            versions = sorted({python.version for python in planned.pythons}, key=_as_numbers)
+            done.append(Change(Action.BUILT, str(folder), tuple(versions)))
+        done += _removed(hook_folder.remove_old(link, hook_folder.booted_s()))
         files = _apply(planned.files, planned.pythons)
-    return Done((*done, *files.lines, *planned.left_out), files.failures)
+    return Done((*done, *files.changes), files.failures, planned.left_out)
 
 
 def plan_undo(root: Path, owner_uid: int = 0) -> HookPlan:
@@ -101,27 +100,29 @@ def undo(root: Path, owner_uid: int = 0) -> Done:
         planned = plan_undo(root, owner_uid)
         files = _apply(planned.files, planned.pythons)
         removed = [] if files.failures else hook_folder.remove_all(planned.link)
-        return Done((*files.lines, *(f"removed {path}" for path in removed)), files.failures)
+        return Done((*files.changes, *_removed(removed)), files.failures)
 
 
-def problem(root: Path, owner_uid: int = 0) -> str | None:
-    """Return the first difference from the state after :func:`set_up`; ``""`` if none, ``None`` if it never ran."""
+def is_set_up(root: Path) -> bool:
+    """True if the link to the hook folder exists, or if the link is gone but a file still leads to it."""
+    link = root / hook_folder.LINK.relative_to("/")
+    return os.path.lexists(str(link)) or bool(edits.plan(root, (), is_undo=True).edits)
+
+
+def problem(root: Path, owner_uid: int = 0) -> HostProblem | None:
+    """Return the first difference of a host that :func:`is_set_up` from the state after :func:`set_up`."""
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits
-        return f"it is gone, but {left[0].path} still leads to it" if left else None
+        return HostProblem(Fault.LINK_GONE, str(left[0].path)) if left else None
     if now.problem:
         return now.problem
     changed = edits.plan(root, (), base_files=now.base_files).edits
-    return f"{changed[0].path} has changed since host-setup wrote it" if changed else ""
+    return HostProblem(Fault.FILE_DIFFERS, str(changed[0].path)) if changed else None
 
 
-def preview(planned: HookPlan) -> Iterator[str]:
-    if planned.folder is not None:
-        yield f"# build the folder {planned.folder}, and make {planned.link} a link to it"
-    for edit in planned.files.edits:
-        old, new = ((text or b"").decode(errors="replace").splitlines() for text in (edit.before, edit.after))
-        yield from difflib.unified_diff(old, new, str(edit.path), str(edit.path), lineterm="")
+def _removed(paths: Sequence[Path]) -> list[Change]:
+    return [Change(Action.REMOVED, str(path)) for path in paths]
 
 
 def _as_numbers(version: str) -> list[int]:
@@ -130,36 +131,36 @@ def _as_numbers(version: str) -> list[int]:
 
 def _apply(planned: Plan, pythons: Sequence[BasePython]) -> Done:
     """Make all planned changes, even if one fails because its file is on a read-only disk."""
-    lines, failures = [], []
+    changes, failures = [], []
     for place in planned.places:
         with suppress(OSError):
             remove_leftovers(place)
     for edit in planned.edits:
         try:
-            lines.append(_change(edit))
+            changes.append(Change(_change(edit), str(edit.path)))
         except OSError as error:
-            failures.append(f"{edit.path} can't be changed: {error.strerror}")
+            failures.append(HostProblem(Fault.NOT_WRITTEN, str(edit.path), str(error.strerror)))
     edited = {edit.path for edit in planned.edits}
     for python in pythons:
         source = python.library / SITECUSTOMIZE
         if source.exists():
             _compile_sitecustomize(python, source, is_edited=source.resolve() in edited)
-    return Done(tuple(lines), tuple(failures))
+    return Done(tuple(changes), tuple(failures))
 
 
-def _change(edit: Edit) -> str:
+def _change(edit: Edit) -> Action:
     # Another program may have changed the file since the plan was made.
     now = edit.path.read_bytes() if edit.path.exists() else None
     if now != edit.before:
-        raise InstallError(f"{edit.path} has changed since the plan was made", remedy="run the command again")
+        raise SetupStopped(HostProblem(Fault.PLAN_OUTDATED, str(edit.path)))
     if edit.after is None:
         _remove_start_up_file(edit.path)
-        return f"removed {edit.path}"
+        return Action.REMOVED
     if edit.before is None:
         write_file(edit.path, edit.after, 0o644)
-        return f"wrote {edit.path}"
+        return Action.WROTE
     _rewrite(edit.path, edit.after)
-    return f"changed {edit.path}"
+    return Action.CHANGED
 
 
 def _rewrite(path: Path, content: bytes) -> None:
@@ -183,10 +184,9 @@ def _compile_sitecustomize(python: BasePython, source: Path, *, is_edited: bool)
     for level, name in enumerate(("", ".opt-1", ".opt-2")):
         compiled = source.parent / "__pycache__" / f"{source.stem}.{python.tag}{name}.pyc"
         if (is_own or compiled.exists()) and (is_edited or _is_stale(compiled, source)):
-            levels.append(level)
+            levels.append(str(level))
     if levels:
-        program = f"import py_compile; [py_compile.compile({str(source)!r}, optimize=n) for n in {levels}]"
-        command = [python.executable, *OPTIONS, "-c", program]
+        command = [python.executable, *OPTIONS, "-c", _COMPILE, str(source), *levels]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
 

@@ -15,6 +15,7 @@ from autogpu.policy import SYSTEM_FILE
 from autogpu.reporting import policy as policy_messages
 from autogpu.reporting.engines import denial
 from autogpu.reporting.gpus import gpu_names, health_faults
+from autogpu.reporting.host_setup import folder_problem
 from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install, reason_command
 from autogpu.reporting.leases import folder_on_fuse, lease_problem, unreadable_file
 from autogpu.reporting.mistakes import policy_problem
@@ -55,7 +56,8 @@ def _sitecustomize(facts: Facts) -> str:
 
 
 def _host_hook_unusable(facts: Facts) -> tuple[str, str]:
-    why = facts.hosts_folder.problem if facts.hosts_folder else f"{LINK} does not lead to it"
+    problem = facts.hosts_folder and facts.hosts_folder.problem
+    why = folder_problem(problem) if problem else f"{LINK} does not lead to it"
     return f"the host's hook {facts.start.hook} can't be used: {printable(why)}", _build_host_hook(facts)
 
 

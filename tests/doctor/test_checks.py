@@ -17,6 +17,7 @@ from tests.lease.conftest import ALICE, needs_root
 from tests.support import environments
 from tests.support.doctor_facts import (
     CONDA,
+    CUT,
     DEBIAN,
     FALLBACK,
     HOSTS,
@@ -79,7 +80,7 @@ OUTCOMES: dict[str, list[tuple[Changes, Finding]]] = {
         ({**HOSTS, "hosts_folder": WHOLE}, passed(Cause.HOST_HOOK_LOADED)),
         ({**HOSTS, "hosts_folder": WHOLE, "tag": "cpython-312"}, warning(Cause.HOST_HOOK_NOT_COMPILED)),
         (HOSTS, failed(Cause.HOST_HOOK_UNUSABLE)),
-        ({**HOSTS, "hosts_folder": replace(WHOLE, problem="cut")}, failed(Cause.HOST_HOOK_UNUSABLE)),
+        ({**HOSTS, "hosts_folder": replace(WHOLE, problem=CUT)}, failed(Cause.HOST_HOOK_UNUSABLE)),
         ({**start(DEBIAN), "hosts_folder": WHOLE}, failed(Cause.HOST_HOOK_HIDDEN)),
         ({**start(), "hosts_folder": WHOLE}, failed(Cause.HOST_HOOK_NOT_ON_PATH)),
         ({**start(), "hosts_folder": WHOLE, "is_person": False}, warning(Cause.HOST_HOOK_SKIPS_USER)),

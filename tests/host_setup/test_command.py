@@ -81,6 +81,15 @@ def test_without_systemd_the_output_warns_that_the_folder_ends_at_boot(without_s
     ]
 
 
+def test_python_that_can_not_be_used_stops_the_command_with_the_reason(image, capsys, monkeypatch):
+    host = image.host
+    monkeypatch.setattr(hosts, "Host", lambda: host)
+    gone = str(image.root / "gone")
+    assert frame.run(["host-setup", "--all-pythons", "--print", "--python", gone]) == 1
+    what, remedy = capsys.readouterr().err.splitlines()
+    assert (what.startswith(f"autogpu: {gone}: "), remedy.startswith("autogpu: name a base Python")) == (True, True)
+
+
 MISSPELT = 'locked contains "select.exclud", which is not a key, nearest is select.exclude'
 
 

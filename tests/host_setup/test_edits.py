@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from autogpu.host import edits
+from autogpu.host.model import Fault, HostProblem
 from autogpu.host.pythons import BasePython
 
 FOLDER = "/usr/local/lib/autogpu"
@@ -72,13 +73,10 @@ def test_files_of_other_programs_are_left_alone_and_reported(root):
     (root / "etc/security/pam_env.conf").write_bytes(b"PYTHONPATH DEFAULT=/mine\n")
     before = files(root)
     plan = planned(root)
-    foreign = "is left alone: it exists and was not written by autogpu"
-    assert sorted(plan.left_alone) == sorted(
-        [
-            f"{root}/etc/profile.d/autogpu.sh {foreign}",
-            f"{root}/etc/security/pam_env.conf is left alone: it sets PYTHONPATH; add :{FOLDER} to its value",
-            f"{root}/usr/lib/python3.9/sitecustomize.py {foreign}",
-        ]
+    assert plan.left_alone == (
+        HostProblem(Fault.NOT_OURS, f"{root}/etc/profile.d/autogpu.sh"),
+        HostProblem(Fault.SETS_PYTHONPATH, f"{root}/etc/security/pam_env.conf"),
+        HostProblem(Fault.NOT_OURS, f"{root}/usr/lib/python3.9/sitecustomize.py"),
     )
     carry_out(plan)
     carry_out(planned(root, is_undo=True))
@@ -91,7 +89,7 @@ def test_later_change_of_a_file_is_found(root, number):
     path = planned(root).places[number]
     path.write_bytes(path.read_bytes().replace(b"autogpu", b"other"))
     plan = planned(root)
-    assert path in {edit.path for edit in plan.edits} or str(path) in plan.left_alone[0]
+    assert path in {edit.path for edit in plan.edits} or str(path) == plan.left_alone[0].path
 
 
 def test_undo_removes_the_start_up_file_of_an_uninstalled_python(root):
@@ -120,4 +118,16 @@ def test_login_appends_the_folder_once_without_an_empty_element(root, before, af
 
 def test_dangling_link_of_debian_is_left_alone(root):
     (root / "etc/python3.11/sitecustomize.py").unlink()
-    assert "sitecustomize.py is left alone: it does not exist, but a Python's" in planned(root).left_alone[-1]
+    problem = HostProblem(Fault.NO_TARGET, f"{root}/etc/python3.11/sitecustomize.py")
+    assert planned(root).left_alone == (problem,)
+
+
+def test_folder_in_place_of_a_file_is_left_alone(root):
+    (root / "etc/profile.d/autogpu.sh").mkdir()
+    assert planned(root).left_alone == (HostProblem(Fault.NOT_REGULAR, f"{root}/etc/profile.d/autogpu.sh"),)
+
+
+def test_file_in_a_folder_that_others_can_change_is_left_alone(root):
+    (root / "usr/lib/python3.9").chmod(0o777)
+    problem = HostProblem(Fault.PARENT_OPEN_TO_OTHERS, f"{root}/usr/lib/python3.9/sitecustomize.py")
+    assert planned(root).left_alone == (problem,)

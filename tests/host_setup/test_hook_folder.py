@@ -13,6 +13,7 @@ import pytest
 import autogpu
 from autogpu import install as installing
 from autogpu.host import hook_folder
+from autogpu.host.model import Fault, HostProblem
 from autogpu.host.pythons import BasePython
 from autogpu.install import PRIVATE
 from autogpu.users import is_person
@@ -293,10 +294,11 @@ def test_python_starts_silently_without_the_folder(place, bare, project, name):
 def test_examine_finds_a_changed_file_and_a_foreign_owner(own):
     uid = os.geteuid()
     found = hook_folder.examine(own, uid)
-    assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], "")
+    assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], None)
     cut(next((own / "__pycache__").glob("sitecustomize.*.pyc")))
-    assert hook_folder.examine(own, uid).problem == "its files differ from those that host-setup wrote"
-    assert hook_folder.examine(own, uid + 1).problem == f"users other than root can change {own.resolve()}"
+    folder = str(own.resolve())
+    assert hook_folder.examine(own, uid).problem == HostProblem(Fault.FOLDER_DIFFERS, folder)
+    assert hook_folder.examine(own, uid + 1).problem == HostProblem(Fault.FOLDER_OPEN_TO_OTHERS, folder)
     assert hook_folder.examine(own.with_name("gone"), uid) is None
 
 
@@ -382,7 +384,7 @@ def test_killed_build_leaves_a_working_folder(own, bare, project):
         assert killed_at(number).returncode == -9
         done = start(bare(OWN), IMPORT, project, own)
         assert (done.stdout, done.stderr) == ("True\n", ""), number
-        assert hook_folder.examine(own, os.geteuid()).problem == ""
+        assert hook_folder.examine(own, os.geteuid()).problem is None
     assert killed_at(0).returncode == 0
     assert [path for path in hook_folder.versions(own) if path.name.startswith(".")] == []
 

@@ -22,7 +22,7 @@ ROWS = (
     {"frameworks"},
     {"activation", "host"},
     {"doctor"},
-    {"reporting.doctor", "reporting.installation"},
+    {"reporting.doctor", "reporting.host_setup", "reporting.installation"},
     {"cli"},
     {"__main__"},
 )
@@ -124,7 +124,8 @@ def test_framework_names_occur_only_in_framework_packages():
     assert {name for name, words in outside.items() if words} == {"", "frameworks"}
 
 
-# Packages and modules that decide or act for a process or a host. They return facts, and `reporting` turns these into sentences.
+# Packages and modules that decide or act for a process or a host. They return facts, and `reporting` turns these into
+# sentences.
 WITHOUT_SENTENCES = {
     "selection",
     "acquire",
@@ -136,13 +137,14 @@ WITHOUT_SENTENCES = {
     "doctor",
     "policy",
     "status.remote",
+    "host",
 }
 # The keys of a policy have descriptions, from which the example file, the schema and the reference are generated.
 DESCRIPTIONS = {"policy.model", "policy.kinds", "policy.templates"}
 DECIDING = [name for name in MODULES if {name, name.partition(".")[0]} & WITHOUT_SENTENCES]
 
-# Constants with the source of programs that the doctor runs in a fresh process.
-PROGRAMS = {"QUESTIONS", "_FRAMEWORK", "_PREFIX", "_PYTHON"}
+# Constants with the source of programs that run in a fresh process.
+PROGRAMS = {"QUESTIONS", "_COMPILE", "_FRAMEWORK", "_PREFIX", "_PYTHON"}
 
 
 def _makes_an_error(node):

@@ -13,6 +13,7 @@ from autogpu.reporting.doctor import sentence
 from tests.support import environments
 from tests.support.doctor_facts import (
     CONDA,
+    CUT,
     DEBIAN,
     FALLBACK,
     HOST_HOOK,
@@ -129,8 +130,8 @@ SENTENCES = [
     ),
     (
         Cause.HOST_HOOK_UNUSABLE,
-        {**HOSTS, "hosts_folder": replace(WHOLE, problem="cut"), "sudo": ""},
-        f"the host's hook {HOST_HOOK} can't be used: cut",
+        {**HOSTS, "hosts_folder": replace(WHOLE, problem=CUT), "sudo": ""},
+        f"the host's hook {HOST_HOOK} can't be used: its files differ from those that host-setup wrote",
         "ask the administrator to run: autogpu host-setup --all-pythons",
     ),
     (Cause.ENVIRONMENT_FIRST_ON_PATH, {}, "`python` belongs to the environment that has autogpu (/env/bin/python)", ""),

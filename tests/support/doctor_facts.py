@@ -9,6 +9,8 @@ from autogpu.devices.model import Device, FailureCause, Inventory, UnreadableDev
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Facts
 from autogpu.host.hook_folder import HookFolder
+from autogpu.host.model import Fault as HostFault
+from autogpu.host.model import HostProblem
 from autogpu.install import FreshStart
 from autogpu.lease import Fault, Folder, LeaseProblem
 from autogpu.lease.folder import FolderOrigin
@@ -97,6 +99,7 @@ def policy(
 
 
 WHOLE = HookFolder(Path("/usr/local/lib/autogpu-1.2.3-abc"), "1.2.3", ("cpython-311",))
+CUT = HostProblem(HostFault.FOLDER_DIFFERS, str(WHOLE.folder))
 HOST_HOOK = WHOLE.folder / "sitecustomize.py"
 HOSTS: Changes = {"start": FreshStart(HOST_HOOK, None, ""), "has_hosts_hook": True, "tag": "cpython-311"}
 DEBIAN = Path("/usr/lib/python3.11/sitecustomize.py")
