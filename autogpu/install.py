@@ -8,6 +8,7 @@ and is not touched.
 from __future__ import annotations
 
 import base64
+import enum
 import hashlib
 import os
 import shlex
@@ -20,7 +21,6 @@ from typing import Iterable, Iterator, Mapping
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
-from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.snippet import run_snippet
@@ -31,7 +31,7 @@ OWNER = "autogpu_autoload"
 # The content of our file INSTALLER, which we write before the other files of the dist-info folder. Other installers,
 # such as pip, write their own name into it, or don't write the file.
 OURS = "autogpu"
-_UNKNOWN_INSTALLER = "another installer"
+UNKNOWN_INSTALLER = "another installer"
 
 HOOK = "_autogpu_hook.py"
 STEPS = "_autogpu_steps.py"
@@ -70,6 +70,52 @@ spec = PathFinder.find_spec("sitecustomize")
 print()
 print(json.dumps((getattr(hooks[0], "__file__", None) if hooks else None, spec and spec.origin)))
 """
+
+
+# The metadata of the start-up files, for ``pip show``.
+_METADATA = f"""\
+Metadata-Version: 2.1
+Name: autogpu-autoload
+Version: {__version__}
+Summary: {MARKER.decode()}s: load autogpu's import hook whenever this Python starts
+License: Apache-2.0
+
+Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.
+"""
+
+
+class InstallFault(enum.Enum):
+    """The reason why the start-up files can't be installed or removed. The comments state what ``path`` is."""
+
+    NO_FOLDER = enum.auto()  # the folder that the user named
+    NOT_WRITTEN = enum.auto()  # a file or folder that the system refuses to write; detail: the system's reason
+    NOT_REMOVED = enum.auto()  # likewise, when the files are removed
+    OTHER_INSTALLER = enum.auto()  # the folder of the files; detail: the installer that wrote them
+    NOT_OURS = enum.auto()  # a file that another program wrote
+    NOT_LOADED = enum.auto()  # the hook that a fresh Python did not load; detail: its last line on stderr
+
+
+class InstallProblem(Value):
+    """A fault, with its details.
+
+    Attributes:
+        executable: The Python that did not load the hook.
+        first: The file that this Python loaded instead; ``None`` if there is none.
+    """
+
+    fault: InstallFault
+    path: Path
+    detail: str = ""
+    executable: str = ""
+    first: Path | None = None
+
+
+class NotInstalled(Exception):
+    """The start-up files can't be installed or removed."""
+
+    def __init__(self, problem: InstallProblem) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class FreshStart(Value):
@@ -143,11 +189,11 @@ def install(
     Complete an interrupted installation. A failure leaves either no start-up file, or all files unchanged.
     """
     if not folder.is_dir():
-        raise InstallError(f"{folder} is not a folder", remedy=f"make it first: mkdir -p {shlex.quote(str(folder))}")
+        raise NotInstalled(InstallProblem(InstallFault.NO_FOLDER, folder))
     if method == "auto":
         method = "pth" if is_site_dir(folder) else "sitecustomize"
     plan = plan_install(folder, method)
-    with _changing(folder, "write"):
+    with _changing(folder, InstallFault.NOT_WRITTEN):
         loaded = {path: content for path, content in plan.items() if path.parent == folder}
         if _is_in_place(folder, loaded if owner_of(folder) else plan):
             _prove(folder, method, executable, environ)
@@ -170,22 +216,21 @@ def uninstall(folder: Path) -> tuple[Path, ...]:
     """Remove every start-up file of autogpu, whichever method and version wrote it. Return the removed files."""
     if not folder.is_dir():
         return ()
-    with _changing(folder, "remove"):
+    with _changing(folder, InstallFault.NOT_REMOVED):
         _refuse_foreign_files(folder)
         return _remove_all(folder)
 
 
 @contextmanager
-def _changing(folder: Path, verb: str) -> Iterator[None]:
-    """Lock the folder itself, without a lock file, against other installs. Turn an OSError into an InstallError."""
+def _changing(folder: Path, fault: InstallFault) -> Iterator[None]:
+    """Lock the folder itself, without a lock file, against other installs. Turn an OSError into this fault."""
     try:
         with locks.Descriptor(os.open, str(folder), os.O_RDONLY) as opened:
             with suppress(OSError):  # a file system without locks
                 locks.exclusive(opened.number)
             yield
     except OSError as error:
-        remedy = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
-        raise InstallError(f"can't {verb} {error.filename or folder}: {error.strerror}", remedy=remedy) from error
+        raise NotInstalled(InstallProblem(fault, Path(error.filename or folder), str(error.strerror))) from error
 
 
 def template_folder() -> Path:
@@ -285,29 +330,17 @@ def owner_of(folder: Path) -> str:
 def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
     owner = owner_of(folder)
     if owner:
-        what = f"the start-up files in {folder} belong to {owner}"
-        tool = "that installer" if owner == _UNKNOWN_INSTALLER else owner
-        raise InstallError(what, remedy=f"upgrade or remove autogpu-autoload with {tool}")
+        raise NotInstalled(InstallProblem(InstallFault.OTHER_INSTALLER, folder, owner))
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not has_marker(path):
-            what = f"{path} exists and was not written by autogpu"
-            raise InstallError(what, remedy="move it away, or choose another method with --method")
+            raise NotInstalled(InstallProblem(InstallFault.NOT_OURS, path))
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
     """Return the dist-info files, which show the start-up files to ``pip list``, ``pip uninstall`` and auditors."""
     info = folder / f"{OWNER}-{__version__}.dist-info"
-    metadata = (
-        "Metadata-Version: 2.1\n"
-        "Name: autogpu-autoload\n"
-        f"Version: {__version__}\n"
-        f"Summary: {MARKER.decode()}s: load autogpu's import hook whenever this Python starts\n"
-        "License: Apache-2.0\n"
-        "\n"
-        "Written by `autogpu install`. Undone by `autogpu uninstall` or `pip uninstall autogpu-autoload`.\n"
-    )
     wheel = "Wheel-Version: 1.0\nGenerator: autogpu\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    texts = {"INSTALLER": f"{OURS}\n", "METADATA": metadata, "WHEEL": wheel}
+    texts = {"INSTALLER": f"{OURS}\n", "METADATA": _METADATA, "WHEEL": wheel}
     files = {info / name: text.encode() for name, text in texts.items()}
     record = info / "RECORD"
     rows = []
@@ -322,18 +355,17 @@ def _installer(info: Path) -> str:
     with suppress(OSError):
         return (info / "INSTALLER").read_text(encoding="utf-8", errors="replace").strip()
     # `python -m installer` writes no INSTALLER. We write it first, so a killed install of ours left no other file.
-    return _UNKNOWN_INSTALLER if any(info.glob("[!.]*")) else OURS
+    return UNKNOWN_INSTALLER if any(info.glob("[!.]*")) else OURS
 
 
 def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
-    """Start a fresh interpreter. Raise an InstallError with the reason if it does not load the hook in ``folder``."""
+    """Start a fresh interpreter. Raise :class:`NotInstalled` if it does not load the hook in ``folder``."""
     start = fresh_start(executable, _proving_environ(folder, method, environ))
     hook = folder / METHODS[method][0]
     if start.hook is None or start.hook.resolve() != hook.resolve():
         first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
-        seen = start.complaint.rpartition("\n")[2] or (first and f"{first} comes first")
-        remedy = f"leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass"
-        raise InstallError(f"a fresh {NAME} did not load {hook}" + (f": {seen}" if seen else ""), remedy=remedy)
+        complaint = start.complaint.rpartition("\n")[2]
+        raise NotInstalled(InstallProblem(InstallFault.NOT_LOADED, hook, complaint, executable, first))
 
 
 def _proving_environ(folder: Path, method: str, environ: Mapping[str, str]) -> dict[str, str]:

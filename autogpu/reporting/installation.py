@@ -1,12 +1,13 @@
-"""Commands and web pages by which a user installs autogpu, or a framework that is built for GPUs."""
+"""Problems of an installation, and commands and web pages by which a user installs autogpu or a framework for GPUs."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Mapping, Sequence
 
 from autogpu.frozen import Value
-from autogpu.install import pip_command
+from autogpu.install import NAME, UNKNOWN_INSTALLER, InstallFault, InstallProblem, pip_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,41 @@ _REASON_COMMANDS = {
     "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
     "torch": "{} -c 'import torch; torch.cuda.init()'",
 }
+
+
+_OWN_ENVIRONMENT = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
+
+# Description and remedy of each fault.
+_FAULTS = {
+    InstallFault.NO_FOLDER: ("{path} is not a folder", "make it first: mkdir -p {quoted}"),
+    InstallFault.NOT_WRITTEN: ("can't write {path}: {detail}", _OWN_ENVIRONMENT),
+    InstallFault.NOT_REMOVED: ("can't remove {path}: {detail}", _OWN_ENVIRONMENT),
+    InstallFault.OTHER_INSTALLER: (
+        "the start-up files in {path} belong to {detail}",
+        "upgrade or remove autogpu-autoload with {installer}",
+    ),
+    InstallFault.NOT_OURS: (
+        "{path} exists and was not written by autogpu",
+        "move it away, or choose another method with --method",
+    ),
+    InstallFault.NOT_LOADED: (
+        f"a fresh {NAME} did not load {{path}}{{seen}}",
+        "leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass",
+    ),
+}
+
+
+def install_problem(problem: InstallProblem) -> tuple[str, str]:
+    """Return why the start-up files can't be installed or removed, and the remedy."""
+    seen = problem.detail or (f"{problem.first} comes first" if problem.first else "")
+    facts = {
+        **vars(problem),
+        "quoted": shlex.quote(str(problem.path)),
+        "installer": "that installer" if problem.detail == UNKNOWN_INSTALLER else problem.detail,
+        "seen": f": {seen}" if seen else "",
+    }
+    what, remedy = _FAULTS[problem.fault]
+    return what.format(**facts), remedy.format(**facts)
 
 
 def autogpu_from_a_clone(executable: str, *, has_pip: bool) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 import autogpu
 from autogpu import install as installing
-from autogpu.errors import InstallError
+from autogpu.cli import main as frame
+from autogpu.install import InstallFault, InstallProblem, NotInstalled
 from tests.support.environments import ROOT
 
 TEMPLATES = ROOT / "sitecustomize_template"
@@ -51,6 +52,12 @@ def start(code, *pythonpath):
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, pythonpath))}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+def problem_of(action, *arguments, **options):
+    with pytest.raises(NotInstalled) as refused:
+        action(*arguments, **options)
+    return refused.value.problem
 
 
 def test_last_file_of_the_plan_is_the_one_that_loads_the_hook():
@@ -122,8 +129,10 @@ def test_uninstall_leaves_the_folder_as_it_was(folder):
 def test_failed_uninstall_leaves_no_empty_distribution(folder):
     installing.install(folder)
     (folder / "__pycache__" / "_autogpu_hook.cpython-38.pyc").mkdir()
-    with pytest.raises(InstallError, match="can't remove"):
-        installing.uninstall(folder)
+    compiled = folder / "__pycache__" / "_autogpu_hook.cpython-38.pyc"
+    assert problem_of(installing.uninstall, folder) == InstallProblem(
+        InstallFault.NOT_REMOVED, compiled, "Is a directory"
+    )
     assert all(any(info.iterdir()) for info in installing.distributions(folder))
 
 
@@ -161,8 +170,7 @@ def test_upgrade_replaces_the_files_of_an_earlier_version(folder):
 def test_file_of_another_author_is_reported_and_kept(folder, name, text):
     (folder / name).write_text(text)
     before = tree(folder)
-    with pytest.raises(InstallError, match=f"{name} exists and was not written by autogpu"):
-        installing.install(folder)
+    assert problem_of(installing.install, folder) == InstallProblem(InstallFault.NOT_OURS, folder / name)
     assert installing.uninstall(folder) == ()
     assert tree(folder) == before
 
@@ -181,9 +189,8 @@ def test_files_of_another_installer_are_left_unchanged(folder, installer):
         hook.write("# of another version\n")
     before = tree(folder)
     for action in (installing.install, installing.uninstall):
-        with pytest.raises(InstallError, match=f"belong to {installer or 'another installer'}$") as refused:
-            action(folder)
-        assert refused.value.remedy == f"upgrade or remove autogpu-autoload with {installer or 'that installer'}"
+        owner = installer or installing.UNKNOWN_INSTALLER
+        assert problem_of(action, folder) == InstallProblem(InstallFault.OTHER_INSTALLER, folder, owner)
     assert tree(folder) == before
 
 
@@ -194,8 +201,10 @@ def test_files_whose_hook_does_not_load_are_removed_if_new(folder, earlier):
     before = tree(folder)
     if earlier == "another":
         (folder / installing.STEPS).write_bytes(b"# autogpu start-up file, version 0.\n")
-    with pytest.raises(InstallError, match=r"did not load .*sitecustomize.py: .* ended with status 1"):
-        installing.install(folder, executable=shutil.which("false"))
+    false = shutil.which("false")
+    problem = problem_of(installing.install, folder, executable=false)
+    assert (problem.fault, problem.path) == (InstallFault.NOT_LOADED, folder / "sitecustomize.py")
+    assert (problem.executable, "ended with status 1" in problem.detail) == (false, True)
     assert tree(folder) == (before if earlier == "the-same" else {})
 
 
@@ -210,9 +219,8 @@ def test_ctrl_c_before_the_hook_is_checked_removes_the_files(folder):
 
 
 def test_pth_in_a_folder_that_python_does_not_scan_is_removed(folder):
-    with pytest.raises(InstallError, match="did not load") as refused:
-        installing.install(folder, "pth")
-    assert "leave out --method" in refused.value.remedy
+    problem = problem_of(installing.install, folder, "pth")
+    assert problem == InstallProblem(InstallFault.NOT_LOADED, folder / installing.HOOK, executable=sys.executable)
     assert tree(folder) == {}
 
 
@@ -250,11 +258,22 @@ def test_sitecustomize_without_its_second_file_starts_silently(folder):
 
 
 def test_missing_folder_is_an_error_with_its_name(tmp_path):
-    with pytest.raises(InstallError, match="gone is not a folder"):
-        installing.install(tmp_path / "gone")
+    gone = tmp_path / "gone"
+    assert problem_of(installing.install, gone) == InstallProblem(InstallFault.NO_FOLDER, gone)
 
 
-def test_unwritable_folder_is_an_error_with_a_remedy():
-    with pytest.raises(InstallError, match="can't write /sys/kernel/") as refused:
-        installing.install(Path("/sys/kernel"))
-    assert "python3 -m venv" in refused.value.remedy
+def test_unwritable_folder_is_an_error_with_its_name():
+    problem = problem_of(installing.install, Path("/sys/kernel"))
+    assert (problem.fault, problem.path.parent) == (InstallFault.NOT_WRITTEN, Path("/sys/kernel"))
+
+
+def test_command_prints_the_reason_and_a_remedy(folder, capsys):
+    assert frame.run(["install", "--target", str(folder / "gone")]) == 1
+    what = f"autogpu: {folder}/gone is not a folder\n"
+    assert capsys.readouterr() == ("", f"{what}autogpu: make it first: mkdir -p {folder}/gone\n")
+    installing.install(folder)
+    (info,) = installing.distributions(folder)
+    (info / "INSTALLER").write_text("uv\n")
+    assert frame.run(["uninstall", "--target", str(folder)]) == 1
+    what = f"autogpu: the start-up files in {folder} belong to uv\n"
+    assert capsys.readouterr() == ("", f"{what}autogpu: upgrade or remove autogpu-autoload with uv\n")

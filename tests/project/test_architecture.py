@@ -138,13 +138,14 @@ WITHOUT_SENTENCES = {
     "policy",
     "status.remote",
     "host",
+    "install",
 }
 # The keys of a policy have descriptions, from which the example file, the schema and the reference are generated.
 DESCRIPTIONS = {"policy.model", "policy.kinds", "policy.templates"}
 DECIDING = [name for name in MODULES if {name, name.partition(".")[0]} & WITHOUT_SENTENCES]
 
-# Constants with the source of programs that run in a fresh process.
-PROGRAMS = {"QUESTIONS", "_COMPILE", "_FRAMEWORK", "_PREFIX", "_PYTHON"}
+# Constants with the source of programs that run in a fresh process, or with the content of a file.
+PROGRAMS = {"QUESTIONS", "_COMPILE", "_FRAMEWORK", "_METADATA", "_PREFIX", "_PYTHON", "_QUESTION"}
 
 
 def _makes_an_error(node):

@@ -1,13 +1,69 @@
-"""The commands and web pages by which a user installs autogpu, or a framework that is built for GPUs."""
+"""Problems of an installation, and commands and web pages by which a user installs autogpu or a framework for GPUs."""
+
+from pathlib import Path
 
 import pytest
 
-from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install
+from autogpu.install import NAME, UNKNOWN_INSTALLER, InstallFault, InstallProblem
+from autogpu.reporting.installation import autogpu_from_a_clone, cuda_build, framework_to_install, install_problem
 from tests.support.doctor_facts import healthy_facts
 
 TF_PAGE = "https://www.tensorflow.org/install/source#gpu lists the CUDA and cuDNN for each TensorFlow"
 JAX_PAGE = "https://docs.jax.dev/en/latest/installation.html lists the wheels for each CUDA version"
 TORCH_PAGE = "https://pytorch.org/get-started/locally lists the wheels for each CUDA version"
+
+OWN = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
+OTHER_FILE = "leave out --method, or remove the file that comes first; to find it: /env/python -v -c pass"
+
+
+def problem(fault, path="/x", *facts):
+    return InstallProblem(fault, Path(path), *facts)
+
+
+PROBLEMS = [
+    (problem(InstallFault.NO_FOLDER, "/my x"), "/my x is not a folder", "make it first: mkdir -p '/my x'"),
+    (problem(InstallFault.NOT_WRITTEN, "/x", "Read-only"), "can't write /x: Read-only", OWN),
+    (problem(InstallFault.NOT_REMOVED, "/x", "Read-only"), "can't remove /x: Read-only", OWN),
+    (
+        problem(InstallFault.OTHER_INSTALLER, "/x", "uv"),
+        "the start-up files in /x belong to uv",
+        "upgrade or remove autogpu-autoload with uv",
+    ),
+    (
+        problem(InstallFault.OTHER_INSTALLER, "/x", UNKNOWN_INSTALLER),
+        "the start-up files in /x belong to another installer",
+        "upgrade or remove autogpu-autoload with that installer",
+    ),
+    (
+        problem(InstallFault.NOT_OURS),
+        "/x exists and was not written by autogpu",
+        "move it away, or choose another method with --method",
+    ),
+    (
+        problem(InstallFault.NOT_LOADED, "/x", "", "/env/python"),
+        f"a fresh {NAME} did not load /x",
+        OTHER_FILE,
+    ),
+    (
+        problem(InstallFault.NOT_LOADED, "/x", "", "/env/python", Path("/y")),
+        f"a fresh {NAME} did not load /x: /y comes first",
+        OTHER_FILE,
+    ),
+    (
+        problem(InstallFault.NOT_LOADED, "/x", "Error: {no}", "/env/python", Path("/y")),
+        f"a fresh {NAME} did not load /x: Error: {{no}}",
+        OTHER_FILE,
+    ),
+]
+
+
+def test_no_fault_of_an_installation_is_missing_above():
+    assert {each.fault for each, _, _ in PROBLEMS} == set(InstallFault)
+
+
+@pytest.mark.parametrize(("found", "what", "remedy"), PROBLEMS)
+def test_problem_of_an_installation_has_a_reason_and_a_remedy(found, what, remedy):
+    assert install_problem(found) == (what, remedy)
 
 
 @pytest.mark.parametrize(
