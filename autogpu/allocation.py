@@ -388,14 +388,14 @@ class Allocation:
             what, remedy = waiting.gave_up(gave_up, self.policy.locked)
             raise WaitTimeout(what, remedy=self.resolved.as_typed(remedy)) from None
         except KeyboardInterrupt as error:
-            if report.is_waiting:
+            if report.has_waited:
                 uncaught.show_line(error, waiting.STOPPED)
             raise
         except AutoGpuError as error:
             error.remedy = self.resolved.as_typed(error.remedy)
             raise
         finally:
-            if report.is_waiting:
+            if report.has_waited:
                 stderr.forget()  # each text is printed once, and a further wait has the same texts
         self.holding = holding
         self.tell_children()

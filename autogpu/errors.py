@@ -9,7 +9,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
-    from typing import Iterator
+    from typing import Any, Iterator
 
 # Exit status of a job that should be tried again later. Source: EX_TEMPFAIL of sysexits.h, which schedulers support.
 EXIT_TRY_AGAIN = 75
@@ -34,6 +34,14 @@ class AutoGpuError(Exception):
         from functools import partial
 
         return partial(type(self), remedy=self.remedy), (self.what,)
+
+
+class Stopped(Exception):
+    """Base class of errors that carry a problem as facts. ``autogpu.reporting`` has the sentences about it."""
+
+    def __init__(self, problem: Any) -> None:
+        super().__init__(problem)
+        self.problem = problem
 
 
 class NoEligibleDevice(AutoGpuError):

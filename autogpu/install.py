@@ -21,6 +21,7 @@ from typing import Iterable, Iterator, Mapping
 
 from autogpu import __version__
 from autogpu.atomic_file import write_file
+from autogpu.errors import Stopped
 from autogpu.frozen import Value
 from autogpu.lease import locks
 from autogpu.snippet import run_snippet
@@ -110,12 +111,10 @@ class InstallProblem(Value):
     first: Path | None = None
 
 
-class NotInstalled(Exception):
+class InstallStopped(Stopped):
     """The start-up files can't be installed or removed."""
 
-    def __init__(self, problem: InstallProblem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: InstallProblem
 
 
 class FreshStart(Value):
@@ -189,7 +188,7 @@ def install(
     Complete an interrupted installation. A failure leaves either no start-up file, or all files unchanged.
     """
     if not folder.is_dir():
-        raise NotInstalled(InstallProblem(InstallFault.NO_FOLDER, folder))
+        raise InstallStopped(InstallProblem(InstallFault.NO_FOLDER, folder))
     if method == "auto":
         method = "pth" if is_site_dir(folder) else "sitecustomize"
     plan = plan_install(folder, method)
@@ -230,7 +229,7 @@ def _changing(folder: Path, fault: InstallFault) -> Iterator[None]:
                 locks.exclusive(opened.number)
             yield
     except OSError as error:
-        raise NotInstalled(InstallProblem(fault, Path(error.filename or folder), str(error.strerror))) from error
+        raise InstallStopped(InstallProblem(fault, Path(error.filename or folder), str(error.strerror))) from error
 
 
 def template_folder() -> Path:
@@ -330,10 +329,10 @@ def owner_of(folder: Path) -> str:
 def _refuse_foreign_files(folder: Path, plan: Iterable[Path] = ()) -> None:
     owner = owner_of(folder)
     if owner:
-        raise NotInstalled(InstallProblem(InstallFault.OTHER_INSTALLER, folder, owner))
+        raise InstallStopped(InstallProblem(InstallFault.OTHER_INSTALLER, folder, owner))
     for path in plan:
         if path.parent == folder and os.path.lexists(path) and not has_marker(path):
-            raise NotInstalled(InstallProblem(InstallFault.NOT_OURS, path))
+            raise InstallStopped(InstallProblem(InstallFault.NOT_OURS, path))
 
 
 def _distribution(folder: Path, owned: Mapping[Path, bytes]) -> dict[Path, bytes]:
@@ -359,13 +358,13 @@ def _installer(info: Path) -> str:
 
 
 def _prove(folder: Path, method: str, executable: str, environ: Mapping[str, str]) -> None:
-    """Start a fresh interpreter. Raise :class:`NotInstalled` if it does not load the hook in ``folder``."""
+    """Start a fresh interpreter. Raise :class:`InstallStopped` if it does not load the hook in ``folder``."""
     start = fresh_start(executable, _proving_environ(folder, method, environ))
     hook = folder / METHODS[method][0]
     if start.hook is None or start.hook.resolve() != hook.resolve():
         first = start.hook or (start.sitecustomize if method == "sitecustomize" else None)
         complaint = start.complaint.rpartition("\n")[2]
-        raise NotInstalled(InstallProblem(InstallFault.NOT_LOADED, hook, complaint, executable, first))
+        raise InstallStopped(InstallProblem(InstallFault.NOT_LOADED, hook, complaint, executable, first))
 
 
 def _proving_environ(folder: Path, method: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import os
 import shlex
 import stat
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, Sequence
 
@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 
 from autogpu.atomic_file import remove_leftovers, write_file
+from autogpu.cli.explained import explained
 from autogpu.errors import InstallError
 from autogpu.frozen import Value
 from autogpu.host import hook_folder
@@ -202,11 +203,8 @@ def _make_folder(host: Host) -> str:
             subprocess.run(create, stdin=subprocess.DEVNULL, timeout=60, check=True)
             why = ""
     # find_folder() makes a missing AUTOGPU_LEASE_DIR. Other processes never see it half made.
-    try:
+    with explained(LeaseUnavailable, lease_problem):
         find_folder({LEASE_DIR: str(host.folder)})
-    except LeaseUnavailable as error:
-        what, remedy = lease_problem(error.problem)
-        raise InstallError(what, remedy=remedy) from error
     return why
 
 
@@ -263,7 +261,7 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     autogpu off by AUTOGPU=0, or by enabled = false in a policy file.
     """
     _refuse_together(is_check, is_print, is_undo, is_named=bool(named), is_for_all=is_for_all)
-    with _explained():
+    with explained(SetupStopped, stop):
         host = Host()
         if is_print:
             lines = _preview_of_undo(host) if is_undo else _preview(host, named if is_for_all else None)
@@ -279,16 +277,6 @@ def host_setup(is_check: bool, is_print: bool, is_for_all: bool, named: tuple[st
     for failure in failures:
         say(omission(failure))
     return int(bool(failures))
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Add the text to the error of a set-up that has stopped."""
-    try:
-        yield
-    except SetupStopped as error:
-        what, remedy = stop(error.problem)
-        raise InstallError(what, remedy=remedy) from error
 
 
 def _refuse_together(is_check: bool, is_print: bool, is_undo: bool, *, is_named: bool, is_for_all: bool) -> None:

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
@@ -15,8 +15,9 @@ import click
 
 from autogpu import frameworks
 from autogpu import install as installing
+from autogpu.cli.explained import explained
 from autogpu.errors import InstallError
-from autogpu.install import METHODS, ActiveEnvironment, NotInstalled
+from autogpu.install import METHODS, ActiveEnvironment, InstallStopped
 from autogpu.policy.sources import working_directory
 from autogpu.reporting.installation import autogpu_from_a_clone, install_problem
 from autogpu.snippet import run_snippet
@@ -84,23 +85,13 @@ def install(method: str, target: Path | None, python: str | None, this_python: b
     if python is not None:
         return _run_by(python, "install", target, this_python, "--method", method)
     folder = _folder(target, "install", this_python=this_python)
-    with _explained():
+    with explained(InstallStopped, install_problem):
         written = installing.install(folder, method)
     for line in (*_what_was_done(folder, written), "To undo: " + _undo(folder, target)):
         click.echo(line)
     for doubt in () if target else _doubts():
         click.echo(f"autogpu: {printable(doubt, 600)}", err=True)
     return 0
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Add the text to the error of an installation that has failed."""
-    try:
-        yield
-    except NotInstalled as error:
-        what, remedy = install_problem(error.problem)
-        raise InstallError(what, remedy=remedy) from error
 
 
 def _what_was_done(folder: Path, written: Sequence[Path]) -> Iterator[str]:
@@ -230,7 +221,7 @@ def uninstall(target: Path | None, python: str | None, this_python: bool) -> int
     if python is not None:
         return _run_by(python, "uninstall", target, this_python)
     folder = _folder(target, "uninstall", this_python=this_python)
-    with _explained():
+    with explained(InstallStopped, install_problem):
         removed = installing.uninstall(folder)
     for path in removed:
         click.echo(f"removed {path}")

@@ -1,4 +1,4 @@
-"""What `autogpu host-setup --all-pythons` changes on a host, and the reasons not to.
+"""Changes that `autogpu host-setup --all-pythons` makes on a host, and its reasons to leave something out or to stop.
 
 These are facts. ``autogpu.reporting.host_setup`` has the sentences.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import enum
 
+from autogpu.errors import Stopped
 from autogpu.frozen import Value
 
 
 class Fault(enum.Enum):
-    """A reason why host-setup leaves something out, distrusts the hook folder, or stops.
+    """A reason why host-setup leaves something out, rejects the hook folder, or stops.
 
     The comments state what ``detail`` of a problem holds.
     """
 
     # A Python is left out. The problem's path is the executable.
-    NOT_CPYTHON = enum.auto()  # also if it does not start, or is too old
+    UNSUPPORTED = enum.auto()  # not CPython, too old, or does not start
     OTHER_LIBRARY = enum.auto()  # detail: the standard library that was checked, and that the Python does not use
     IN_ENVIRONMENT = enum.auto()  # the Python of a virtual environment
-    NO_LIBRARY = enum.auto()  # its standard library was not found
+    NO_LIBRARY = enum.auto()  # not exactly one standard library was found
     NOT_EXAMINED = enum.auto()  # detail: the system's reason
     PYTHON_OPEN_TO_OTHERS = enum.auto()  # detail: the part that users other than root can change
 
@@ -29,13 +30,13 @@ class Fault(enum.Enum):
     UNREADABLE = enum.auto()  # detail: the system's reason
     NOT_OURS = enum.auto()
     SETS_PYTHONPATH = enum.auto()
-    NO_TARGET = enum.auto()  # of a link in a standard library
+    NO_TARGET = enum.auto()  # the file does not exist; a sitecustomize.py is a link to it
     PARENT_OPEN_TO_OTHERS = enum.auto()  # users other than root can change the folder of the file
 
     # Scripts must not rely on the hook folder.
     FOLDER_UNREADABLE = enum.auto()  # detail: the reason
     FOLDER_OPEN_TO_OTHERS = enum.auto()  # the path is the part that users other than root can change
-    FOLDER_DIFFERS = enum.auto()  # from what host-setup wrote
+    FOLDER_DIFFERS = enum.auto()  # its files differ from those that host-setup wrote
     LINK_GONE = enum.auto()  # the path is a file that still leads to the folder
     FILE_DIFFERS = enum.auto()  # a file that leads to the folder has changed
 
@@ -47,7 +48,7 @@ class Fault(enum.Enum):
     NOT_INSTALLED = enum.auto()  # detail: the missing package
     ON_NETWORK = enum.auto()  # detail: the file system
     NOT_A_LINK = enum.auto()  # the link's path belongs to something else
-    NOT_COMPILED = enum.auto()  # detail: the reason of the Python at this path
+    NOT_COMPILED = enum.auto()  # detail: the error from the Python at this path
     PLAN_OUTDATED = enum.auto()  # the file has changed since the plan was made
 
 
@@ -71,12 +72,10 @@ class Refused(Exception):
         return HostProblem(self.fault, str(path), self.detail)
 
 
-class SetupStopped(Exception):
+class SetupStopped(Stopped):
     """host-setup can't go on."""
 
-    def __init__(self, problem: HostProblem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: HostProblem
 
 
 class Action(enum.Enum):
@@ -89,7 +88,7 @@ class Action(enum.Enum):
 
 
 class Change(Value):
-    """A file or folder that host-setup changed.
+    """A change that host-setup made to a file or folder.
 
     Attributes:
         versions: The Python versions for which a folder was built.

@@ -90,7 +90,7 @@ def _examine(path: Path, root: Path) -> BasePython:
     executable, library = _checked_files(path, root)
     answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
     if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        raise Refused(Fault.NOT_CPYTHON)
+        raise Refused(Fault.UNSUPPORTED)
     if Path(answer[3]).resolve() != library:
         raise Refused(Fault.OTHER_LIBRARY, str(library))
     return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping
 
 from autogpu import process, users
 from autogpu.caps import Cap, CapCause
-from autogpu.errors import raise_if_from_script
+from autogpu.errors import Stopped, raise_if_from_script
 from autogpu.frozen import Value, replace
 from autogpu.text import printable
 
@@ -71,12 +71,10 @@ class LeaseProblem(Value):
     stuck_s: float = 0.0
 
 
-class LeaseUnavailable(Exception):
+class LeaseUnavailable(Stopped):
     """The host has no lease folder that can be used and trusted, or the claim could not be made in time."""
 
-    def __init__(self, problem: LeaseProblem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: LeaseProblem
 
 
 class GaveUp(Exception):

@@ -230,7 +230,7 @@ def _entries(table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
 def _unknown(path: tuple[str, ...], value: object, origin: Origin) -> Problem:
     name = ".".join(map(bare, path))
     if name in _TABLES and name not in _CALLED:
-        return Problem(Mistake.NOT_A_TABLE, origin, written=name)
+        return Problem(Mistake.MUST_BE_TABLE, origin, written=name)
     if isinstance(value, dict):
         return Problem(Mistake.UNKNOWN_TABLE, origin, written=name, nearest=most_similar(path[-1], _TABLES))
     return Problem(Mistake.UNKNOWN_KEY, origin, written=name, nearest=_nearest(path[-1]))

@@ -166,11 +166,11 @@ class Mistake(enum.Enum):
     REFUSED_VALUE = enum.auto()  # written: the value
     REFUSED_ENTRY = enum.auto()  # an entry of a list or table; written: the entry
     SYSTEM_ONLY = enum.auto()  # only the system file can set the key
-    LOCKED = enum.auto()  # detail: the place of the lock
+    LOCKED = enum.auto()  # detail: the origin of ``locked``
     UNKNOWN_KEY = enum.auto()  # written: the name
     UNKNOWN_TABLE = enum.auto()  # written: the name
     UNKNOWN_VARIABLE = enum.auto()  # the origin is the variable
-    NOT_A_TABLE = enum.auto()  # the name of a table is used as a key; written: the name
+    MUST_BE_TABLE = enum.auto()  # the name of a table is used as a key; written: the name
     UNKNOWN_LOCK = enum.auto()  # `locked` has an entry that is not a key; written: the entry
     UNKNOWN_GROUP = enum.auto()  # `limits.per_user` has an entry that is not a group; written: the entry
 
@@ -205,7 +205,7 @@ class Problem(Value):
     Attributes:
         key: The dotted key that the mistake concerns; ``""`` if the mistake is an unknown name, or is in a file as a
             whole.
-        written: What the user wrote; see :class:`Mistake`.
+        written: The text that the user wrote, or the path of the file; see :class:`Mistake`.
         nearest: What the user probably meant: a dotted key, a table, or the text to write instead of ``written``.
             ``""`` if nothing is similar.
         detail: Another fact; see :class:`Mistake`.

@@ -1,4 +1,4 @@
-"""The contents of a policy file: parse its TOML, find the line of each key, and recognize usual mistakes."""
+"""The contents of a policy file: parse its TOML, find the line of each key, and recognize common mistakes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 MOST_DOTS = DEEPEST_BRACKETS = 100
 
-_PLAIN, _LITERAL, _BASIC = r'"[^"\\\n]*"', r"'[^'\n]*'", r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+# The strings of TOML on one line: a basic one without escape sequences, a literal one, and any basic one.
+_PLAIN = r'"[^"\\\n]*"'
+_LITERAL = r"'[^'\n]*'"
+_BASIC = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
+
+# A dotted name with more than MOST_DOTS dots.
 _LONG_NAME = rf"(?<![\w-])(?:(?:[A-Za-z0-9_-]+|{_PLAIN}|{_LITERAL})[ \t]*\.[ \t]*){{{MOST_DOTS + 1}}}"
 _HEADER = re.compile(r"^[ \t]*\[+[ \t]*([^][\n]+)", re.MULTILINE)
 
@@ -31,7 +36,7 @@ _SHARED_TABLE = ("tool", "autogpu")
 _PART = rf"(?:[A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})"
 _START = re.compile(rf"[ \t]*(?P<bracket>\[*)[ \t]*(?P<name>(?:{_PART}(?:[ \t]*\.[ \t]*{_PART})*)?)")
 
-# Texts and comments are tokens, so that brackets and line ends in them don't count.
+# Strings and comments are tokens, so that brackets and line ends in them don't count.
 _TOKEN = re.compile(
     r'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""+'
     r"|'''[^']*(?:'(?!'')[^']*)*'''+"
@@ -48,13 +53,13 @@ class Contents(Value):
     Attributes:
         path: The path of the table; ``()`` if all of the file is autogpu's.
         lines: The line of each key and table, from 1, keyed by path. Keys in inline tables are missing.
-        values: The same for the keys whose whole value is on that line.
+        value_lines: The line of each key whose whole value is on one line, keyed by path.
     """
 
     table: Mapping[str, Any]
     path: NamePath
     lines: Mapping[NamePath, int]
-    values: Mapping[NamePath, int]
+    value_lines: Mapping[NamePath, int]
 
     def line_of(self, names: NamePath) -> int | None:
         """Return the line of a key or table in ``table``; ``None`` for a key in an inline table of several lines."""
@@ -62,7 +67,7 @@ class Contents(Value):
         if path in self.lines:
             return self.lines[path]
         # A key in an inline table is in the value of another key.
-        found = (self.values.get(path[:length]) for length in range(len(path)))
+        found = (self.value_lines.get(path[:length]) for length in range(len(path)))
         return next(filter(None, found), None)
 
 
@@ -85,9 +90,9 @@ def parse(content: bytes, *, is_shared: bool) -> Contents:
 
 
 def lines_of(text: str) -> tuple[Mapping[NamePath, int], Mapping[NamePath, int]]:
-    """Return ``lines`` and ``values`` of :class:`Contents` for a text that is valid TOML."""
+    """Return ``lines`` and ``value_lines`` of :class:`Contents` for a text that is valid TOML."""
     lines: dict[NamePath, int] = {}
-    values: dict[NamePath, int] = {}
+    value_lines: dict[NamePath, int] = {}
     table: NamePath = ()
     for line, start, is_one_line in _statements(text):
         path = _path(start["name"])
@@ -96,12 +101,12 @@ def lines_of(text: str) -> tuple[Mapping[NamePath, int], Mapping[NamePath, int]]
         elif path:
             path = table + path
             if is_one_line:
-                values[path] = line
+                value_lines[path] = line
         # The first line with a name is the name's line. If a table has a line, the tables around it have one too.
         while path and path not in lines:
             lines[path] = line
             path = path[:-1]
-    return lines, values
+    return lines, value_lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, Any, bool]]:
@@ -157,13 +162,14 @@ def _refuse_excess(text: str) -> None:
         if depth > DEEPEST_BRACKETS:
             # A compiled parser could overflow the C stack, which crashes the process without an exception.
             raise UnreadableFile(Mistake.TOO_DEEP)
-    # The time of the parsers grows with the square of the number of dots. A name may also have escape sequences.
+    # The time of the parsers grows with the square of the number of dots. Replace escape sequences in names, which the
+    # pattern does not match.
     if text.count(".") > MOST_DOTS and re.search(_LONG_NAME, re.sub(r"\\[^'\n]", "_", text)):
         raise UnreadableFile(Mistake.TOO_MANY_DOTS)
 
 
 def _not_toml(lines: Sequence[str], why: str, at: int | None, *, is_shared: bool) -> UnreadableFile:
-    """Return the error for the mistake in the last of ``lines``. Its kind is ``NOT_TOML`` if it is not a usual one.
+    """Return the error for the mistake in the last of ``lines``. It is ``NOT_TOML`` unless the mistake is a common one.
 
     Args:
         lines: The file up to the line at which the parser stopped; empty if the parser does not report it.
@@ -186,7 +192,7 @@ def _not_toml(lines: Sequence[str], why: str, at: int | None, *, is_shared: bool
 
 
 def _meant(key: Key, text: str) -> str:
-    """Return a value without quotes as TOML, or the nearest allowed value; ``""`` if none is similar."""
+    """Return the TOML for a value that lacks its quotes, or the nearest allowed value; ``""`` if none is similar."""
     try:
         return key.written(key.kind.read(text))
     except Refused:

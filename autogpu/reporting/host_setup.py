@@ -1,4 +1,4 @@
-"""Sentences about `autogpu host-setup --all-pythons`: its changes, and what it leaves out."""
+"""Sentences about `autogpu host-setup --all-pythons`: changes, omissions and reasons to stop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RECIPES = {
 
 # Reasons to leave out a Python, and to leave a file alone.
 _PYTHONS = {
-    Fault.NOT_CPYTHON: "it is not CPython 3.7 or later",
-    Fault.OTHER_LIBRARY: "its standard library is not {detail}",
+    Fault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
+    Fault.OTHER_LIBRARY: "it uses another standard library than {detail}, which was checked",
     Fault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
-    Fault.NO_LIBRARY: "its standard library was not found",
+    Fault.NO_LIBRARY: "it has no standard library, or more than one",
     Fault.NOT_EXAMINED: "it can't be examined: {detail}",
     Fault.PYTHON_OPEN_TO_OTHERS: "users other than root can change {detail}",
 }
@@ -38,10 +38,10 @@ _FILES = {
 }
 
 _FOLDERS = {
-    Fault.FOLDER_UNREADABLE: "it can't be read: {detail}",
+    Fault.FOLDER_UNREADABLE: "{path} can't be read: {detail}",
     Fault.FOLDER_OPEN_TO_OTHERS: "users other than root can change {path}",
-    Fault.FOLDER_DIFFERS: "its files differ from those that host-setup wrote",
-    Fault.LINK_GONE: "it is gone, but {path} still leads to it",
+    Fault.FOLDER_DIFFERS: "the files in {path} differ from those that host-setup wrote",
+    Fault.LINK_GONE: "the link is gone, but {path} still leads to it",
     Fault.FILE_DIFFERS: "{path} has changed since host-setup wrote it",
 }
 
@@ -50,14 +50,14 @@ _STOPS = {
     Fault.UNUSABLE_PYNVML: ("{detail}", "pip install nvidia-ml-py"),
     Fault.NOT_INSTALLED: ("{detail} is not installed", "pip install {detail}"),
     Fault.ON_NETWORK: (
-        "{path} is on {detail}: if its server hangs, every Python of this host hangs",
+        "{path} is on a network file system ({detail}): if its server hangs, every Python of this host hangs",
         "mount a local disk at {path}",
     ),
     Fault.NOT_A_LINK: ("{path} exists and is not the link that autogpu makes", "move it away"),
     Fault.NOT_COMPILED: ("{path} can't compile autogpu: {detail}", "repair this Python"),
     Fault.PLAN_OUTDATED: ("{path} has changed since the plan was made", "run the command again"),
 }
-_NAME_ANOTHER = "name a base Python, 3.7 or later, that only root can change"
+_NAME_ANOTHER = "set --python to a base Python, 3.7 or later, that only root can change"
 
 
 def omission(problem: HostProblem) -> str:
@@ -75,7 +75,7 @@ def folder_problem(problem: HostProblem) -> str:
 
 
 def stop(problem: HostProblem) -> tuple[str, str]:
-    """Return why host-setup stops, and the remedy. The problem may be that of a Python that the user named."""
+    """Return why host-setup stops, and the remedy. It also stops if it can't use a Python that ``--python`` names."""
     facts = vars(problem)
     if problem.fault in _PYTHONS:
         return f"{problem.path}: {_PYTHONS[problem.fault].format(**facts)}", _NAME_ANOTHER

@@ -68,7 +68,7 @@ _FAULTS = {
         "move it away, or choose another method with --method",
     ),
     InstallFault.NOT_LOADED: (
-        f"a fresh {NAME} did not load {{path}}{{seen}}",
+        f"a fresh {NAME} did not load {{path}}{{reason}}",
         "leave out --method, or remove the file that comes first; to find it: {executable} -v -c pass",
     ),
 }
@@ -76,12 +76,12 @@ _FAULTS = {
 
 def install_problem(problem: InstallProblem) -> tuple[str, str]:
     """Return why the start-up files can't be installed or removed, and the remedy."""
-    seen = problem.detail or (f"{problem.first} comes first" if problem.first else "")
+    reason = problem.detail or (f"{problem.first} comes first" if problem.first else "")
     facts = {
         **vars(problem),
         "quoted": shlex.quote(str(problem.path)),
         "installer": "that installer" if problem.detail == UNKNOWN_INSTALLER else problem.detail,
-        "seen": f": {seen}" if seen else "",
+        "reason": f": {reason}" if reason else "",
     }
     what, remedy = _FAULTS[problem.fault]
     return what.format(**facts), remedy.format(**facts)

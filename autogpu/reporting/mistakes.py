@@ -9,7 +9,7 @@ from autogpu.policy.parsing import DEEPEST_BRACKETS, MOST_DOTS
 from autogpu.policy.sources import LARGEST_FILE_BYTES
 from autogpu.variables import POLICY_FILE
 
-_NOTHING_NEAR = "; `autogpu config` lists the keys"
+_NOTHING_NEAR = " (`autogpu config` lists the keys)"
 _USUAL = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
 _NOT_USED = "{origin} is not used as a project file:"
 _BY_PATH = f"(to use it: {POLICY_FILE}={{written}})"
@@ -24,13 +24,13 @@ _ENTRIES = {
     Mistake.UNKNOWN_KEY: "{origin}: unknown key {written}{hint}",
     Mistake.UNKNOWN_TABLE: "{origin}: unknown table {written}{hint}",
     Mistake.UNKNOWN_VARIABLE: "{origin} is not a variable of autogpu{hint}",
-    Mistake.NOT_A_TABLE: f"{{origin}}: {{written}} is a table of keys, written [{{written}}]{_NOTHING_NEAR}",
+    Mistake.MUST_BE_TABLE: f"{{origin}}: {{written}} is a table of keys, written [{{written}}]{_NOTHING_NEAR}",
     Mistake.UNKNOWN_LOCK: "{origin}: locked contains {written}, which is not a key{hint}",
     Mistake.UNKNOWN_GROUP: "{origin}: limits.per_user contains {written}, which is not a group on this host",
     Mistake.NO_FILE: "{origin} is {written}, which does not exist or can't be reached",
 }
 
-# Mistakes because of which autogpu ignores a file.
+# Mistakes that make autogpu ignore the whole file.
 _FILES = {
     Mistake.NOT_REGULAR: "{origin} is not a regular file",
     Mistake.UNREADABLE: "{origin} can't be read ({detail})",
@@ -75,7 +75,7 @@ def policy_problem(problem: Problem) -> str:
 
 
 def what_is_wrong(problem: Problem) -> str:
-    """Return the line about a mistake without what autogpu uses instead, for a command that does not go on."""
+    """Return the text about a mistake for a command that stops, so without the value that applies instead."""
     key = BY_DOTTED.get(problem.key)
     facts = {
         **vars(problem),
@@ -87,7 +87,7 @@ def what_is_wrong(problem: Problem) -> str:
 
 
 def _correction(problem: Problem) -> str:
-    """Return advice, in brackets, on what to write instead of a refused value; ``""`` without advice."""
+    """Return advice about a refused value, in brackets; ``""`` if there is none."""
     text = problem.written.strip('"')
     hints = [hint for pattern, hint in BY_DOTTED[problem.key].kind.hints if re.fullmatch(pattern, text)]
     hints += [f"nearest is {problem.nearest}"] if problem.nearest else []
@@ -95,9 +95,9 @@ def _correction(problem: Problem) -> str:
 
 
 def _nearest(problem: Problem) -> str:
-    """Return the known name that is most similar to an unknown one, or where the known names are listed."""
+    """Return the most similar known name, or the command that lists the keys."""
     if not problem.nearest:
-        return "" if problem.mistake is Mistake.UNKNOWN_LOCK else _NOTHING_NEAR
+        return _NOTHING_NEAR
     facts = {"name": problem.nearest, "key": BY_DOTTED.get(problem.nearest)}
     return ", nearest is " + _KNOWN[problem.mistake].format(**facts)
 
@@ -112,5 +112,6 @@ def _instead(problem: Problem) -> str:
         return "it is ignored"
     if used.is_set:
         return f"{used.text} from {used.origin} is used"
+    # The default may be empty; then there is no value to print.
     is_unset = used.text in ('""', "[]")
     return "the setting is ignored" if is_unset else f"the default {used.text} is used"

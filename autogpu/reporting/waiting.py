@@ -39,6 +39,7 @@ def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
     Args:
         locked: Policy keys that the host locks: no remedy may name them.
     """
+    # Suggest about twice the time, in whole hours.
     longer_s = min(3600.0 * max(1, round(error.timeout_s / 1800)), LONGEST_S)
     remedy = "to share a GPU instead: AUTOGPU_BUSY=share"
     if longer_s > error.timeout_s:
@@ -48,22 +49,21 @@ def gave_up(error: GaveUp, locked: Collection[str]) -> tuple[str, str]:
 
 
 class WaitingReport:
-    """Prints a line when a wait begins and when its place in the queue has changed, at most every five minutes."""
+    """The report of one wait: lines at its start and after each change of place, at most every five minutes."""
 
     def __init__(self, say: Callable[[str], None], *, is_explained: bool = False) -> None:
         self._say = say
         self._is_explained = is_explained
-        self._printed_s = -_LINE_EVERY_S
-        self._position = -1
+        self._printed: QueueState | None = None
 
     @property
-    def is_waiting(self) -> bool:
-        """True if the process has waited at least once."""
-        return self._position != -1
+    def has_waited(self) -> bool:
+        return self._printed is not None
 
     def __call__(self, state: QueueState, decision: Decision) -> None:
-        if state.position != self._position and state.waited_s - self._printed_s >= _LINE_EVERY_S:
-            self._printed_s = state.waited_s
-            self._position = state.position
+        last = self._printed
+        has_moved = last is None or state.position != last.position
+        if has_moved and (last is None or state.waited_s - last.waited_s >= _LINE_EVERY_S):
+            self._printed = state
             for line in waiting_lines(state, decision, is_explained=self._is_explained):
                 self._say(line)

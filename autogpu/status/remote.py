@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO, Any, Mapping, Sequence
 
+from autogpu.errors import Stopped
 from autogpu.frozen import Value
 from autogpu.status import model
 from autogpu.status.model import VERSION, Answer, HostStatus, RemoteFault, RemoteProblem
@@ -37,12 +38,10 @@ _OR_NONE = " | None"
 _TOO_LARGE = 1 << 53
 
 
-class NoStatus(Exception):
+class NoStatus(Stopped):
     """A host gave no status."""
 
-    def __init__(self, problem: RemoteProblem) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: RemoteProblem
 
 
 def has_ssh() -> bool:

@@ -261,7 +261,7 @@ def test_check_reports_a_removed_hook_folder(machine):
     assert machine.host_setup("--all-pythons").returncode == 0
     machine.run("rm", "/usr/local/lib/autogpu")
     checked = machine.host_setup("--check")
-    assert (checked.returncode, "it is gone, but" in checked.stdout) == (1, True)
+    assert (checked.returncode, "the link is gone, but" in checked.stdout) == (1, True)
 
 
 def test_two_runs_at_once_wait_for_each_other_but_not_for_a_users_lock(machine, named):

@@ -100,9 +100,9 @@ def test_python_without_a_standard_library_is_never_run(root):
 @pytest.mark.parametrize(
     ("answer", "fault", "detail"),
     [
-        pytest.param('["pypy", [3, 11], "pypy311", "{library}"]', Fault.NOT_CPYTHON, "", id="another-implementation"),
-        pytest.param('["cpython", [3, 6], "cpython-36", "{library}"]', Fault.NOT_CPYTHON, "", id="too-old"),
-        pytest.param("no answer", Fault.NOT_CPYTHON, "", id="no-answer"),
+        pytest.param('["pypy", [3, 11], "pypy311", "{library}"]', Fault.UNSUPPORTED, "", id="another-implementation"),
+        pytest.param('["cpython", [3, 6], "cpython-36", "{library}"]', Fault.UNSUPPORTED, "", id="too-old"),
+        pytest.param("no answer", Fault.UNSUPPORTED, "", id="no-answer"),
         pytest.param('["cpython", [3, 11], "x", "/usr/lib"]', Fault.OTHER_LIBRARY, "{library}", id="other-library"),
     ],
 )
@@ -143,4 +143,4 @@ def test_named_python_before_3_7_is_an_error():
     with pytest.raises(SetupStopped) as stopped:
         pythons.find_pythons(Path("/"), [str(old)])
     assert stopped.value.problem.path == str(old)
-    assert stopped.value.problem.fault in (Fault.NOT_CPYTHON, Fault.NO_LIBRARY)
+    assert stopped.value.problem.fault in (Fault.UNSUPPORTED, Fault.NO_LIBRARY)

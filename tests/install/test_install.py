@@ -14,7 +14,7 @@ import pytest
 import autogpu
 from autogpu import install as installing
 from autogpu.cli import main as frame
-from autogpu.install import InstallFault, InstallProblem, NotInstalled
+from autogpu.install import InstallFault, InstallProblem, InstallStopped
 from tests.support.environments import ROOT
 
 TEMPLATES = ROOT / "sitecustomize_template"
@@ -55,7 +55,7 @@ def start(code, *pythonpath):
 
 
 def problem_of(action, *arguments, **options):
-    with pytest.raises(NotInstalled) as refused:
+    with pytest.raises(InstallStopped) as refused:
         action(*arguments, **options)
     return refused.value.problem
 

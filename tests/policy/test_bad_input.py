@@ -63,8 +63,8 @@ def test_bad_value_keeps_the_value_of_the_layer_below(workplace):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("select = 3", in_file(Mistake.NOT_A_TABLE, 1, written="select"), id="not-a-table"),
-        pytest.param("[[limits]]", in_file(Mistake.NOT_A_TABLE, 1, written="limits"), id="array-tables"),
+        pytest.param("select = 3", in_file(Mistake.MUST_BE_TABLE, 1, written="select"), id="not-a-table"),
+        pytest.param("[[limits]]", in_file(Mistake.MUST_BE_TABLE, 1, written="limits"), id="array-tables"),
         pytest.param(
             "[selct]\ncount = 2", in_file(Mistake.UNKNOWN_TABLE, 1, written="selct", nearest="select"), id="misspelt"
         ),

@@ -131,7 +131,8 @@ SENTENCES = [
     (
         Cause.HOST_HOOK_UNUSABLE,
         {**HOSTS, "hosts_folder": replace(WHOLE, problem=CUT), "sudo": ""},
-        f"the host's hook {HOST_HOOK} can't be used: its files differ from those that host-setup wrote",
+        f"the host's hook {HOST_HOOK} can't be used: the files in {WHOLE.folder} "
+        "differ from those that host-setup wrote",
         "ask the administrator to run: autogpu host-setup --all-pythons",
     ),
     (Cause.ENVIRONMENT_FIRST_ON_PATH, {}, "`python` belongs to the environment that has autogpu (/env/bin/python)", ""),
@@ -394,7 +395,7 @@ OF_FRAMEWORKS = [
 
 CORRECT = "correct or unset it; `autogpu config` shows the values and where each is set"
 ASK = "ask root, who owns /etc/autogpu/autogpu.toml, to correct it: you can't write it"
-UNKNOWN = "{folder}/system.toml:2: unknown key select.mood; `autogpu config` lists the keys; it is ignored"
+UNKNOWN = "{folder}/system.toml:2: unknown key select.mood (`autogpu config` lists the keys); it is ignored"
 UNMATCHED = "matches none of the GPUs here; this host has GPUs 0 to 1, named NVIDIA TITAN RTX"
 
 # Causes, the policy, what was found, and the remedy. A test writes the files into a folder.

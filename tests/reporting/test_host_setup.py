@@ -10,14 +10,14 @@ from autogpu.host.setup import HookPlan
 from autogpu.reporting.host_setup import change_line, folder_problem, omission, preview, stop
 
 PYTHON = "/opt/lab/bin/python3"
-BASE = "name a base Python, 3.7 or later, that only root can change"
+BASE = "set --python to a base Python, 3.7 or later, that only root can change"
 
 # Why a Python is left out, keyed by fault.
 PYTHONS = {
-    Fault.NOT_CPYTHON: "it is not CPython 3.7 or later",
-    Fault.OTHER_LIBRARY: "its standard library is not /x",
+    Fault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
+    Fault.OTHER_LIBRARY: "it uses another standard library than /x, which was checked",
     Fault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
-    Fault.NO_LIBRARY: "its standard library was not found",
+    Fault.NO_LIBRARY: "it has no standard library, or more than one",
     Fault.NOT_EXAMINED: "it can't be examined: /x",
     Fault.PYTHON_OPEN_TO_OTHERS: "users other than root can change /x",
 }
@@ -31,10 +31,10 @@ FILES = {
     Fault.NOT_WRITTEN: "/f can't be changed: Permission denied",
 }
 FOLDERS = {
-    Fault.FOLDER_UNREADABLE: "it can't be read: Permission denied",
+    Fault.FOLDER_UNREADABLE: "/f can't be read: Permission denied",
     Fault.FOLDER_OPEN_TO_OTHERS: "users other than root can change /f",
-    Fault.FOLDER_DIFFERS: "its files differ from those that host-setup wrote",
-    Fault.LINK_GONE: "it is gone, but /f still leads to it",
+    Fault.FOLDER_DIFFERS: "the files in /f differ from those that host-setup wrote",
+    Fault.LINK_GONE: "the link is gone, but /f still leads to it",
     Fault.FILE_DIFFERS: "/f has changed since host-setup wrote it",
 }
 STOPS = [
@@ -42,7 +42,7 @@ STOPS = [
     (HostProblem(Fault.NOT_INSTALLED, detail="tomli"), "tomli is not installed", "pip install tomli"),
     (
         HostProblem(Fault.ON_NETWORK, "/usr/local/lib", "nfs4"),
-        "/usr/local/lib is on nfs4: if its server hangs, every Python of this host hangs",
+        "/usr/local/lib is on a network file system (nfs4): if its server hangs, every Python of this host hangs",
         "mount a local disk at /usr/local/lib",
     ),
     (HostProblem(Fault.NOT_A_LINK, "/f"), "/f exists and is not the link that autogpu makes", "move it away"),
@@ -55,7 +55,7 @@ STOPS = [
 ]
 
 
-def test_no_fault_is_missing_above():
+def test_each_fault_of_host_setup_has_a_sentence():
     assert PYTHONS.keys() | FILES.keys() | FOLDERS.keys() | {problem.fault for problem, _, _ in STOPS} == set(Fault)
 
 
@@ -82,7 +82,7 @@ def test_run_that_stops_has_a_reason_and_a_remedy(problem, what, remedy):
 
 
 def test_escape_sequence_in_a_path_is_not_printed():
-    for fault in (Fault.NOT_CPYTHON, Fault.NOT_OURS, Fault.NOT_WRITTEN):
+    for fault in (Fault.UNSUPPORTED, Fault.NOT_OURS, Fault.NOT_WRITTEN):
         assert omission(HostProblem(fault, "/opt/a\x1b]0;owned\x07\nwrote all/bin")).isprintable()
 
 

@@ -57,7 +57,7 @@ PROBLEMS = [
 ]
 
 
-def test_no_fault_of_an_installation_is_missing_above():
+def test_each_install_fault_has_a_sentence():
     assert {each.fault for each, _, _ in PROBLEMS} == set(InstallFault)
 
 

@@ -10,7 +10,7 @@ from tests.support.problems import FILE, default_of, in_file, in_variable
 COUNTS = 'a number of GPUs (0 for CPU only; to choose which: AUTOGPU_DEVICES=1,2), or "all"'
 SIZES = 'a size with its unit such as "6GiB", or "" for none'
 LISTS = 'a list of indexes ("0"), ranges ("0-3"), UUID prefixes ("GPU-5d0f") and names ("*A100*")'
-LIST = "`autogpu config` lists the keys"
+LIST = "(`autogpu config` lists the keys)"
 USUAL = 'put text in quotes, as in "6GiB"; each key and table may appear only once'
 PATH = "/home/eve/proj/autogpu.toml"
 USE = f"AUTOGPU_POLICY={PATH}"
@@ -43,23 +43,23 @@ CASES = [
         in_file(Mistake.UNKNOWN_KEY, 2, written="cuont", nearest="select.count"),
         f"{FILE}:2: unknown key cuont, nearest is select.count ({COUNTS}); it is ignored",
     ),
-    (in_file(Mistake.UNKNOWN_KEY, 2, written="qqq"), f"{FILE}:2: unknown key qqq; {LIST}; it is ignored"),
+    (in_file(Mistake.UNKNOWN_KEY, 2, written="qqq"), f"{FILE}:2: unknown key qqq {LIST}; it is ignored"),
     (
         in_file(Mistake.UNKNOWN_TABLE, 1, written="selct", nearest="select"),
         f"{FILE}:1: unknown table selct, nearest is [select]; it is ignored",
     ),
-    (in_file(Mistake.UNKNOWN_TABLE, 1, written="gpu"), f"{FILE}:1: unknown table gpu; {LIST}; it is ignored"),
+    (in_file(Mistake.UNKNOWN_TABLE, 1, written="gpu"), f"{FILE}:1: unknown table gpu {LIST}; it is ignored"),
     (
         in_variable(Mistake.UNKNOWN_VARIABLE, "AUTOGPU_CUONT", nearest="select.count"),
         f"AUTOGPU_CUONT is not a variable of autogpu, nearest is AUTOGPU_COUNT ({COUNTS}); it is ignored",
     ),
     (
         in_variable(Mistake.UNKNOWN_VARIABLE, "AUTOGPU_QQQ"),
-        f"AUTOGPU_QQQ is not a variable of autogpu; {LIST}; it is ignored",
+        f"AUTOGPU_QQQ is not a variable of autogpu {LIST}; it is ignored",
     ),
     (
-        in_file(Mistake.NOT_A_TABLE, 1, written="select"),
-        f"{FILE}:1: select is a table of keys, written [select]; {LIST}; it is ignored",
+        in_file(Mistake.MUST_BE_TABLE, 1, written="select"),
+        f"{FILE}:1: select is a table of keys, written [select] {LIST}; it is ignored",
     ),
     (
         in_file(Mistake.UNKNOWN_LOCK, 1, written='"select.exlude"', nearest="select.exclude"),
@@ -67,7 +67,7 @@ CASES = [
     ),
     (
         in_file(Mistake.UNKNOWN_LOCK, 1, written='"qqq"'),
-        f'{FILE}:1: locked contains "qqq", which is not a key; it is ignored',
+        f'{FILE}:1: locked contains "qqq", which is not a key {LIST}; it is ignored',
     ),
     (
         in_file(Mistake.UNKNOWN_GROUP, 2, written='"studnets"'),
@@ -126,7 +126,7 @@ UNTRUSTED = {
 }
 
 
-def test_no_mistake_is_missing_below():
+def test_each_mistake_has_a_line():
     assert {problem.mistake for problem, _ in CASES} | UNTRUSTED.keys() == set(Mistake)
 
 

@@ -32,7 +32,7 @@ CASES = [
 ]
 
 
-def test_no_fault_is_missing_below():
+def test_each_remote_fault_has_a_sentence():
     assert {problem.fault for problem, _ in CASES} == set(RemoteFault)
 
 

@@ -46,7 +46,7 @@ CAPPED = [
 
 
 @pytest.mark.parametrize(("holders", "count", "note"), CAPPED)
-def test_job_that_waits_for_fewer_gpus_than_it_asks_for_says_why(holders, count, note):
+def test_job_that_waits_for_fewer_gpus_than_requested_has_the_reason(holders, count, note):
     gpus = [gpu(number) for number in range(4)]
     held = {number: claim(24, uid=uid) for number, uid in enumerate([*holders, BOB, BOB, BOB, BOB][:4])}
     waiting = decided(*gpus, held=held, count=count, busy="wait", per_user=2)
@@ -110,7 +110,7 @@ def test_end_of_a_wait_names_a_remedy_that_the_policy_accepts(timeout_s, locked,
         ),
     ],
 )
-def test_lines_of_a_job_that_will_share_name_ctrl_c_and_autogpu_wait(wait_s, second):
+def test_lines_of_a_job_that_will_share_have_ctrl_c_and_autogpu_wait(wait_s, second):
     runs = LastRuns("train.py", 10 * GIB)
     decision = decided(gpu(0), held={0: claim(24)}, last_runs={gpu(0).name: runs}, wait_s=wait_s)
     lines = waiting_lines(state(0.0, timeout_s=wait_s), decision)
