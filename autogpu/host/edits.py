@@ -13,7 +13,7 @@ from typing import Callable, Iterable
 
 from autogpu.frozen import Value
 from autogpu.host.hook_folder import LINK
-from autogpu.host.model import Fault, HostProblem, Refused
+from autogpu.host.model import HostFault, HostProblem, NotUsable
 from autogpu.host.pythons import BasePython, is_only_roots
 from autogpu.install import MARKER, SITECUSTOMIZE, template_folder
 
@@ -77,13 +77,13 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         places.append(path)
         try:
             if os.path.lexists(str(path)) and not path.is_file():
-                raise Refused(Fault.NOT_REGULAR)
+                raise NotUsable(HostFault.NOT_REGULAR)
             before = path.read_bytes() if os.path.lexists(str(path)) else None
             after = undone(before) if is_undo else change(before)
         except OSError as error:
-            left_alone.append(HostProblem(Fault.UNREADABLE, str(path), error.strerror or str(error)))
+            left_alone.append(HostProblem(HostFault.UNREADABLE, str(path), error.strerror or str(error)))
             return
-        except Refused as error:
+        except NotUsable as error:
             left_alone.append(error.problem(path))
             return
         if after != before:
@@ -104,14 +104,14 @@ def plan(root: Path, pythons: Iterable[BasePython], *, is_undo: bool = False, ba
         if is_only_roots(real.parent, root) and is_only_roots(path.parent, root):
             add(real, functools.partial(_with_fallback, real, root))
         else:
-            left_alone.append(HostProblem(Fault.PARENT_OPEN_TO_OTHERS, str(path)))
+            left_alone.append(HostProblem(HostFault.PARENT_OPEN_TO_OTHERS, str(path)))
     return Plan(tuple(edits.values()), tuple(left_alone), tuple(places))
 
 
 def own(before: bytes | None, content: bytes) -> bytes:
-    """Return the content of a file that only autogpu writes; raise :class:`Refused` if another program wrote it."""
+    """Return the content of a file that only autogpu writes; raise :class:`NotUsable` if another program wrote it."""
     if before is not None and not before.startswith(b"# " + MARKER):
-        raise Refused(Fault.NOT_OURS)
+        raise NotUsable(HostFault.NOT_OURS)
     return content
 
 
@@ -131,7 +131,7 @@ def undone(before: bytes | None) -> bytes | None:
 def _with_pam_env(before: bytes | None) -> bytes:
     text = _BLOCK.sub(b"", before or b"")
     if re.search(rb"^\s*PYTHONPATH\b", text, re.M):
-        raise Refused(Fault.SETS_PYTHONPATH)
+        raise NotUsable(HostFault.SETS_PYTHONPATH)
     return with_block(text, _PAM_ENV)
 
 
@@ -141,5 +141,5 @@ def _with_fallback(path: Path, root: Path, before: bytes | None) -> bytes:
     if root / "etc" not in path.parents:
         return own(before, text)
     if before is None:
-        raise Refused(Fault.NO_TARGET)
+        raise NotUsable(HostFault.NO_TARGET)
     return with_block(before, text.partition(_ONLY_OF_OURS)[0].rstrip() + b"\n")

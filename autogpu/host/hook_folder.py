@@ -30,7 +30,7 @@ from typing import Callable, Iterator, Mapping, Sequence
 import autogpu
 from autogpu.devices import nvml
 from autogpu.frozen import Value, replace
-from autogpu.host.model import Fault, HostProblem, SetupStopped
+from autogpu.host.model import HostFault, HostProblem, SetupStopped
 from autogpu.host.pythons import OPTIONS, BasePython
 from autogpu.install import PRIVATE, SITECUSTOMIZE, STEPS, template_file, template_folder
 from autogpu.lease import locks
@@ -108,11 +108,11 @@ def _sources_of_vendored() -> Iterator[tuple[str, bytes]]:
     try:
         nvml.load_pynvml()
     except nvml.UnusableBinding as error:
-        raise SetupStopped(HostProblem(Fault.UNUSABLE_PYNVML, detail=str(error))) from None
+        raise SetupStopped(HostProblem(HostFault.UNUSABLE_PYNVML, detail=str(error))) from None
     for name in ("pynvml", "tomli"):
         found = find_spec(f"autogpu._vendor.{name}")
         if found is None or found.origin is None:
-            raise SetupStopped(HostProblem(Fault.NOT_INSTALLED, detail=name))
+            raise SetupStopped(HostProblem(HostFault.NOT_INSTALLED, detail=name))
         file = Path(found.origin)
         is_package = file.name == "__init__.py"
         for path in sorted(file.parent.glob("*.py")) if is_package else [file]:
@@ -144,12 +144,12 @@ def examine(link: Path, owner_uid: int = 0) -> HookFolder | None:
         found = HookFolder(folder, record["version"], tuple(record["tags"]), tuple(record["base_files"]))
         files = _files_in(folder)
     except (OSError, ValueError, KeyError) as error:
-        return HookFolder(folder, problem=HostProblem(Fault.FOLDER_UNREADABLE, str(folder), str(error)))
+        return HookFolder(folder, problem=HostProblem(HostFault.FOLDER_UNREADABLE, str(folder), str(error)))
     changed = _changeable_by_others(folder, owner_uid)
     if changed:
-        return replace(found, problem=HostProblem(Fault.FOLDER_OPEN_TO_OTHERS, str(changed)))
+        return replace(found, problem=HostProblem(HostFault.FOLDER_OPEN_TO_OTHERS, str(changed)))
     if digest_of(files) != record["digest"]:
-        return replace(found, problem=HostProblem(Fault.FOLDER_DIFFERS, str(folder)))
+        return replace(found, problem=HostProblem(HostFault.FOLDER_DIFFERS, str(folder)))
     return found
 
 
@@ -199,9 +199,9 @@ def build(
     with locks.Descriptor(os.open, str(link.parent), os.O_RDONLY) as opened:
         system = mounts_of(opened.number).file_system
     if system in _NETWORK_FILE_SYSTEMS:
-        raise SetupStopped(HostProblem(Fault.ON_NETWORK, str(link.parent), system))
+        raise SetupStopped(HostProblem(HostFault.ON_NETWORK, str(link.parent), system))
     if os.path.lexists(str(link)) and not link.is_symlink():
-        raise SetupStopped(HostProblem(Fault.NOT_A_LINK, str(link)))
+        raise SetupStopped(HostProblem(HostFault.NOT_A_LINK, str(link)))
     by_tag = {python.tag: python for python in pythons}
     folder = place_of(link, files, pythons, base_files)
     made = Path(tempfile.mkdtemp(prefix=f".{link.name}-", dir=str(link.parent)))
@@ -246,10 +246,10 @@ def _compile(python: BasePython, folder: Path, shown: Path) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SetupStopped(HostProblem(Fault.NOT_COMPILED, python.executable, str(error))) from error
+        raise SetupStopped(HostProblem(HostFault.NOT_COMPILED, python.executable, str(error))) from error
     if done.returncode:
         lines = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise SetupStopped(HostProblem(Fault.NOT_COMPILED, python.executable, lines))
+        raise SetupStopped(HostProblem(HostFault.NOT_COMPILED, python.executable, lines))
 
 
 def _compiled(folder: Path) -> dict[str, bytes]:

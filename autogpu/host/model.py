@@ -11,7 +11,7 @@ from autogpu.errors import Stopped
 from autogpu.frozen import Value
 
 
-class Fault(enum.Enum):
+class HostFault(enum.Enum):
     """A reason why host-setup leaves something out, rejects the hook folder, or stops.
 
     The comments state what ``detail`` of a problem holds.
@@ -55,15 +55,15 @@ class Fault(enum.Enum):
 class HostProblem(Value):
     """A fault, with its details. The texts may contain any character."""
 
-    fault: Fault
+    fault: HostFault
     path: str = ""
     detail: str = ""
 
 
-class Refused(Exception):
+class NotUsable(Exception):
     """A Python or a file can't be used. Its path is known to the caller."""
 
-    def __init__(self, fault: Fault, detail: str = "") -> None:
+    def __init__(self, fault: HostFault, detail: str = "") -> None:
         super().__init__(fault, detail)
         self.fault = fault
         self.detail = detail

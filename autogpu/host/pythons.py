@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Iterable, Iterator
 
 from autogpu.frozen import Value
-from autogpu.host.model import Fault, HostProblem, Refused, SetupStopped
+from autogpu.host.model import HostFault, HostProblem, NotUsable, SetupStopped
 from autogpu.snippet import run_snippet
 
 # Pythons of the distribution, Pythons built from source, and conda. Each conda environment is a base Python.
@@ -65,14 +65,14 @@ def find_pythons(root: Path, named: Iterable[str] = ()) -> tuple[list[BasePython
     for name in named:
         try:
             python = _examine(Path(os.path.abspath(name)), root)  # noqa: PTH100  (_examine follows links)
-        except Refused as error:
+        except NotUsable as error:
             raise SetupStopped(error.problem(name)) from None
         found[python.library] = python
     for executable in _candidates(root):
         try:
             python = _examine(executable, root)
             found.setdefault(python.library, python)
-        except Refused as error:
+        except NotUsable as error:
             left_out.append(error.problem(executable))
     return sorted(found.values(), key=lambda python: str(python.library)), left_out
 
@@ -90,9 +90,9 @@ def _examine(path: Path, root: Path) -> BasePython:
     executable, library = _checked_files(path, root)
     answer = run_snippet(str(executable), _QUESTION, {}, _DEADLINE_S, OPTIONS).value
     if not answer or answer[0] != "cpython" or tuple(answer[1]) < _OLDEST:
-        raise Refused(Fault.UNSUPPORTED)
+        raise NotUsable(HostFault.UNSUPPORTED)
     if Path(answer[3]).resolve() != library:
-        raise Refused(Fault.OTHER_LIBRARY, str(library))
+        raise NotUsable(HostFault.OTHER_LIBRARY, str(library))
     return BasePython(str(executable), ".".join(map(str, answer[1])), answer[2], library)
 
 
@@ -105,15 +105,15 @@ def _checked_files(path: Path, root: Path) -> tuple[Path, Path]:
     try:
         executable = path.resolve(strict=True)
         if any((folder / "pyvenv.cfg").exists() for folder in executable.parents[:2]):
-            raise Refused(Fault.IN_ENVIRONMENT)
+            raise NotUsable(HostFault.IN_ENVIRONMENT)
         library = _library_of(executable)
         for part in (executable, library, *_files_of(library)):
             open_part = part_open_to_others(part, root)
             if open_part:
-                raise Refused(Fault.PYTHON_OPEN_TO_OTHERS, str(open_part))
+                raise NotUsable(HostFault.PYTHON_OPEN_TO_OTHERS, str(open_part))
         return executable, library
     except (OSError, RuntimeError) as error:  # resolve() raises RuntimeError for a loop of links before 3.13
-        raise Refused(Fault.NOT_EXAMINED, getattr(error, "strerror", None) or str(error)) from None
+        raise NotUsable(HostFault.NOT_EXAMINED, getattr(error, "strerror", None) or str(error)) from None
 
 
 def _library_of(executable: Path) -> Path:
@@ -123,7 +123,7 @@ def _library_of(executable: Path) -> Path:
     prefix = executable.parent.parent
     found = [file for name in ("lib", "lib64") for file in sorted((prefix / name).glob(pattern))]
     if len({file.resolve() for file in found}) != 1:
-        raise Refused(Fault.NO_LIBRARY)
+        raise NotUsable(HostFault.NO_LIBRARY)
     return found[0].resolve().parent
 
 

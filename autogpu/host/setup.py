@@ -14,7 +14,7 @@ from autogpu.frozen import Value
 from autogpu.host import edits, hook_folder
 from autogpu.host.edits import Edit, Plan
 from autogpu.host.hook_folder import HookFolder
-from autogpu.host.model import Action, Change, Fault, HostProblem, SetupStopped
+from autogpu.host.model import Action, Change, HostFault, HostProblem, SetupStopped
 from autogpu.host.pythons import OPTIONS, BasePython, find_pythons
 from autogpu.install import SITECUSTOMIZE, has_marker
 
@@ -114,11 +114,11 @@ def problem(root: Path, owner_uid: int = 0) -> HostProblem | None:
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits
-        return HostProblem(Fault.LINK_GONE, str(left[0].path)) if left else None
+        return HostProblem(HostFault.LINK_GONE, str(left[0].path)) if left else None
     if now.problem:
         return now.problem
     changed = edits.plan(root, (), base_files=now.base_files).edits
-    return HostProblem(Fault.FILE_DIFFERS, str(changed[0].path)) if changed else None
+    return HostProblem(HostFault.FILE_DIFFERS, str(changed[0].path)) if changed else None
 
 
 def _removed(paths: Sequence[Path]) -> list[Change]:
@@ -139,7 +139,7 @@ def _apply(planned: Plan, pythons: Sequence[BasePython]) -> Done:
         try:
             changes.append(Change(_change(edit), str(edit.path)))
         except OSError as error:
-            failures.append(HostProblem(Fault.NOT_WRITTEN, str(edit.path), str(error.strerror)))
+            failures.append(HostProblem(HostFault.NOT_WRITTEN, str(edit.path), str(error.strerror)))
     edited = {edit.path for edit in planned.edits}
     for python in pythons:
         source = python.library / SITECUSTOMIZE
@@ -152,7 +152,7 @@ def _change(edit: Edit) -> Action:
     # Another program may have changed the file since the plan was made.
     now = edit.path.read_bytes() if edit.path.exists() else None
     if now != edit.before:
-        raise SetupStopped(HostProblem(Fault.PLAN_OUTDATED, str(edit.path)))
+        raise SetupStopped(HostProblem(HostFault.PLAN_OUTDATED, str(edit.path)))
     if edit.after is None:
         _remove_start_up_file(edit.path)
         return Action.REMOVED

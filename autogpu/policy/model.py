@@ -221,8 +221,8 @@ class Problem(Value):
     used: Setting | None = None
 
 
-class UnreadableFile(Exception):
-    """A file can't be used.
+class UnusableFile(Exception):
+    """A policy file can't be used.
 
     Attributes:
         line: The line of the mistake; ``None`` if it is unknown.

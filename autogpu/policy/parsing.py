@@ -9,7 +9,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from autogpu.errors import raise_if_from_script
 from autogpu.frozen import Value
 from autogpu.policy.kinds import Refused
-from autogpu.policy.model import BY_NAME, Key, Mistake, UnreadableFile
+from autogpu.policy.model import BY_NAME, Key, Mistake, UnusableFile
 from autogpu.text import printable
 
 TYPE_CHECKING = False
@@ -78,14 +78,14 @@ def parse(content: bytes, *, is_shared: bool) -> Contents:
         is_shared: True for a file that also has tables of other programs.
 
     Raises:
-        UnreadableFile: The file is not valid TOML, or has no table of autogpu.
+        UnusableFile: The file is not valid TOML, or has no table of autogpu.
     """
     table, text = _parsed(content, is_shared=is_shared)
     path = _SHARED_TABLE if is_shared else ()
     for name in path:
         table = table.get(name) if isinstance(table, dict) else None
     if not isinstance(table, dict):
-        raise UnreadableFile(Mistake.NO_TABLE)
+        raise UnusableFile(Mistake.NO_TABLE)
     return Contents(table, path, *lines_of(text))
 
 
@@ -145,7 +145,7 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
         return _loads(text + "\n"), text
     except ImportError as error:
         raise_if_from_script(error)
-        raise UnreadableFile(Mistake.NO_PARSER) from None
+        raise UnusableFile(Mistake.NO_PARSER) from None
     except (ValueError, RecursionError) as error:
         raise_if_from_script(error)
         found = re.match(r"(.*) \(at line ([0-9]+), column [0-9]+\)$", str(error), re.DOTALL)
@@ -155,20 +155,20 @@ def _parsed(content: bytes, *, is_shared: bool) -> tuple[Any, str]:
 
 
 def _refuse_excess(text: str) -> None:
-    """Raise :class:`UnreadableFile` for a text that could take a parser seconds, or crash the process."""
+    """Raise :class:`UnusableFile` for a text that could take a parser seconds, or crash the process."""
     depth = 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
         if depth > DEEPEST_BRACKETS:
             # A compiled parser could overflow the C stack, which crashes the process without an exception.
-            raise UnreadableFile(Mistake.TOO_DEEP)
+            raise UnusableFile(Mistake.TOO_DEEP)
     # The time of the parsers grows with the square of the number of dots. Replace escape sequences in names, which the
     # pattern does not match.
     if text.count(".") > MOST_DOTS and re.search(_LONG_NAME, re.sub(r"\\[^'\n]", "_", text)):
-        raise UnreadableFile(Mistake.TOO_MANY_DOTS)
+        raise UnusableFile(Mistake.TOO_MANY_DOTS)
 
 
-def _not_toml(lines: Sequence[str], why: str, at: int | None, *, is_shared: bool) -> UnreadableFile:
+def _not_toml(lines: Sequence[str], why: str, at: int | None, *, is_shared: bool) -> UnusableFile:
     """Return the error for the mistake in the last of ``lines``. It is ``NOT_TOML`` unless the mistake is a common one.
 
     Args:
@@ -180,15 +180,15 @@ def _not_toml(lines: Sequence[str], why: str, at: int | None, *, is_shared: bool
     line = lines[-1] if lines else ""
     name, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
     if why.startswith(("Cannot overwrite", "Cannot declare")):
-        return UnreadableFile(Mistake.WRITTEN_TWICE, at, written=printable(name, 64))
+        return UnusableFile(Mistake.WRITTEN_TWICE, at, written=printable(name, 64))
     tables = _HEADER.findall("\n".join(lines))
     is_ours = not is_shared or re.match(r"tool\.autogpu\b", tables[-1] if tables else "")
     key = BY_NAME.get(name.rpartition(".")[2]) if is_ours else None
     if key and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) and re.fullmatch(r"""[^][{}"'=]{1,60}""", value):
         meant = _meant(key, value.strip("“”"))
         mistake = Mistake.UNQUOTED if meant else Mistake.REFUSED_UNQUOTED
-        return UnreadableFile(mistake, at, key=key.dotted, written=printable(value), nearest=meant, detail=name)
-    return UnreadableFile(Mistake.NOT_TOML, at, detail=printable(why))
+        return UnusableFile(mistake, at, key=key.dotted, written=printable(value), nearest=meant, detail=name)
+    return UnusableFile(Mistake.NOT_TOML, at, detail=printable(why))
 
 
 def _meant(key: Key, text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Collection, Iterator, Mapping, Sequence
 
 from autogpu.errors import ignoring, raise_if_from_script
 from autogpu.frozen import Value, replace
-from autogpu.policy.model import LayerName, Mistake, Origin, Problem, UnreadableFile
+from autogpu.policy.model import LayerName, Mistake, Origin, Problem, UnusableFile
 from autogpu.text import printable, short_path
 from autogpu.users import UNKNOWN_UID
 from autogpu.variables import POLICY_FILE
@@ -135,12 +135,12 @@ def source_of(homes: Sequence[str], layer: LayerName, file: Path, *, judge: bool
         is_ours = is_ours or bool(_OUR_HEADER.search(content))
         if distrust:
             mistake, number = distrust
-            raise UnreadableFile(mistake, written=printable(str(file)), detail=number)
+            raise UnusableFile(mistake, written=printable(str(file)), detail=number)
         # Most processes have no policy file, and need no parser.
         from autogpu.policy import parsing
 
         return Source(layer, file, place, parsing.parse(content, is_shared=is_shared))
-    except UnreadableFile as error:
+    except UnusableFile as error:
         return Source(layer, problems=(error.problem(layer, place),) if is_ours else ())
 
 
@@ -155,7 +155,7 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, Distrust | None] | Non
         judge: Check if another user could have written the file. There is no check on Windows, where files have no uid.
 
     Raises:
-        UnreadableFile: The path is not a regular file, the file is too large, or this user may not read it.
+        UnusableFile: The path is not a regular file, the file is too large, or this user may not read it.
     """
     try:
         mode = path.stat().st_mode
@@ -166,11 +166,11 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, Distrust | None] | Non
     try:
         # Opening a device can already have an effect, so check the type before opening, and once more after it.
         if not stat.S_ISREG(mode):
-            raise UnreadableFile(Mistake.NOT_REGULAR)
+            raise UnusableFile(Mistake.NOT_REGULAR)
         with open(path, "rb", opener=_opened) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise UnreadableFile(Mistake.NOT_REGULAR)
+                raise UnusableFile(Mistake.NOT_REGULAR)
             distrust = _distrust(path, file.fileno(), found) if judge and hasattr(os, "geteuid") else None
             content = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError as error:
@@ -178,9 +178,9 @@ def read_file(path: Path, *, judge: bool) -> tuple[bytes, Distrust | None] | Non
         return None
     except OSError as error:
         raise_if_from_script(error)
-        raise UnreadableFile(Mistake.UNREADABLE, detail=printable(error.strerror or str(error))) from None
+        raise UnusableFile(Mistake.UNREADABLE, detail=printable(error.strerror or str(error))) from None
     if len(content) > LARGEST_FILE_BYTES:
-        raise UnreadableFile(Mistake.TOO_LARGE)
+        raise UnusableFile(Mistake.TOO_LARGE)
     return content, distrust
 
 

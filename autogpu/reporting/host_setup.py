@@ -6,7 +6,7 @@ import difflib
 from typing import Iterator
 
 from autogpu.host.hook_folder import LINK
-from autogpu.host.model import Action, Change, Fault, HostProblem
+from autogpu.host.model import Action, Change, HostFault, HostProblem
 from autogpu.host.setup import HookPlan
 from autogpu.text import printable
 
@@ -21,48 +21,48 @@ RECIPES = {
 
 # Reasons to leave out a Python, and to leave a file alone.
 _PYTHONS = {
-    Fault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
-    Fault.OTHER_LIBRARY: "it uses another standard library than {detail}, which was checked",
-    Fault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
-    Fault.NO_LIBRARY: "it has no standard library, or more than one",
-    Fault.NOT_EXAMINED: "it can't be examined: {detail}",
-    Fault.PYTHON_OPEN_TO_OTHERS: "users other than root can change {detail}",
+    HostFault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
+    HostFault.OTHER_LIBRARY: "it uses another standard library than {detail}, which was checked",
+    HostFault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
+    HostFault.NO_LIBRARY: "it has no standard library, or more than one",
+    HostFault.NOT_EXAMINED: "it can't be examined: {detail}",
+    HostFault.PYTHON_OPEN_TO_OTHERS: "users other than root can change {detail}",
 }
 _FILES = {
-    Fault.NOT_REGULAR: "it is not a regular file",
-    Fault.UNREADABLE: "{detail}",
-    Fault.NOT_OURS: "it exists and was not written by autogpu",
-    Fault.SETS_PYTHONPATH: f"it sets PYTHONPATH; add :{LINK} to its value",
-    Fault.NO_TARGET: "it does not exist, but a Python's sitecustomize.py is a link to it",
-    Fault.PARENT_OPEN_TO_OTHERS: "users other than root can change its folder",
+    HostFault.NOT_REGULAR: "it is not a regular file",
+    HostFault.UNREADABLE: "{detail}",
+    HostFault.NOT_OURS: "it exists and was not written by autogpu",
+    HostFault.SETS_PYTHONPATH: f"it sets PYTHONPATH; add :{LINK} to its value",
+    HostFault.NO_TARGET: "it does not exist, but a Python's sitecustomize.py is a link to it",
+    HostFault.PARENT_OPEN_TO_OTHERS: "users other than root can change its folder",
 }
 
 _FOLDERS = {
-    Fault.FOLDER_UNREADABLE: "{path} can't be read: {detail}",
-    Fault.FOLDER_OPEN_TO_OTHERS: "users other than root can change {path}",
-    Fault.FOLDER_DIFFERS: "the files in {path} differ from those that host-setup wrote",
-    Fault.LINK_GONE: "the link is gone, but {path} still leads to it",
-    Fault.FILE_DIFFERS: "{path} has changed since host-setup wrote it",
+    HostFault.FOLDER_UNREADABLE: "{path} can't be read: {detail}",
+    HostFault.FOLDER_OPEN_TO_OTHERS: "users other than root can change {path}",
+    HostFault.FOLDER_DIFFERS: "the files in {path} differ from those that host-setup wrote",
+    HostFault.LINK_GONE: "the link is gone, but {path} still leads to it",
+    HostFault.FILE_DIFFERS: "{path} has changed since host-setup wrote it",
 }
 
 # Reasons to stop, and the remedies.
 _STOPS = {
-    Fault.UNUSABLE_PYNVML: ("{detail}", "pip install nvidia-ml-py"),
-    Fault.NOT_INSTALLED: ("{detail} is not installed", "pip install {detail}"),
-    Fault.ON_NETWORK: (
+    HostFault.UNUSABLE_PYNVML: ("{detail}", "pip install nvidia-ml-py"),
+    HostFault.NOT_INSTALLED: ("{detail} is not installed", "pip install {detail}"),
+    HostFault.ON_NETWORK: (
         "{path} is on a network file system ({detail}): if its server hangs, every Python of this host hangs",
         "mount a local disk at {path}",
     ),
-    Fault.NOT_A_LINK: ("{path} exists and is not the link that autogpu makes", "move it away"),
-    Fault.NOT_COMPILED: ("{path} can't compile autogpu: {detail}", "repair this Python"),
-    Fault.PLAN_OUTDATED: ("{path} has changed since the plan was made", "run the command again"),
+    HostFault.NOT_A_LINK: ("{path} exists and is not the link that autogpu makes", "move it away"),
+    HostFault.NOT_COMPILED: ("{path} can't compile autogpu: {detail}", "repair this Python"),
+    HostFault.PLAN_OUTDATED: ("{path} has changed since the plan was made", "run the command again"),
 }
 _NAME_ANOTHER = "set --python to a base Python, 3.7 or later, that only root can change"
 
 
 def omission(problem: HostProblem) -> str:
     """Return the line about a Python that is left out, or about a file that is left alone or can't be changed."""
-    if problem.fault is Fault.NOT_WRITTEN:
+    if problem.fault is HostFault.NOT_WRITTEN:
         return printable(f"{problem.path} can't be changed: {problem.detail}", 400)
     is_python = problem.fault in _PYTHONS
     why = {**_PYTHONS, **_FILES}[problem.fault].format(**vars(problem))

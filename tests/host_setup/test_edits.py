@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from autogpu.host import edits
-from autogpu.host.model import Fault, HostProblem
+from autogpu.host.model import HostFault, HostProblem
 from autogpu.host.pythons import BasePython
 
 FOLDER = "/usr/local/lib/autogpu"
@@ -74,9 +74,9 @@ def test_files_of_other_programs_are_left_alone_and_reported(root):
     before = files(root)
     plan = planned(root)
     assert plan.left_alone == (
-        HostProblem(Fault.NOT_OURS, f"{root}/etc/profile.d/autogpu.sh"),
-        HostProblem(Fault.SETS_PYTHONPATH, f"{root}/etc/security/pam_env.conf"),
-        HostProblem(Fault.NOT_OURS, f"{root}/usr/lib/python3.9/sitecustomize.py"),
+        HostProblem(HostFault.NOT_OURS, f"{root}/etc/profile.d/autogpu.sh"),
+        HostProblem(HostFault.SETS_PYTHONPATH, f"{root}/etc/security/pam_env.conf"),
+        HostProblem(HostFault.NOT_OURS, f"{root}/usr/lib/python3.9/sitecustomize.py"),
     )
     carry_out(plan)
     carry_out(planned(root, is_undo=True))
@@ -118,16 +118,16 @@ def test_login_appends_the_folder_once_without_an_empty_element(root, before, af
 
 def test_dangling_link_of_debian_is_left_alone(root):
     (root / "etc/python3.11/sitecustomize.py").unlink()
-    problem = HostProblem(Fault.NO_TARGET, f"{root}/etc/python3.11/sitecustomize.py")
+    problem = HostProblem(HostFault.NO_TARGET, f"{root}/etc/python3.11/sitecustomize.py")
     assert planned(root).left_alone == (problem,)
 
 
 def test_folder_in_place_of_a_file_is_left_alone(root):
     (root / "etc/profile.d/autogpu.sh").mkdir()
-    assert planned(root).left_alone == (HostProblem(Fault.NOT_REGULAR, f"{root}/etc/profile.d/autogpu.sh"),)
+    assert planned(root).left_alone == (HostProblem(HostFault.NOT_REGULAR, f"{root}/etc/profile.d/autogpu.sh"),)
 
 
 def test_file_in_a_folder_that_others_can_change_is_left_alone(root):
     (root / "usr/lib/python3.9").chmod(0o777)
-    problem = HostProblem(Fault.PARENT_OPEN_TO_OTHERS, f"{root}/usr/lib/python3.9/sitecustomize.py")
+    problem = HostProblem(HostFault.PARENT_OPEN_TO_OTHERS, f"{root}/usr/lib/python3.9/sitecustomize.py")
     assert planned(root).left_alone == (problem,)

@@ -13,7 +13,7 @@ import pytest
 import autogpu
 from autogpu import install as installing
 from autogpu.host import hook_folder
-from autogpu.host.model import Fault, HostProblem
+from autogpu.host.model import HostFault, HostProblem
 from autogpu.host.pythons import BasePython
 from autogpu.install import PRIVATE
 from autogpu.users import is_person
@@ -297,8 +297,8 @@ def test_examine_finds_a_changed_file_and_a_foreign_owner(own):
     assert (found.version, list(found.tags), found.problem) == (autogpu.__version__, ["cpython-311"], None)
     cut(next((own / "__pycache__").glob("sitecustomize.*.pyc")))
     folder = str(own.resolve())
-    assert hook_folder.examine(own, uid).problem == HostProblem(Fault.FOLDER_DIFFERS, folder)
-    assert hook_folder.examine(own, uid + 1).problem == HostProblem(Fault.FOLDER_OPEN_TO_OTHERS, folder)
+    assert hook_folder.examine(own, uid).problem == HostProblem(HostFault.FOLDER_DIFFERS, folder)
+    assert hook_folder.examine(own, uid + 1).problem == HostProblem(HostFault.FOLDER_OPEN_TO_OTHERS, folder)
     assert hook_folder.examine(own.with_name("gone"), uid) is None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.host import pythons
-from autogpu.host.model import Fault, HostProblem, SetupStopped
+from autogpu.host.model import HostFault, HostProblem, SetupStopped
 from tests.support.environments import interpreter
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -43,7 +43,7 @@ def left_out_for(root, fault, detail=""):
 
 
 def open_to_others(root, part):
-    return left_out_for(root, Fault.PYTHON_OPEN_TO_OTHERS, str(part))
+    return left_out_for(root, HostFault.PYTHON_OPEN_TO_OTHERS, str(part))
 
 
 SPOIL = {
@@ -87,23 +87,25 @@ def test_link_of_a_user_is_followed_before_python_runs(root):
 
 def test_virtual_environment_with_a_copied_python_is_never_run(root):
     (root / "opt/lab/pyvenv.cfg").write_text("home = /home/alice/bin\n")
-    assert pythons.find_pythons(root) == ([], [left_out_for(root, Fault.IN_ENVIRONMENT)])
+    assert pythons.find_pythons(root) == ([], [left_out_for(root, HostFault.IN_ENVIRONMENT)])
     assert not (root / "ran").exists()
 
 
 def test_python_without_a_standard_library_is_never_run(root):
     (root / LIBRARY / "os.py").unlink()
-    assert pythons.find_pythons(root) == ([], [left_out_for(root, Fault.NO_LIBRARY)])
+    assert pythons.find_pythons(root) == ([], [left_out_for(root, HostFault.NO_LIBRARY)])
     assert not (root / "ran").exists()
 
 
 @pytest.mark.parametrize(
     ("answer", "fault", "detail"),
     [
-        pytest.param('["pypy", [3, 11], "pypy311", "{library}"]', Fault.UNSUPPORTED, "", id="another-implementation"),
-        pytest.param('["cpython", [3, 6], "cpython-36", "{library}"]', Fault.UNSUPPORTED, "", id="too-old"),
-        pytest.param("no answer", Fault.UNSUPPORTED, "", id="no-answer"),
-        pytest.param('["cpython", [3, 11], "x", "/usr/lib"]', Fault.OTHER_LIBRARY, "{library}", id="other-library"),
+        pytest.param(
+            '["pypy", [3, 11], "pypy311", "{library}"]', HostFault.UNSUPPORTED, "", id="another-implementation"
+        ),
+        pytest.param('["cpython", [3, 6], "cpython-36", "{library}"]', HostFault.UNSUPPORTED, "", id="too-old"),
+        pytest.param("no answer", HostFault.UNSUPPORTED, "", id="no-answer"),
+        pytest.param('["cpython", [3, 11], "x", "/usr/lib"]', HostFault.OTHER_LIBRARY, "{library}", id="other-library"),
     ],
 )
 def test_python_that_gives_another_answer_than_expected_is_left_out(root, answer, fault, detail):
@@ -119,10 +121,10 @@ def test_link_without_a_target_is_left_out(root, target):
     (root / "opt/alice/bin/python3").symlink_to(target)
     found, left_out = pythons.find_pythons(root)
     assert len(found) == 1
-    assert {problem.fault for problem in left_out} <= {Fault.NOT_EXAMINED}, "some Pythons' glob skips broken links"
+    assert {problem.fault for problem in left_out} <= {HostFault.NOT_EXAMINED}, "some Pythons' glob skips broken links"
     with pytest.raises(SetupStopped) as stopped:
         pythons.find_pythons(root, [f"{root}/opt/alice/bin/python3"])
-    assert stopped.value.problem.fault is Fault.NOT_EXAMINED
+    assert stopped.value.problem.fault is HostFault.NOT_EXAMINED
 
 
 @pytest.mark.parametrize("spoil", [None, *SPOIL])
@@ -143,4 +145,4 @@ def test_named_python_before_3_7_is_an_error():
     with pytest.raises(SetupStopped) as stopped:
         pythons.find_pythons(Path("/"), [str(old)])
     assert stopped.value.problem.path == str(old)
-    assert stopped.value.problem.fault in (Fault.UNSUPPORTED, Fault.NO_LIBRARY)
+    assert stopped.value.problem.fault in (HostFault.UNSUPPORTED, HostFault.NO_LIBRARY)

@@ -12,7 +12,7 @@ from pathlib import PosixPath
 import pytest
 
 from autogpu.policy import Origin, sources
-from autogpu.policy.model import LayerName, Mistake, UnreadableFile
+from autogpu.policy.model import LayerName, Mistake, UnusableFile
 from tests.support.problems import in_file, in_variable
 from tests.support.processes import in_a_fork
 
@@ -155,7 +155,7 @@ def test_file_replaced_by_a_pipe_while_it_is_opened_never_blocks(workplace):
             return seen
 
     def read():
-        with pytest.raises(UnreadableFile) as refused:
+        with pytest.raises(UnusableFile) as refused:
             sources.read_file(Swapping(workplace.autogpu_toml(COUNT_2)), judge=False)
         return refused.value.mistake
 

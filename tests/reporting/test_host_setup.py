@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.host.edits import Edit, Plan
-from autogpu.host.model import Action, Change, Fault, HostProblem
+from autogpu.host.model import Action, Change, HostFault, HostProblem
 from autogpu.host.setup import HookPlan
 from autogpu.reporting.host_setup import change_line, folder_problem, omission, preview, stop
 
@@ -14,49 +14,49 @@ BASE = "set --python to a base Python, 3.7 or later, that only root can change"
 
 # Why a Python is left out, keyed by fault.
 PYTHONS = {
-    Fault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
-    Fault.OTHER_LIBRARY: "it uses another standard library than /x, which was checked",
-    Fault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
-    Fault.NO_LIBRARY: "it has no standard library, or more than one",
-    Fault.NOT_EXAMINED: "it can't be examined: /x",
-    Fault.PYTHON_OPEN_TO_OTHERS: "users other than root can change /x",
+    HostFault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
+    HostFault.OTHER_LIBRARY: "it uses another standard library than /x, which was checked",
+    HostFault.IN_ENVIRONMENT: "it belongs to a virtual environment and is not a base Python",
+    HostFault.NO_LIBRARY: "it has no standard library, or more than one",
+    HostFault.NOT_EXAMINED: "it can't be examined: /x",
+    HostFault.PYTHON_OPEN_TO_OTHERS: "users other than root can change /x",
 }
 FILES = {
-    Fault.NOT_REGULAR: "/f is left alone: it is not a regular file",
-    Fault.UNREADABLE: "/f is left alone: Permission denied",
-    Fault.NOT_OURS: "/f is left alone: it exists and was not written by autogpu",
-    Fault.SETS_PYTHONPATH: "/f is left alone: it sets PYTHONPATH; add :/usr/local/lib/autogpu to its value",
-    Fault.NO_TARGET: "/f is left alone: it does not exist, but a Python's sitecustomize.py is a link to it",
-    Fault.PARENT_OPEN_TO_OTHERS: "/f is left alone: users other than root can change its folder",
-    Fault.NOT_WRITTEN: "/f can't be changed: Permission denied",
+    HostFault.NOT_REGULAR: "/f is left alone: it is not a regular file",
+    HostFault.UNREADABLE: "/f is left alone: Permission denied",
+    HostFault.NOT_OURS: "/f is left alone: it exists and was not written by autogpu",
+    HostFault.SETS_PYTHONPATH: "/f is left alone: it sets PYTHONPATH; add :/usr/local/lib/autogpu to its value",
+    HostFault.NO_TARGET: "/f is left alone: it does not exist, but a Python's sitecustomize.py is a link to it",
+    HostFault.PARENT_OPEN_TO_OTHERS: "/f is left alone: users other than root can change its folder",
+    HostFault.NOT_WRITTEN: "/f can't be changed: Permission denied",
 }
 FOLDERS = {
-    Fault.FOLDER_UNREADABLE: "/f can't be read: Permission denied",
-    Fault.FOLDER_OPEN_TO_OTHERS: "users other than root can change /f",
-    Fault.FOLDER_DIFFERS: "the files in /f differ from those that host-setup wrote",
-    Fault.LINK_GONE: "the link is gone, but /f still leads to it",
-    Fault.FILE_DIFFERS: "/f has changed since host-setup wrote it",
+    HostFault.FOLDER_UNREADABLE: "/f can't be read: Permission denied",
+    HostFault.FOLDER_OPEN_TO_OTHERS: "users other than root can change /f",
+    HostFault.FOLDER_DIFFERS: "the files in /f differ from those that host-setup wrote",
+    HostFault.LINK_GONE: "the link is gone, but /f still leads to it",
+    HostFault.FILE_DIFFERS: "/f has changed since host-setup wrote it",
 }
 STOPS = [
-    (HostProblem(Fault.UNUSABLE_PYNVML, detail="pynvml fails"), "pynvml fails", "pip install nvidia-ml-py"),
-    (HostProblem(Fault.NOT_INSTALLED, detail="tomli"), "tomli is not installed", "pip install tomli"),
+    (HostProblem(HostFault.UNUSABLE_PYNVML, detail="pynvml fails"), "pynvml fails", "pip install nvidia-ml-py"),
+    (HostProblem(HostFault.NOT_INSTALLED, detail="tomli"), "tomli is not installed", "pip install tomli"),
     (
-        HostProblem(Fault.ON_NETWORK, "/usr/local/lib", "nfs4"),
+        HostProblem(HostFault.ON_NETWORK, "/usr/local/lib", "nfs4"),
         "/usr/local/lib is on a network file system (nfs4): if its server hangs, every Python of this host hangs",
         "mount a local disk at /usr/local/lib",
     ),
-    (HostProblem(Fault.NOT_A_LINK, "/f"), "/f exists and is not the link that autogpu makes", "move it away"),
+    (HostProblem(HostFault.NOT_A_LINK, "/f"), "/f exists and is not the link that autogpu makes", "move it away"),
     (
-        HostProblem(Fault.NOT_COMPILED, PYTHON, "no {space}"),
+        HostProblem(HostFault.NOT_COMPILED, PYTHON, "no {space}"),
         f"{PYTHON} can't compile autogpu: no {{space}}",
         "repair this Python",
     ),
-    (HostProblem(Fault.PLAN_OUTDATED, "/f"), "/f has changed since the plan was made", "run the command again"),
+    (HostProblem(HostFault.PLAN_OUTDATED, "/f"), "/f has changed since the plan was made", "run the command again"),
 ]
 
 
 def test_each_fault_of_host_setup_has_a_sentence():
-    assert PYTHONS.keys() | FILES.keys() | FOLDERS.keys() | {problem.fault for problem, _, _ in STOPS} == set(Fault)
+    assert PYTHONS.keys() | FILES.keys() | FOLDERS.keys() | {problem.fault for problem, _, _ in STOPS} == set(HostFault)
 
 
 @pytest.mark.parametrize("fault", PYTHONS, ids=lambda fault: fault.name)
@@ -82,7 +82,7 @@ def test_run_that_stops_has_a_reason_and_a_remedy(problem, what, remedy):
 
 
 def test_escape_sequence_in_a_path_is_not_printed():
-    for fault in (Fault.UNSUPPORTED, Fault.NOT_OURS, Fault.NOT_WRITTEN):
+    for fault in (HostFault.UNSUPPORTED, HostFault.NOT_OURS, HostFault.NOT_WRITTEN):
         assert omission(HostProblem(fault, "/opt/a\x1b]0;owned\x07\nwrote all/bin")).isprintable()
 
 

@@ -9,8 +9,7 @@ from autogpu.devices.model import Device, FailureCause, Inventory, UnreadableDev
 from autogpu.devices.nvml import NO_ANSWER
 from autogpu.doctor.model import Facts
 from autogpu.host.hook_folder import HookFolder
-from autogpu.host.model import Fault as HostFault
-from autogpu.host.model import HostProblem
+from autogpu.host.model import HostFault, HostProblem
 from autogpu.install import FreshStart
 from autogpu.lease import Fault, Folder, LeaseProblem
 from autogpu.lease.folder import FolderOrigin
