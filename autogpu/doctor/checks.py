@@ -1,7 +1,8 @@
 """The checks of ``autogpu doctor``, and the function that gathers the facts for them.
 
-To gather the facts, :func:`gather` locks the lease folder once and writes a temporary file into it. It changes nothing
-else. Each check is a pure function of the facts. ``autogpu.reporting.doctor`` has the sentences about the findings.
+To gather the facts, :func:`gather` locks the lease folder once and writes a temporary file into it. If there is no
+lease folder, it makes a temporary folder in the parent folder. It changes nothing else. Each check is a pure function
+of the facts. ``autogpu.reporting.doctor`` has the sentences about the findings.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _is_current(hook: Path) -> bool:
 
 
 def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the paths of ``python`` and ``python3`` on PATH, keyed by name, that belong to another environment."""
+    """Return the paths of ``python`` and ``python3`` on PATH that belong to another environment, keyed by name."""
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
@@ -154,7 +155,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def try_folder(environ: Mapping[str, str]) -> tuple[Folder | None, lease.LeaseProblem | None]:
-    """Return this user's lease folder and the problem that prevents claims; both ``None`` if there is no folder yet."""
+    """Return this user's lease folder and the problem that prevents claims; ``None`` for each that does not exist."""
     folder = None
     try:
         folder = lease.find_folder(environ, make=False)
@@ -342,7 +343,7 @@ def check_policy(facts: Facts) -> Finding:
 
 
 def _layers_with_mistakes(facts: Facts) -> set[LayerName]:
-    """Return the layers of the policy that have a mistake, match no GPU in a list, or switch autogpu off."""
+    """Return the layers that have a mistake, set a list that matches no GPU, or switch autogpu off."""
     resolved = facts.resolved
     layers = {problem.origin.layer for problem in (*resolved.problems, *resolved.system_notes)}
     keys = [unmatched.key for unmatched in unmatched_lists(resolved.policy, facts.inventory, facts.visible)]

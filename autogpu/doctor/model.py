@@ -34,7 +34,7 @@ class State(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """Why a check passed, failed, warns or does not apply. Each block has the causes of one check.
+    """The reason for the outcome of a check. Each block has the causes of one check.
 
     Scripts compare the values in the output of ``doctor --json``, so never change one.
     """
@@ -148,7 +148,7 @@ class Facts(Value):
         is_folder_on_fuse: True if the lease folder is on FUSE, where jobs may not see each other's locks.
         unreadable_files: Files in the folder that can't be read; there may be thousands.
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
-        hook_is_current: True if the hook that a fresh Python loads is equal to this package's hook.
+        hook_is_current: False if a fresh Python loads a hook that differs from this package's hook.
         version: The version of the examined Python, such as ``(3, 11)``.
         is_own: True if the examined Python runs this command; False if ``--python`` names another one.
         tag: The cache tag of the examined Python, such as ``"cpython-311"``.
@@ -156,6 +156,7 @@ class Facts(Value):
         hosts_folder: The folder of `autogpu host-setup --all-pythons`; ``None`` if there is none.
         is_person: True if this user is neither root nor a system user. The hook in ``hosts_folder`` does not load
             autogpu for root and system users.
+        sudo: The prefix of a command that needs root; ``""`` for root.
     """
 
     environ: Mapping[str, str]
@@ -216,7 +217,7 @@ class Facts(Value):
         return VisibleSpec(self.environ.get(CUDA_VISIBLE_DEVICES))
 
     def answer_of(self, module: str) -> Mapping[str, Any]:
-        """Return what a fresh process found out about an installed framework; only an ``error`` if it failed."""
+        """Return a fresh process's answer about an installed framework; only an ``error`` if there is no answer."""
         answer = self.frameworks[module]
         return answer.value or {"error": answer.error}
 

@@ -26,11 +26,11 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES
 # Name at most this number of unreadable files in the lease folder; there may be thousands.
 _MOST_UNREADABLE = 4
 
-_CORRECT_POLICY = "correct or unset it; `autogpu config` shows the values and where each is set"
+_CORRECT_POLICY = "correct or remove these settings; `autogpu config` shows each value and where it is set"
 
 
 def sentence(finding: Finding, facts: Facts) -> tuple[str, str]:
-    """Return what a check found, and the remedy: a command or change that helps; ``""`` if there is none."""
+    """Return the description of a finding, and the remedy (a command or a change); ``""`` without a remedy."""
     if finding.module:
         what, remedy = _OF_FRAMEWORKS[finding.cause](facts, finding.module)
     else:
@@ -57,7 +57,7 @@ def _sitecustomize(facts: Facts) -> str:
 
 def _host_hook_unusable(facts: Facts) -> tuple[str, str]:
     problem = facts.hosts_folder and facts.hosts_folder.problem
-    why = folder_problem(problem) if problem else f"{LINK} does not lead to it"
+    why = folder_problem(problem) if problem else f"the link {LINK} is missing"
     return f"the host's hook {facts.start.hook} can't be used: {printable(why)}", _build_host_hook(facts)
 
 
@@ -72,7 +72,7 @@ def _build_host_hook(facts: Facts) -> str:
 
 def _other_pythons(facts: Facts) -> str:
     others = " and ".join(f"`{name}` is {path}" for name, path in facts.pythons.items())
-    return f"{others}, but autogpu is installed in another environment ({facts.executable})"
+    return f"{others}, but autogpu is installed for {facts.executable}"
 
 
 def _policy_files(facts: Facts) -> str:
@@ -92,7 +92,7 @@ def _each_policy_mistake(facts: Facts) -> Iterator[str]:
 
 
 def _ask_owner_of_policy(facts: Facts) -> str:
-    return f"ask {facts.system_policy_owner}, who owns {SYSTEM_FILE}, to correct it: you can't write it"
+    return f"ask {facts.system_policy_owner} to correct {SYSTEM_FILE}, which you can't write"
 
 
 def _gpus_read(facts: Facts) -> str:
@@ -108,12 +108,13 @@ def _unreadable_gpus(facts: Facts) -> str:
 
 
 def _gpus_faulty(facts: Facts) -> tuple[str, str]:
-    """Return the faults of all GPUs, which may include GPUs in MIG mode without an instance, and the remedies."""
+    """Return the faults of all GPUs, and the remedies. Add the GPUs in MIG mode without an instance, if any."""
     faulty = [device for device in cards(facts.inventory.devices) if not device.is_healthy]
     what = "; ".join(f"GPU {device.index}: {listed(health_faults(device))}" for device in faulty)
     names = gpu_names(device.index for device in faulty)
-    reset = f"reset {names} (`nvidia-smi --gpu-reset`, while no process uses it)"
-    remedy = f"{reset} or reboot the machine; replace a card whose faults come back"
+    indices = ",".join(str(device.index) for device in faulty)
+    reset = f"while no process uses {names}: {facts.sudo}nvidia-smi --gpu-reset -i {indices}"
+    remedy = f"{reset}; or reboot the machine; replace a card whose faults come back"
     if not _without_instance(facts):
         return what, remedy
     other, remedy_of_other = _gpus_without_instance(facts)
@@ -122,8 +123,8 @@ def _gpus_faulty(facts: Facts) -> tuple[str, str]:
 
 def _gpus_without_instance(facts: Facts) -> tuple[str, str]:
     labels = _without_instance(facts)
-    what = f"{gpu_names(labels)}: in MIG mode without an instance, so no job can use it"
-    return what, f"{facts.sudo}nvidia-smi -i {','.join(labels)} -mig 0, or create MIG instances"
+    what = f"{gpu_names(labels)}: in MIG mode without an instance; jobs can use only instances"
+    return what, f"to turn MIG mode off: {facts.sudo}nvidia-smi -i {','.join(labels)} -mig 0; or create MIG instances"
 
 
 def _without_instance(facts: Facts) -> list[str]:
@@ -136,11 +137,11 @@ def _gpus_of_cuda(facts: Facts) -> str:
 
 def _visible_gpus(facts: Facts) -> str:
     by = f", granted by {facts.grant.engine}" if facts.grant.engine else ""
-    return f"{CUDA_VISIBLE_DEVICES}={printable(facts.visible.value or '')}{by}: autogpu chooses among these"
+    return f"{CUDA_VISIBLE_DEVICES}={printable(facts.visible.value or '')}{by}: autogpu chooses among these GPUs"
 
 
 def _claims_in(facts: Facts) -> str:
-    return f"claims are in {printable(facts.lease_path)}"
+    return f"claims are in the folder {printable(facts.lease_path)}"
 
 
 def _first_claim(facts: Facts) -> str:
@@ -148,9 +149,12 @@ def _first_claim(facts: Facts) -> str:
 
 
 def _lease_files_unreadable(facts: Facts) -> tuple[str, str]:
-    files = "; ".join(map(unreadable_file, facts.unreadable_files[:_MOST_UNREADABLE]))
-    what = f"in {printable(facts.lease_path)}, {files}; autogpu ignores claims in unreadable files"
-    return what, "ask the owner to remove the file, or remove it as root"
+    files = [unreadable_file(file) for file in facts.unreadable_files[:_MOST_UNREADABLE]]
+    more = len(facts.unreadable_files) - len(files)
+    if more:
+        files.append(f"and {more} more")
+    what = f"in {printable(facts.lease_path)}, {'; '.join(files)}; autogpu ignores claims in unreadable files"
+    return what, "ask the owners to remove these files, or remove them as root"
 
 
 def _lease_folder_unusable(facts: Facts) -> tuple[str, str]:
@@ -161,7 +165,7 @@ def _no_framework(facts: Facts) -> str:
     return f"no supported framework ({', '.join(facts.frameworks)}) is installed for {facts.executable}"
 
 
-# What each check found, and the remedy. The order is that of the causes.
+# Description and remedy of each cause, in the order of :class:`Cause`.
 _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     Cause.PYTHON_TESTED: lambda facts: (
         f"{facts.executable} is {_python(facts.version)}; autogpu is tested with this version",
@@ -174,20 +178,21 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     Cause.PYTHON_UNTESTED: lambda facts: (
         f"{facts.executable} is {_python(facts.version)}; "
         f"this autogpu was not tested with it, only up to {_python(NEWEST_TESTED)}",
-        f"{facts.pip('install --upgrade autogpu')}; if a script behaves differently with AUTOGPU=0, report it",
+        f"upgrade autogpu: {autogpu_from_a_clone(facts.executable, has_pip=facts.has_pip)}; "
+        "if a script behaves differently with AUTOGPU=0, report it",
     ),
     Cause.HOOK_LOADED: lambda facts: (f"a fresh {facts.executable} loads {facts.start.hook}", ""),
     Cause.HOOK_MISSING: lambda facts: (
         f"a fresh {facts.executable} does not load autogpu{_sitecustomize(facts)}",
         _install_hook(facts),
     ),
-    Cause.HOOK_NEEDS_NEWER_PYTHON: lambda _: ("autogpu does not work in this Python", ""),
+    Cause.HOOK_NEEDS_NEWER_PYTHON: lambda _: (f"autogpu's hook needs {_python(OLDEST)} or newer", ""),
     Cause.HOOK_OF_OTHER_VERSION: lambda facts: (
         f"{facts.start.hook} is from another version of autogpu than the installed package",
         _install_hook(facts),
     ),
     Cause.FRESH_PYTHON_FAILS: lambda facts: (
-        f"a fresh Python reports: {printable(facts.start.complaint)}",
+        f"a fresh {facts.executable} does not load autogpu: {printable(facts.start.complaint)}",
         _install_hook(facts),
     ),
     Cause.HOST_HOOK_LOADED: lambda facts: (_host_hook(facts), ""),
@@ -218,11 +223,12 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     ),
     Cause.OTHER_ENVIRONMENT_ON_PATH: lambda facts: (
         _other_pythons(facts),
-        f'export PATH="{Path(facts.executable).parent}:$PATH", or install autogpu in the other environment too',
+        f'export PATH="{Path(facts.executable).parent}:$PATH", '
+        f"or install autogpu for {' and '.join(facts.pythons.values())} too",
     ),
     Cause.OTHER_ENVIRONMENT_WITH_HOST_HOOK: lambda facts: (
-        _other_pythons(facts),
-        f"to examine it: autogpu doctor --python {next(iter(facts.pythons.values()))}",
+        f"{_other_pythons(facts)}; the host's hook may load autogpu there too",
+        f"to examine that Python: autogpu doctor --python {next(iter(facts.pythons.values()))}",
     ),
     Cause.POLICY_VALID: lambda facts: (f"the policy is valid ({_policy_files(facts)})", ""),
     Cause.POLICY_MISTAKES: lambda facts: (_policy_mistakes(facts), _CORRECT_POLICY),
@@ -234,7 +240,7 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     Cause.DRIVER_WORKS: lambda facts: (f"NVML {facts.inventory.driver_version} reads {_gpus_read(facts)}", ""),
     Cause.DRIVER_FAILS: lambda facts: (
         printable(facts.inventory.failure or ""),
-        f"nvidia-smi should report the same; after an update of the driver: {facts.sudo}reboot",
+        f"after an update of the driver: {facts.sudo}reboot; else run nvidia-smi, which should report the same error",
     ),
     Cause.DRIVER_MISSING: lambda _: (
         "no NVIDIA driver here: scripts run on the CPU, as without autogpu; "
@@ -247,7 +253,8 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     ),
     Cause.NVML_MISSING: lambda _: (
         "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle",
-        "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "install all of the driver's libraries; "
+        "in a container: start it with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ),
     Cause.PYNVML_UNUSABLE: lambda facts: (
         f"{printable(str(facts.inventory.failure))}: autogpu can't tell which GPU is idle",
@@ -266,8 +273,8 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
         f"CUDA does not start: {printable(facts.cuda.error)}",
         f"{facts.sudo}reboot, or reinstall the driver; in a container: start it with --gpus all",
     ),
-    Cause.CUDA_HAS_NO_GPU: lambda _: ("no GPU is granted to this process", ""),
-    Cause.CUDA_NEEDS_DRIVER: lambda _: ("no NVIDIA driver", ""),
+    Cause.CUDA_HAS_NO_GPU: lambda _: ("CUDA has no GPU to use: none is granted to this process", ""),
+    Cause.CUDA_NEEDS_DRIVER: lambda _: ("CUDA needs an NVIDIA driver", ""),
     Cause.GPUS_VISIBLE: lambda facts: (_visible_gpus(facts), ""),
     Cause.GPUS_HIDDEN: lambda facts: (
         f'{CUDA_VISIBLE_DEVICES}="{printable(facts.visible.value or "")}" hides every GPU from this shell',
@@ -278,12 +285,12 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     Cause.LEASES_WORK: lambda facts: (f"{_claims_in(facts)}{_first_claim(facts)}", ""),
     Cause.LEASE_FILES_UNREADABLE: _lease_files_unreadable,
     Cause.LEASE_FOLDER_OF_CONTAINER: lambda facts: (
-        f"{_claims_in(facts)} of this container only: jobs inside and outside of it don't see each other",
+        f"{_claims_in(facts)} of this container only: jobs inside and outside of the container don't see each other",
         f"on the host: {host_setup_command('sudo ')}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}",
     ),
     Cause.LEASE_FOLDER_OF_FIRST_USER: lambda facts: (
         f"{_claims_in(facts)}{_first_claim(facts)}, which belongs to its first user; "
-        f"to make one for all users: `{host_setup_command(facts.sudo)}`",
+        f"to make a folder for all users: `{host_setup_command(facts.sudo)}`",
         "",
     ),
     Cause.LEASE_FOLDER_ON_FUSE: lambda facts: folder_on_fuse(facts.lease_path),
@@ -353,7 +360,7 @@ _OF_FRAMEWORKS: Mapping[Cause, Callable[[Facts, str], tuple[str, str]]] = {
     Cause.FRAMEWORK_UNSUPPORTED: lambda facts, module: (_answer(facts, module, "obstacle"), _newer_autogpu(module)),
     Cause.FRAMEWORK_UNUSABLE: lambda facts, module: (
         f"{load(module).NAME} can't be used: {_answer(facts, module, 'error')}",
-        f"repair {load(module).NAME} first",
+        f"correct this error; to see it in full: {facts.executable} -c 'import {module}'",
     ),
     Cause.FRAMEWORK_WITHOUT_CUDA: _without_cuda,
     Cause.FRAMEWORK_WITHOUT_CUDA_OR_GPU: lambda facts, module: (

@@ -47,9 +47,9 @@ NEWEST = environments.SUPPORTED[-1]
 LOADS_NONE = "a fresh /env/bin/python does not load autogpu"
 INSTALL = "/env/bin/python -m autogpu install"
 SETUP = "sudo $(command -v autogpu) host-setup"
-REMOVE = "ask the owner to remove the file, or remove it as root"
+REMOVE = "ask the owners to remove these files, or remove them as root"
 DMESG = "to find the cause: sudo dmesg | grep -i xid; a lost GPU needs a reboot"
-REBOOT = "reboot the machine; replace a card whose faults come back"
+REBOOT = "or reboot the machine; replace a card whose faults come back"
 NO_LIBRARIES = "it finds no matching CUDA libraries, or the driver is too old"
 TORCH_PAGE = "https://pytorch.org/get-started/locally lists the wheels for each CUDA version"
 
@@ -66,7 +66,8 @@ SENTENCES = [
         Cause.PYTHON_UNTESTED,
         {"version": (3, 99)},
         f"/env/bin/python is Python 3.99; this autogpu was not tested with it, only up to Python {NEWEST}",
-        "/env/bin/python -m pip install --upgrade autogpu; if a script behaves differently with AUTOGPU=0, report it",
+        "upgrade autogpu: /env/bin/python -m pip install . (in a clone of autogpu); if a script behaves "
+        "differently with AUTOGPU=0, report it",
     ),
     (Cause.HOOK_LOADED, {}, "a fresh /env/bin/python loads /env/site-packages/_autogpu_hook.py", ""),
     (Cause.HOOK_MISSING, start(), LOADS_NONE, INSTALL),
@@ -83,14 +84,14 @@ SENTENCES = [
         LOADS_NONE,
         f"uv pip install . --python /env/bin/python (in a clone of autogpu), then {INSTALL}",
     ),
-    (Cause.HOOK_NEEDS_NEWER_PYTHON, {"version": (3, 6)}, "autogpu does not work in this Python", ""),
+    (Cause.HOOK_NEEDS_NEWER_PYTHON, {"version": (3, 6)}, "autogpu's hook needs Python 3.7 or newer", ""),
     (
         Cause.HOOK_OF_OTHER_VERSION,
         {"hook_is_current": False},
         "/env/site-packages/_autogpu_hook.py is from another version of autogpu than the installed package",
         INSTALL,
     ),
-    (Cause.FRESH_PYTHON_FAILS, start(complaint="no\x1banswer"), "a fresh Python reports: no\\x1banswer", INSTALL),
+    (Cause.FRESH_PYTHON_FAILS, start(complaint="no\x1banswer"), f"{LOADS_NONE}: no\\x1banswer", INSTALL),
     (
         Cause.HOST_HOOK_LOADED,
         {**HOSTS, "hosts_folder": WHOLE},
@@ -125,7 +126,7 @@ SENTENCES = [
     (
         Cause.HOST_HOOK_UNUSABLE,
         HOSTS,
-        f"the host's hook {HOST_HOOK} can't be used: /usr/local/lib/autogpu does not lead to it",
+        f"the host's hook {HOST_HOOK} can't be used: the link /usr/local/lib/autogpu is missing",
         f"ask the administrator to run: {SETUP} --all-pythons",
     ),
     (
@@ -145,20 +146,21 @@ SENTENCES = [
     (
         Cause.OTHER_ENVIRONMENT_ON_PATH,
         CONDA,
-        "`python` is /conda/bin/python, but autogpu is installed in another environment (/env/bin/python)",
-        'export PATH="/env/bin:$PATH", or install autogpu in the other environment too',
+        "`python` is /conda/bin/python, but autogpu is installed for /env/bin/python",
+        'export PATH="/env/bin:$PATH", or install autogpu for /conda/bin/python too',
     ),
     (
         Cause.OTHER_ENVIRONMENT_ON_PATH,
         {"pythons": {"python": "/a", "python3": "/b"}},
-        "`python` is /a and `python3` is /b, but autogpu is installed in another environment (/env/bin/python)",
-        'export PATH="/env/bin:$PATH", or install autogpu in the other environment too',
+        "`python` is /a and `python3` is /b, but autogpu is installed for /env/bin/python",
+        'export PATH="/env/bin:$PATH", or install autogpu for /a and /b too',
     ),
     (
         Cause.OTHER_ENVIRONMENT_WITH_HOST_HOOK,
         {**CONDA, "hosts_folder": WHOLE},
-        "`python` is /conda/bin/python, but autogpu is installed in another environment (/env/bin/python)",
-        "to examine it: autogpu doctor --python /conda/bin/python",
+        "`python` is /conda/bin/python, but autogpu is installed for /env/bin/python; the host's hook may load "
+        "autogpu there too",
+        "to examine that Python: autogpu doctor --python /conda/bin/python",
     ),
     (Cause.DRIVER_WORKS, gpus(*cut(1, 5, 5), driver_version="550.54.15"), "NVML 550.54.15 reads 2 GPUs", ""),
     (
@@ -171,7 +173,7 @@ SENTENCES = [
         Cause.DRIVER_FAILS,
         driver("NVML reports: no"),
         "NVML reports: no",
-        "nvidia-smi should report the same; after an update of the driver: sudo reboot",
+        "after an update of the driver: sudo reboot; else run nvidia-smi, which should report the same error",
     ),
     (
         Cause.DRIVER_MISSING,
@@ -191,7 +193,8 @@ SENTENCES = [
         Cause.NVML_MISSING,
         NO_DRIVER,
         "CUDA sees GPUs, but NVML (libnvidia-ml.so.1) is missing: autogpu can't tell which GPU is idle",
-        "install all of the driver's libraries; in a container: -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "install all of the driver's libraries; in a container: start it with -e "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     ),
     (
         Cause.PYNVML_UNUSABLE,
@@ -204,26 +207,26 @@ SENTENCES = [
         Cause.GPUS_FAULTY,
         gpus(gpu(1, remapping_failed=True)),
         "GPU 1: row remapping failed",
-        f"reset GPU 1 (`nvidia-smi --gpu-reset`, while no process uses it) or {REBOOT}",
+        f"while no process uses GPU 1: sudo nvidia-smi --gpu-reset -i 1; {REBOOT}",
     ),
     (
         Cause.GPUS_FAULTY,
         gpus(gpu(1, uncorrected_errors=3), gpu(2, remapping_pending=True)),
         "GPU 1: 3 uncorrectable memory errors since boot; GPU 2: row remapping pending until a reset",
-        f"reset GPU 1 and GPU 2 (`nvidia-smi --gpu-reset`, while no process uses it) or {REBOOT}",
+        f"while no process uses GPU 1 and GPU 2: sudo nvidia-smi --gpu-reset -i 1,2; {REBOOT}",
     ),
     (
         Cause.GPUS_FAULTY,
         gpus(*cut(1), gpu(2, remapping_failed=True)),
-        "GPU 2: row remapping failed; GPU 1: in MIG mode without an instance, so no job can use it",
-        f"reset GPU 2 (`nvidia-smi --gpu-reset`, while no process uses it) or {REBOOT}; sudo nvidia-smi -i "
-        "1 -mig 0, or create MIG instances",
+        "GPU 2: row remapping failed; GPU 1: in MIG mode without an instance; jobs can use only instances",
+        f"while no process uses GPU 2: sudo nvidia-smi --gpu-reset -i 2; {REBOOT}; to turn MIG mode off: sudo "
+        "nvidia-smi -i 1 -mig 0; or create MIG instances",
     ),
     (
         Cause.GPUS_WITHOUT_INSTANCE,
         gpus(*cut(1), *cut(2)),
-        "GPU 1 and GPU 2: in MIG mode without an instance, so no job can use it",
-        "sudo nvidia-smi -i 1,2 -mig 0, or create MIG instances",
+        "GPU 1 and GPU 2: in MIG mode without an instance; jobs can use only instances",
+        "to turn MIG mode off: sudo nvidia-smi -i 1,2 -mig 0; or create MIG instances",
     ),
     (Cause.NO_GPU_TO_EXAMINE, NO_DRIVER, "no GPU to examine", ""),
     (Cause.CUDA_WORKS, {}, "CUDA sees 2 GPUs", ""),
@@ -239,13 +242,18 @@ SENTENCES = [
         "CUDA does not start: no such file",
         "sudo reboot, or reinstall the driver; in a container: start it with --gpus all",
     ),
-    (Cause.CUDA_HAS_NO_GPU, {"inventory": inventory(denied=2)}, "no GPU is granted to this process", ""),
-    (Cause.CUDA_NEEDS_DRIVER, NO_DRIVER, "no NVIDIA driver", ""),
-    (Cause.GPUS_VISIBLE, visible("0"), "CUDA_VISIBLE_DEVICES=0: autogpu chooses among these", ""),
+    (
+        Cause.CUDA_HAS_NO_GPU,
+        {"inventory": inventory(denied=2)},
+        "CUDA has no GPU to use: none is granted to this process",
+        "",
+    ),
+    (Cause.CUDA_NEEDS_DRIVER, NO_DRIVER, "CUDA needs an NVIDIA driver", ""),
+    (Cause.GPUS_VISIBLE, visible("0"), "CUDA_VISIBLE_DEVICES=0: autogpu chooses among these GPUs", ""),
     (
         Cause.GPUS_VISIBLE,
         {**visible("0"), "grant": Grant("Slurm")},
-        "CUDA_VISIBLE_DEVICES=0, granted by Slurm: autogpu chooses among these",
+        "CUDA_VISIBLE_DEVICES=0, granted by Slurm: autogpu chooses among these GPUs",
         "",
     ),
     (
@@ -256,18 +264,18 @@ SENTENCES = [
     ),
     (Cause.GPUS_NOT_GRANTED, SLURM, "Slurm granted no GPU here; to get a GPU: srun --gres=gpu:1", ""),
     (Cause.GPUS_NOT_RESTRICTED, {}, "CUDA_VISIBLE_DEVICES hides no GPU", ""),
-    (Cause.LEASES_WORK, {}, "claims are in /run/autogpu", ""),
+    (Cause.LEASES_WORK, {}, "claims are in the folder /run/autogpu", ""),
     (
         Cause.LEASES_WORK,
         {"folder": None, "environ": {"AUTOGPU_LEASE_DIR": "/x"}},
-        "claims are in /x (the first claim makes it)",
+        "claims are in the folder /x (the first claim makes it)",
         "",
     ),
     (
         Cause.LEASE_FILES_UNREADABLE,
         {"unreadable_files": (MOUNTED,) * 5},
         "in /run/autogpu, job.7.7.b can't be read (no); job.7.7.b can't be read (no); job.7.7.b can't be "
-        "read (no); job.7.7.b can't be read (no); autogpu ignores claims in unreadable files",
+        "read (no); job.7.7.b can't be read (no); and 1 more; autogpu ignores claims in unreadable files",
         REMOVE,
     ),
     (
@@ -279,20 +287,22 @@ SENTENCES = [
     (
         Cause.LEASE_FOLDER_OF_CONTAINER,
         {"folder": FALLBACK, "is_in_container": True},
-        "claims are in /var/tmp/autogpu.v1 of this container only: jobs inside and outside of it don't see each other",
+        "claims are in the folder /var/tmp/autogpu.v1 of this container only: jobs inside and outside of the "
+        "container don't see each other",
         f"on the host: {SETUP}; then start the container with -v /run/autogpu:/run/autogpu",
     ),
     (
         Cause.LEASE_FOLDER_OF_FIRST_USER,
         {"folder": FALLBACK},
-        f"claims are in /var/tmp/autogpu.v1, which belongs to its first user; to make one for all users: `{SETUP}`",
+        f"claims are in the folder /var/tmp/autogpu.v1, which belongs to its first user; to make a "
+        f"folder for all users: `{SETUP}`",
         "",
     ),
     (
         Cause.LEASE_FOLDER_OF_FIRST_USER,
         {"folder": None, "sudo": ""},
-        "claims are in /var/tmp/autogpu.v1 (the first claim makes it), which belongs to its first user; to "
-        "make one for all users: `autogpu host-setup`",
+        "claims are in the folder /var/tmp/autogpu.v1 (the first claim makes it), which belongs to its first user; to "
+        "make a folder for all users: `autogpu host-setup`",
         "",
     ),
     (
@@ -357,13 +367,13 @@ OF_FRAMEWORKS = [
         Cause.FRAMEWORK_UNUSABLE,
         jax(error="ImportError: jaxlib"),
         "JAX can't be used: ImportError: jaxlib",
-        "repair JAX first",
+        "correct this error; to see it in full: /env/bin/python -c 'import jax'",
     ),
     (
         Cause.FRAMEWORK_UNUSABLE,
         answer(None, "it was killed by signal 11"),
         "TensorFlow can't be used: it was killed by signal 11",
-        "repair TensorFlow first",
+        "correct this error; to see it in full: /env/bin/python -c 'import tensorflow'",
     ),
     (
         Cause.FRAMEWORK_WITHOUT_CUDA,
@@ -393,8 +403,8 @@ OF_FRAMEWORKS = [
     (Cause.FRAMEWORK_HOOKS_NEED_CUDA, tensorflow(build=""), "nothing to hook into in a TensorFlow without CUDA", ""),
 ]
 
-CORRECT = "correct or unset it; `autogpu config` shows the values and where each is set"
-ASK = "ask root, who owns /etc/autogpu/autogpu.toml, to correct it: you can't write it"
+CORRECT = "correct or remove these settings; `autogpu config` shows each value and where it is set"
+ASK = "ask root to correct /etc/autogpu/autogpu.toml, which you can't write"
 UNKNOWN = "{folder}/system.toml:2: unknown key select.mood (`autogpu config` lists the keys); it is ignored"
 UNMATCHED = "matches none of the GPUs here; this host has GPUs 0 to 1, named NVIDIA TITAN RTX"
 
@@ -447,7 +457,7 @@ def test_each_cause_has_a_sentence():
     assert {*causes([*SENTENCES, *OF_FRAMEWORKS, *OF_POLICIES])} == {cause.value for cause in Cause}
 
 
-def test_files_that_hold_no_policy_are_the_defaults(healthy):
+def test_valid_policy_without_a_file_consists_of_the_defaults(healthy):
     assert sentence(failed(Cause.POLICY_VALID), healthy)[0] == "the policy is valid (no file: the defaults are used)"
 
 
