@@ -83,7 +83,8 @@ def _show(findings: Mapping[str, Finding], facts: Facts) -> None:
         show_line(console, line, column)
         if remedy:
             # Leave line breaks to the terminal: a user may copy a command from the remedy and paste it into a shell.
-            console.print(Text(f"{'':{column}}{remedy}", style="bold"), soft_wrap=True)
+            emphasis = "bold" if finding.state in (State.WARNING, State.FAILED) else quiet
+            console.print(Text(f"{'':{column}}{remedy}", style=emphasis), soft_wrap=True)
     click.echo(_summary(_states(findings)))
 
 

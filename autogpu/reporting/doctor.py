@@ -243,9 +243,8 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
         f"after an update of the driver: {facts.sudo}reboot; else run nvidia-smi, which should report the same error",
     ),
     Cause.DRIVER_MISSING: lambda _: (
-        "no NVIDIA driver here: scripts run on the CPU, as without autogpu; "
+        "no NVIDIA driver here: scripts run on the CPU, as without autogpu",
         "to give a container the host's driver: docker run --gpus all",
-        "",
     ),
     Cause.GPUS_UNREADABLE: lambda facts: (
         f"not every GPU can be read: {_unreadable_gpus(facts)}",
@@ -280,7 +279,7 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
         f'{CUDA_VISIBLE_DEVICES}="{printable(facts.visible.value or "")}" hides every GPU from this shell',
         f"unset {CUDA_VISIBLE_DEVICES}",
     ),
-    Cause.GPUS_NOT_GRANTED: lambda facts: ("; ".join(denial(facts.grant)), ""),
+    Cause.GPUS_NOT_GRANTED: lambda facts: denial(facts.grant),
     Cause.GPUS_NOT_RESTRICTED: lambda _: (f"{CUDA_VISIBLE_DEVICES} hides no GPU", ""),
     Cause.LEASES_WORK: lambda facts: (f"{_claims_in(facts)}{_first_claim(facts)}", ""),
     Cause.LEASE_FILES_UNREADABLE: _lease_files_unreadable,
@@ -289,9 +288,8 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
         f"on the host: {host_setup_command('sudo ')}; then start the container with -v {HOST_FOLDER}:{HOST_FOLDER}",
     ),
     Cause.LEASE_FOLDER_OF_FIRST_USER: lambda facts: (
-        f"{_claims_in(facts)}{_first_claim(facts)}, which belongs to its first user; "
-        f"to make a folder for all users: `{host_setup_command(facts.sudo)}`",
-        "",
+        f"{_claims_in(facts)}{_first_claim(facts)}, which belongs to its first user",
+        f"to make a folder for all users: {host_setup_command(facts.sudo)}",
     ),
     Cause.LEASE_FOLDER_ON_FUSE: lambda facts: folder_on_fuse(facts.lease_path),
     Cause.LEASE_FOLDER_UNUSABLE: _lease_folder_unusable,
@@ -301,8 +299,8 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
         facts.pip(f"install {framework_to_install(facts.version)}"),
     ),
     Cause.NO_FRAMEWORK_BESIDE_HOST_HOOK: lambda facts: (
-        f"{_no_framework(facts)}; to examine another Python: autogpu doctor --python PATH",
-        "",
+        _no_framework(facts),
+        "to examine another Python: autogpu doctor --python PATH",
     ),
 }
 
