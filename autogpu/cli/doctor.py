@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autogpu.cli.screen import BAD, GOOD, show_line
-from autogpu.doctor.checks import examine, gather
+from autogpu.doctor.checks import gather, run_checks
 from autogpu.doctor.model import Facts, Finding, State
 from autogpu.reporting.doctor import sentence
 from autogpu.snippet import run_snippet
@@ -58,7 +58,7 @@ def doctor(as_json: bool, python: str | None) -> int:
             raise click.BadParameter(what, param_hint="--python")
     with Console(stderr=True).status("reading the driver and importing the frameworks"):
         facts = gather(os.environ, executable)
-        findings = examine(facts)
+        findings = run_checks(facts)
     if as_json:
         values = [_plain(name, finding, facts) for name, finding in findings.items()]
         click.echo(json.dumps({"version": 1, "findings": values}, indent=2))

@@ -20,7 +20,7 @@ from autogpu.devices import probe
 from autogpu.devices.cuda import START, START_DEADLINE_S
 from autogpu.devices.enumeration import cards, takeable
 from autogpu.devices.model import FailureCause
-from autogpu.doctor.frameworks import QUESTIONS, judge
+from autogpu.doctor.frameworks import QUESTIONS, check_framework
 from autogpu.doctor.model import (
     NEWEST_TESTED,
     OLDEST,
@@ -48,10 +48,10 @@ from autogpu.users import is_person, sudo, user_name
 from autogpu.variables import CUDA_VISIBLE_DEVICES, SWITCH
 
 # A framework takes seconds to import, a minute from a cold network disk.
-_DEADLINE_S = 180.0
+_IMPORT_DEADLINE_S = 180.0
 _PYTHON_DEADLINE_S = 20.0
 
-_FRAMEWORK = """
+_FRAMEWORK_QUESTION = """
 import importlib.util, json, sys
 found = None
 if importlib.util.find_spec("{module}"):
@@ -73,12 +73,12 @@ print()
 print(json.dumps(found))
 """
 
-_PYTHON = """
+_PYTHON_QUESTION = """
 import importlib.util, json, sys
 has_pip = importlib.util.find_spec("pip") is not None
 print(json.dumps((sys.version_info[:2], sys.implementation.cache_tag, has_pip)))
 """
-_PREFIX = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
+_PREFIX_QUESTION = "import json, os, sys; print(json.dumps(os.path.realpath(sys.prefix)))"
 
 
 def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Facts:
@@ -87,11 +87,11 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
     Args:
         executable: The Python to examine. Its environment may have no autogpu.
     """
-    is_this = executable == sys.executable
+    is_own_python = executable == sys.executable
     reading = probe.start(environ)
     start = fresh_start(executable, environ)
-    told = run_snippet(executable, _PYTHON, environ, _PYTHON_DEADLINE_S).value
-    version, tag, has_pip = told or (sys.version_info[:2], "", True)
+    answer = run_snippet(executable, _PYTHON_QUESTION, environ, _PYTHON_DEADLINE_S).value
+    version, tag, has_pip = answer or (sys.version_info[:2], "", True)
     inventory = probe.finish(reading)
     all_gpus = {name: value for name, value in environ.items() if name != CUDA_VISIBLE_DEVICES}
     folder, lease_problem = try_folder(environ)
@@ -99,7 +99,7 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
         environ=original_environ(environ),
         executable=executable,
         start=start,
-        pythons=_other_pythons(environ) if is_this else {},
+        pythons=_other_pythons(environ) if is_own_python else {},
         inventory=inventory,
         cuda=run_snippet(sys.executable, START, all_gpus, START_DEADLINE_S),
         frameworks={module: _ask_framework(executable, module, environ) for module in frameworks.FRAMEWORKS},
@@ -115,19 +115,19 @@ def gather(environ: Mapping[str, str], executable: str = sys.executable) -> Fact
         has_pip=has_pip,
         version=tuple(version),
         tag=tag,
-        is_own=is_this,
+        is_own_python=is_own_python,
         has_hosts_hook=start.hook is not None and is_hosts(start.hook),
         hosts_folder=hook_folder.examine(hook_folder.LINK),
-        is_person=is_person(os.getuid()),
+        user_is_person=is_person(os.getuid()),
         sudo=sudo(),
     )
 
 
 def _ask_framework(executable: str, module: str, environ: Mapping[str, str]) -> Answer:
     questions = textwrap.indent(QUESTIONS[module].strip(), " " * 8)
-    program = _FRAMEWORK.format(module=module, questions=questions, package=str(Path(__file__).parents[1]))
+    program = _FRAMEWORK_QUESTION.format(module=module, questions=questions, package=str(Path(__file__).parents[1]))
     # Switch autogpu off: it must not change the GPUs that the framework finds, nor print lines of its own.
-    return run_snippet(executable, program, {**environ, SWITCH: "0"}, _DEADLINE_S)
+    return run_snippet(executable, program, {**environ, SWITCH: "0"}, _IMPORT_DEADLINE_S)
 
 
 def _is_current(hook: Path) -> bool:
@@ -148,7 +148,7 @@ def _other_pythons(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in ("python", "python3"):
         path = shutil.which(name, path=environ.get("PATH"))
-        prefix = path and run_snippet(path, _PREFIX, environ, _PYTHON_DEADLINE_S).value
+        prefix = path and run_snippet(path, _PREFIX_QUESTION, environ, _PYTHON_DEADLINE_S).value
         if path and prefix not in (None, os.path.realpath(sys.prefix)):
             found[name] = path
     return found
@@ -201,20 +201,20 @@ def _is_in_container(environ: Mapping[str, str]) -> bool:
     return any(Path(mark).exists() for mark in marks) or "KUBERNETES_SERVICE_HOST" in environ
 
 
-def examine(facts: Facts) -> dict[str, Finding]:
+def run_checks(facts: Facts) -> dict[str, Finding]:
     """Return the findings, keyed by check. The findings about installed frameworks come last."""
     findings = {name: check(facts) for name, check in CHECKS.items()}
     installed = [module for module, answer in facts.frameworks.items() if answer.value or answer.error]
     for module in installed:
-        findings.update(judge(module, facts))
+        findings.update(check_framework(module, facts))
     if not installed:
-        findings["frameworks"] = _examine_no_framework(facts)
+        findings["frameworks"] = _check_no_framework(facts)
     return findings
 
 
-def _examine_no_framework(facts: Facts) -> Finding:
+def _check_no_framework(facts: Facts) -> Finding:
     # The host's hook serves the Pythons of users, so the environment of autogpu itself needs no framework.
-    if facts.is_own and facts.hosts_folder:
+    if facts.is_own_python and facts.hosts_folder:
         return not_applicable(Cause.NO_FRAMEWORK_BESIDE_HOST_HOOK)
     return failed(Cause.FRAMEWORK_MISSING)
 
@@ -231,25 +231,25 @@ def check_hook(facts: Facts) -> Finding:
     if facts.version < OLDEST:
         return not_applicable(Cause.HOOK_NEEDS_NEWER_PYTHON)
     if facts.start.hook is None:
-        return _examine_missing_hook(facts)
+        return _check_missing_hook(facts)
     if facts.has_hosts_hook:
-        return _examine_hosts_hook(facts)
+        return _check_hosts_hook(facts)
     if not facts.hook_is_current:
         return failed(Cause.HOOK_OF_OTHER_VERSION)
     return passed(Cause.HOOK_LOADED)
 
 
-def _examine_missing_hook(facts: Facts) -> Finding:
+def _check_missing_hook(facts: Facts) -> Finding:
     if facts.start.complaint:
         return failed_or_slow(Cause.FRESH_PYTHON_FAILS, is_slow=facts.start.timed_out)
     if not facts.hosts_folder:
         return failed(Cause.HOOK_MISSING)
-    if not facts.is_person:
+    if not facts.user_is_person:
         return warning(Cause.HOST_HOOK_SKIPS_USER)
     return failed(Cause.HOST_HOOK_HIDDEN if facts.start.sitecustomize else Cause.HOST_HOOK_NOT_ON_PATH)
 
 
-def _examine_hosts_hook(facts: Facts) -> Finding:
+def _check_hosts_hook(facts: Facts) -> Finding:
     folder = facts.hosts_folder
     if folder is None or folder.problem:
         return failed(Cause.HOST_HOOK_UNUSABLE)
@@ -259,7 +259,7 @@ def _examine_hosts_hook(facts: Facts) -> Finding:
 
 
 def check_environment(facts: Facts) -> Finding:
-    if not facts.is_own:
+    if not facts.is_own_python:
         return not_applicable(Cause.ENVIRONMENT_NOT_CHECKED)
     if not facts.pythons:
         return passed(Cause.ENVIRONMENT_FIRST_ON_PATH)
@@ -311,7 +311,7 @@ def check_visible(facts: Facts) -> Finding:
         return not_applicable(Cause.GPUS_NOT_GRANTED)
     if facts.inventory.has_no_driver or facts.visible.value is None:
         return not_applicable(Cause.GPUS_NOT_RESTRICTED)
-    return failed(Cause.GPUS_HIDDEN) if facts.hides_all_gpus else passed(Cause.GPUS_VISIBLE)
+    return failed(Cause.GPUS_HIDDEN) if facts.are_all_gpus_hidden else passed(Cause.GPUS_VISIBLE)
 
 
 def check_leases(facts: Facts) -> Finding:

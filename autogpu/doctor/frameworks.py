@@ -1,4 +1,4 @@
-"""The questions of ``autogpu doctor`` to the frameworks of an environment, and its judgment of their answers."""
+"""The questions of ``autogpu doctor`` to the frameworks of an environment, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ImportError:
 }
 
 
-def judge(module: str, facts: Facts) -> dict[str, Finding]:
+def check_framework(module: str, facts: Facts) -> dict[str, Finding]:
     """Return the findings about an installed framework, keyed by check."""
     answer = facts.answer_of(module)
     obstacle = answer.get("obstacle")
@@ -41,21 +41,21 @@ def judge(module: str, facts: Facts) -> dict[str, Finding]:
     if obstacle:
         cause = Cause.FRAMEWORK_BUILT_FOR_ROCM if "ROCm" in obstacle else Cause.FRAMEWORK_UNSUPPORTED
         return {module: failed(cause, module)}
-    return {module: _judge_build(module, answer, facts), f"{module}-hooks": _judge_hooks(module, answer)}
+    return {module: _check_build(module, answer, facts), f"{module}-hooks": _check_hooks(module, answer)}
 
 
-def _judge_build(module: str, answer: Mapping[str, Any], facts: Facts) -> Finding:
+def _check_build(module: str, answer: Mapping[str, Any], facts: Facts) -> Finding:
     has_gpus = bool(facts.inventory.devices)
     if not answer["build"] and not has_gpus:
         return passed(Cause.FRAMEWORK_WITHOUT_CUDA_OR_GPU, module)
     if not answer["build"]:
         return failed(Cause.FRAMEWORK_WITHOUT_CUDA, module)
-    if has_gpus and answer["gpus"] == 0 and not facts.hides_all_gpus:
+    if has_gpus and answer["gpus"] == 0 and not facts.are_all_gpus_hidden:
         return failed(Cause.FRAMEWORK_FINDS_NO_GPU, module)
     return passed(Cause.FRAMEWORK_BUILT_FOR_CUDA, module)
 
 
-def _judge_hooks(module: str, answer: Mapping[str, Any]) -> Finding:
+def _check_hooks(module: str, answer: Mapping[str, Any]) -> Finding:
     if not answer["build"]:
         return not_applicable(Cause.FRAMEWORK_HOOKS_NEED_CUDA, module)
     if answer["missing"]:

@@ -150,11 +150,11 @@ class Facts(Value):
         system_policy_owner: Name of the user who can correct the system policy; ``""`` if this user can.
         hook_is_current: False if a fresh Python loads a hook that differs from this package's hook.
         version: The version of the examined Python, such as ``(3, 11)``.
-        is_own: True if the examined Python runs this command; False if ``--python`` names another one.
+        is_own_python: True if the examined Python runs this command; False if ``--python`` names another one.
         tag: The cache tag of the examined Python, such as ``"cpython-311"``.
         has_hosts_hook: True if a fresh Python loads the hook of the host.
         hosts_folder: The folder of `autogpu host-setup --all-pythons`; ``None`` if there is none.
-        is_person: True if this user is neither root nor a system user. The hook in ``hosts_folder`` does not load
+        user_is_person: True if this user is neither root nor a system user. The hook in ``hosts_folder`` does not load
             autogpu for root and system users.
         sudo: The prefix of a command that needs root; ``""`` for root.
     """
@@ -177,10 +177,10 @@ class Facts(Value):
     hook_is_current: bool = True
     version: tuple[int, int] = (3, 11)
     tag: str = ""
-    is_own: bool = True
+    is_own_python: bool = True
     has_hosts_hook: bool = False
     hosts_folder: HookFolder | None = None
-    is_person: bool = True
+    user_is_person: bool = True
     has_pip: bool = True
     sudo: str = "sudo "
 
@@ -196,7 +196,7 @@ class Facts(Value):
         return len(self.inventory.devices) + len(self.inventory.unreadable)
 
     @property
-    def hides_all_gpus(self) -> bool:
+    def are_all_gpus_hidden(self) -> bool:
         order = self.environ.get(CUDA_DEVICE_ORDER)
         value = self.visible.value
         return value is not None and named_uuids(value, self.inventory, order) == ()

@@ -44,9 +44,9 @@ def _python(version: tuple[int, int]) -> str:
     return "Python {}.{}".format(*version)
 
 
-def _install_hook(facts: Facts) -> str:
+def _install_command(facts: Facts) -> str:
     install = f"{facts.executable} -m autogpu install"
-    if facts.is_own:
+    if facts.is_own_python:
         return install
     return f"{autogpu_from_a_clone(facts.executable, has_pip=facts.has_pip)}, then {install}"
 
@@ -58,7 +58,7 @@ def _sitecustomize(facts: Facts) -> str:
 def _host_hook_unusable(facts: Facts) -> tuple[str, str]:
     problem = facts.hosts_folder and facts.hosts_folder.problem
     why = folder_problem(problem) if problem else f"the link {LINK} is missing"
-    return f"the host's hook {facts.start.hook} can't be used: {printable(why)}", _build_host_hook(facts)
+    return f"the host's hook {facts.start.hook} can't be used: {printable(why)}", _advice_to_build(facts)
 
 
 def _host_hook(facts: Facts) -> str:
@@ -66,7 +66,7 @@ def _host_hook(facts: Facts) -> str:
     return f"a fresh {facts.executable} loads the host's hook {facts.start.hook} (autogpu {version})"
 
 
-def _build_host_hook(facts: Facts) -> str:
+def _advice_to_build(facts: Facts) -> str:
     return f"ask the administrator to run: {host_setup_command(facts.sudo)} --all-pythons"
 
 
@@ -115,19 +115,19 @@ def _gpus_faulty(facts: Facts) -> tuple[str, str]:
     indices = ",".join(str(device.index) for device in faulty)
     reset = f"while no process uses {names}: {facts.sudo}nvidia-smi --gpu-reset -i {indices}"
     remedy = f"{reset}; or reboot the machine; replace a card whose faults come back"
-    if not _without_instance(facts):
+    if not _labels_without_instance(facts):
         return what, remedy
     other, remedy_of_other = _gpus_without_instance(facts)
     return f"{what}; {other}", f"{remedy}; {remedy_of_other}"
 
 
 def _gpus_without_instance(facts: Facts) -> tuple[str, str]:
-    labels = _without_instance(facts)
+    labels = _labels_without_instance(facts)
     what = f"{gpu_names(labels)}: in MIG mode without an instance; jobs can use only instances"
     return what, f"to turn MIG mode off: {facts.sudo}nvidia-smi -i {','.join(labels)} -mig 0; or create MIG instances"
 
 
-def _without_instance(facts: Facts) -> list[str]:
+def _labels_without_instance(facts: Facts) -> list[str]:
     return [device.label for device in takeable(facts.inventory.devices) if device.mig_enabled]
 
 
@@ -184,25 +184,25 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     Cause.HOOK_LOADED: lambda facts: (f"a fresh {facts.executable} loads {facts.start.hook}", ""),
     Cause.HOOK_MISSING: lambda facts: (
         f"a fresh {facts.executable} does not load autogpu{_sitecustomize(facts)}",
-        _install_hook(facts),
+        _install_command(facts),
     ),
     Cause.HOOK_NEEDS_NEWER_PYTHON: lambda _: (f"autogpu's hook needs {_python(OLDEST)} or newer", ""),
     Cause.HOOK_OF_OTHER_VERSION: lambda facts: (
         f"{facts.start.hook} is from another version of autogpu than the installed package",
-        _install_hook(facts),
+        _install_command(facts),
     ),
     Cause.FRESH_PYTHON_FAILS: lambda facts: (
         f"a fresh {facts.executable} does not load autogpu: {printable(facts.start.complaint)}",
-        _install_hook(facts),
+        _install_command(facts),
     ),
     Cause.HOST_HOOK_LOADED: lambda facts: (_host_hook(facts), ""),
     Cause.HOST_HOOK_HIDDEN: lambda facts: (
         f"a fresh {facts.executable} does not load autogpu{_sitecustomize(facts)}, which hides the one in {LINK}",
-        _install_hook(facts),
+        _install_command(facts),
     ),
     Cause.HOST_HOOK_NOT_COMPILED: lambda facts: (
         f"{_host_hook(facts)}; the hook has no compiled files for {facts.tag}, so each start takes longer",
-        f"{_build_host_hook(facts)} --python {facts.executable}",
+        f"{_advice_to_build(facts)} --python {facts.executable}",
     ),
     Cause.HOST_HOOK_NOT_ON_PATH: lambda facts: (
         f"a fresh {facts.executable} does not load autogpu; {LINK} is not on its PYTHONPATH",
@@ -210,7 +210,7 @@ _SENTENCES: Mapping[Cause, Callable[[Facts], tuple[str, str]]] = {
     ),
     Cause.HOST_HOOK_SKIPS_USER: lambda facts: (
         f"{LINK} does not load autogpu for root and system users",
-        f"{_install_hook(facts)}, or run this command as an ordinary user",
+        f"{_install_command(facts)}, or run this command as an ordinary user",
     ),
     Cause.HOST_HOOK_UNUSABLE: _host_hook_unusable,
     Cause.ENVIRONMENT_FIRST_ON_PATH: lambda facts: (
@@ -321,12 +321,12 @@ def _newer_autogpu(module: str) -> str:
     return f"upgrade autogpu: a newer version may support this {load(module).NAME}"
 
 
-def _without_cuda(facts: Facts, module: str) -> tuple[str, str]:
+def _framework_without_cuda(facts: Facts, module: str) -> tuple[str, str]:
     build = cuda_build(module, _answer(facts, module, "version"), facts, lacks_libraries=False)
     return f"{_name(facts, module)} is built without CUDA and uses no GPU", build
 
 
-def _finds_no_gpu(facts: Facts, module: str) -> tuple[str, str]:
+def _framework_finds_no_gpu(facts: Facts, module: str) -> tuple[str, str]:
     gpus = counted(len(facts.inventory.devices), "GPU")
     why = "it finds no matching CUDA libraries, or the driver is too old"
     libraries = cuda_build(module, _answer(facts, module, "version"), facts, lacks_libraries=True)
@@ -354,13 +354,13 @@ _OF_FRAMEWORKS: Mapping[Cause, Callable[[Facts, str], tuple[str, str]]] = {
         _answer(facts, module, "obstacle"),
         "set HIP_VISIBLE_DEVICES to choose a GPU",
     ),
-    Cause.FRAMEWORK_FINDS_NO_GPU: _finds_no_gpu,
+    Cause.FRAMEWORK_FINDS_NO_GPU: _framework_finds_no_gpu,
     Cause.FRAMEWORK_UNSUPPORTED: lambda facts, module: (_answer(facts, module, "obstacle"), _newer_autogpu(module)),
     Cause.FRAMEWORK_UNUSABLE: lambda facts, module: (
         f"{load(module).NAME} can't be used: {_answer(facts, module, 'error')}",
         f"correct this error; to see it in full: {facts.executable} -c 'import {module}'",
     ),
-    Cause.FRAMEWORK_WITHOUT_CUDA: _without_cuda,
+    Cause.FRAMEWORK_WITHOUT_CUDA: _framework_without_cuda,
     Cause.FRAMEWORK_WITHOUT_CUDA_OR_GPU: lambda facts, module: (
         f"{_name(facts, module)} is built without CUDA, and there is no GPU to use",
         "",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autogpu.devices.model import FailureCause
-from autogpu.doctor.checks import examine, owner_to_ask
+from autogpu.doctor.checks import owner_to_ask, run_checks
 from autogpu.doctor.model import Cause, Finding, State, failed, not_applicable, passed, warning
 from autogpu.engines.model import Denial, Grant
 from autogpu.frozen import replace
@@ -54,7 +54,7 @@ def healthy(tmp_path):
 
 
 def test_healthy_machine_passes_every_check(healthy):
-    states = {name: finding.state for name, finding in examine(healthy).items()}
+    states = {name: finding.state for name, finding in run_checks(healthy).items()}
     others = {name: state for name, state in states.items() if state is not State.PASSED}
     assert others == {"visible": State.NOT_APPLICABLE}
 
@@ -83,11 +83,11 @@ OUTCOMES: dict[str, list[tuple[Changes, Finding]]] = {
         ({**HOSTS, "hosts_folder": replace(WHOLE, problem=CUT)}, failed(Cause.HOST_HOOK_UNUSABLE)),
         ({**start(DEBIAN), "hosts_folder": WHOLE}, failed(Cause.HOST_HOOK_HIDDEN)),
         ({**start(), "hosts_folder": WHOLE}, failed(Cause.HOST_HOOK_NOT_ON_PATH)),
-        ({**start(), "hosts_folder": WHOLE, "is_person": False}, warning(Cause.HOST_HOOK_SKIPS_USER)),
+        ({**start(), "hosts_folder": WHOLE, "user_is_person": False}, warning(Cause.HOST_HOOK_SKIPS_USER)),
     ],
     "environment": [
         ({}, passed(Cause.ENVIRONMENT_FIRST_ON_PATH)),
-        ({"is_own": False}, not_applicable(Cause.ENVIRONMENT_NOT_CHECKED)),
+        ({"is_own_python": False}, not_applicable(Cause.ENVIRONMENT_NOT_CHECKED)),
         (CONDA, failed(Cause.OTHER_ENVIRONMENT_ON_PATH)),
         ({**CONDA, "hosts_folder": WHOLE}, warning(Cause.OTHER_ENVIRONMENT_WITH_HOST_HOOK)),
     ],
@@ -147,7 +147,7 @@ OUTCOMES: dict[str, list[tuple[Changes, Finding]]] = {
     "frameworks": [
         (answer(None), failed(Cause.FRAMEWORK_MISSING)),
         ({**answer(None), "hosts_folder": WHOLE}, not_applicable(Cause.NO_FRAMEWORK_BESIDE_HOST_HOOK)),
-        ({**answer(None), "hosts_folder": WHOLE, "is_own": False}, failed(Cause.FRAMEWORK_MISSING)),
+        ({**answer(None), "hosts_folder": WHOLE, "is_own_python": False}, failed(Cause.FRAMEWORK_MISSING)),
     ],
     "tensorflow": [
         ({}, passed(Cause.FRAMEWORK_BUILT_FOR_CUDA, "tensorflow")),
@@ -184,7 +184,7 @@ OUTCOMES: dict[str, list[tuple[Changes, Finding]]] = {
 
 
 def finding_of(healthy, check, **changes):
-    return examine(replace(healthy, **changes))[check]
+    return run_checks(replace(healthy, **changes))[check]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ FOR_CPU |= {"torch": torch(build="", gpus=0), "jax": jax(build="")}
 @pytest.mark.parametrize("found", FOR_CPU.values(), ids=list(FOR_CPU))
 def test_machine_without_a_driver_has_no_failures(healthy, found):
     facts = replace(healthy, **NO_DRIVER, **no_cuda("no library"), **found)
-    assert not [finding for finding in examine(facts).values() if finding.state is State.FAILED]
+    assert not [finding for finding in run_checks(facts).values() if finding.state is State.FAILED]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_machine_without_a_driver_has_no_failures(healthy, found):
 def test_only_installed_frameworks_have_findings(healthy, installed, rows):
     answers = {"tensorflow": TENSORFLOW, "torch": TORCH, "jax": JAX}
     there = {name: Answer(answer if name in installed else None) for name, answer in answers.items()}
-    found = examine(replace(healthy, frameworks=there))
+    found = run_checks(replace(healthy, frameworks=there))
     assert [*found][-len(rows) - 1 :] == ["leases", *rows]
     failed = {name for name, finding in found.items() if finding.state is State.FAILED}
     assert failed == (set() if installed else {"frameworks"})
@@ -290,7 +290,7 @@ def test_only_installed_frameworks_have_findings(healthy, installed, rows):
     ids=lambda value: value if isinstance(value, str) else getattr(value, "value", ""),
 )
 def test_timeout_is_a_warning_and_not_a_failure(healthy, check, changes, cause):
-    findings = examine(replace(healthy, **changes))
+    findings = run_checks(replace(healthy, **changes))
     found = findings[check]
     assert (found.state, found.cause, found.is_slow) == (State.WARNING, cause, True)
     assert State.FAILED not in {finding.state for finding in findings.values()}

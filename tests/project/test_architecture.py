@@ -145,7 +145,15 @@ DESCRIPTIONS = {"policy.model", "policy.kinds", "policy.templates"}
 DECIDING = [name for name in MODULES if {name, name.partition(".")[0]} & WITHOUT_SENTENCES]
 
 # Constants with the source of programs that run in a fresh process, or with the content of a file.
-PROGRAMS = {"QUESTIONS", "_COMPILE", "_FRAMEWORK", "_METADATA", "_PREFIX", "_PYTHON", "_QUESTION"}
+PROGRAMS = {
+    "QUESTIONS",
+    "_COMPILE",
+    "_FRAMEWORK_QUESTION",
+    "_METADATA",
+    "_PREFIX_QUESTION",
+    "_PYTHON_QUESTION",
+    "_QUESTION",
+}
 
 
 def _makes_an_error(node):

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from autogpu.doctor.checks import examine
+from autogpu.doctor.checks import run_checks
 from autogpu.doctor.model import Cause, State, failed, warning
 from autogpu.engines.model import Denial, Grant
 from autogpu.frozen import replace
@@ -74,13 +74,13 @@ SENTENCES = [
     (Cause.HOOK_MISSING, start(DEBIAN), f"{LOADS_NONE}; its sitecustomize is {DEBIAN}", INSTALL),
     (
         Cause.HOOK_MISSING,
-        {**start(), "is_own": False},
+        {**start(), "is_own_python": False},
         LOADS_NONE,
         f"/env/bin/python -m pip install . (in a clone of autogpu), then {INSTALL}",
     ),
     (
         Cause.HOOK_MISSING,
-        {**start(), "is_own": False, "has_pip": False},
+        {**start(), "is_own_python": False, "has_pip": False},
         LOADS_NONE,
         f"uv pip install . --python /env/bin/python (in a clone of autogpu), then {INSTALL}",
     ),
@@ -119,7 +119,7 @@ SENTENCES = [
     ),
     (
         Cause.HOST_HOOK_SKIPS_USER,
-        {**start(), "hosts_folder": WHOLE, "is_person": False},
+        {**start(), "hosts_folder": WHOLE, "user_is_person": False},
         "/usr/local/lib/autogpu does not load autogpu for root and system users",
         f"{INSTALL}, or run this command as an ordinary user",
     ),
@@ -139,7 +139,7 @@ SENTENCES = [
     (Cause.ENVIRONMENT_FIRST_ON_PATH, {}, "`python` belongs to the environment that has autogpu (/env/bin/python)", ""),
     (
         Cause.ENVIRONMENT_NOT_CHECKED,
-        {"is_own": False},
+        {"is_own_python": False},
         "PATH is not checked, because --python selects /env/bin/python",
         "",
     ),
@@ -466,7 +466,7 @@ def test_slow_check_advises_to_run_the_doctor_again_first(healthy):
 def test_each_failure_and_warning_has_a_remedy_that_a_user_can_paste(healthy):
     for _, changes, *_ in (*SENTENCES, *OF_FRAMEWORKS):
         facts = replace(healthy, **changes)
-        for finding in examine(facts).values():
+        for finding in run_checks(facts).values():
             remedy = sentence(finding, facts)[1]
             assert remedy or finding.state not in (State.FAILED, State.WARNING), finding
             assert "..." not in remedy
