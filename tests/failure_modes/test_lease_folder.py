@@ -66,7 +66,7 @@ def test_06_files_of_another_user_in_a_sticky_folder_can_be_locked(lab, open_fol
     holders = [autogpu.hold(prefix=as_user(uid)) for uid in (ALICE, BOB)]
     assert sorted(gpu for holder in holders for gpu in holder.gpus()) == [1, 2]
     last = autogpu.hold()
-    assert last.line("stderr").startswith("autogpu: GPU 0 for sh: ")
+    assert last.line("stderr").startswith("autogpu: GPU 0 (")
 
 
 def test_07_lease_folder_has_no_lock_file_that_could_be_removed(lab, lease_folder):

@@ -71,7 +71,7 @@ def test_lab_has_running_jobs_a_queue_and_a_free_gpu(terminals):
     assert found["queue"][0]["script"] == "fatma-sweep.py"
     assert [gpu["index"] for gpu in found["gpus"] if gpu["health_problems"]] == [7]
     held = first.type("autogpu run --hold -- autogpu status --mine | cat").text
-    assert re.search(r"GPU \d for autogpu: the idlest of 8", held), held
+    assert re.search(r"GPU \d \(.* free\) for autogpu: the idlest of 8", held), held
     assert re.search("ok +environment", first.type("autogpu doctor").text)
     shell = re.search(r"in another terminal: (\S+)", first.greeting)[1]
     assert "1 of 8 GPUs free" in first.type(f"echo 'autogpu status; exit' | {shell}").text, "a second shell"
