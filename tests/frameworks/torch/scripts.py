@@ -35,13 +35,14 @@ dist.destroy_process_group()
 """
 
 DDP_NCCL = """
-import os
+import os, sys
 import torch
 import torch.distributed as dist
 rank = int(os.environ["LOCAL_RANK"])
 dist.init_process_group("nccl")
 torch.cuda.set_device(rank)
-print(torch.nn.Linear(8, 8).cuda().weight.device.index == rank)
+# Not print(): the launcher starts Python with -u, so two ranks could mix the text and the line end.
+sys.stdout.write(f"{torch.nn.Linear(8, 8).cuda().weight.device.index == rank}\\n")
 dist.destroy_process_group()
 """
 
