@@ -112,7 +112,7 @@ class InstallProblem(Value):
 
 
 class InstallStopped(Stopped):
-    """The start-up files can't be installed or removed."""
+    """autogpu could not install or remove the start-up files of an environment."""
 
     problem: InstallProblem
 

@@ -18,8 +18,8 @@ from autogpu.variables import CUDA_VISIBLE_DEVICES, LIBRARY_COUNT, WORKER
 TF_CONFIG = "TF_CONFIG"
 
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
-# Two agents of torchrun may run on one host, and each numbers its own ranks from 0. So autogpu treats the ranks of an
-# agent as a job, whose name contains GROUP_RANK, the number of the agent.
+# A user may start torchrun twice on one host for the same job. Each of these agents numbers its ranks from 0.
+# So autogpu treats the ranks of one agent as a job of their own, whose name contains GROUP_RANK, the agent's number.
 _AGENT = ("MASTER_ADDR", "GROUP_RANK", "MASTER_PORT")
 _GLOO = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 _NOWHERE = ("", "")

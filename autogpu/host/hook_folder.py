@@ -71,7 +71,7 @@ class HookFolder(Value):
         version: The version of autogpu; ``""`` if the folder can't be read.
         tags: Cache tags of the Pythons for which the folder has compiled files, such as ``"cpython-311"``.
         base_files: Paths of the sitecustomize.py files that host-setup wrote for base Pythons.
-        problem: Why scripts must not rely on the folder; ``None`` if it is as host-setup built it.
+        problem: Why no script should load autogpu from the folder; ``None`` if the folder is as host-setup built it.
     """
 
     folder: Path

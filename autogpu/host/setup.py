@@ -28,7 +28,7 @@ for level in levels:
 
 
 class Done(Value):
-    """The result of a run.
+    """The result of a run of host-setup.
 
     Attributes:
         left_out: The Pythons that are left out and the files that are left alone.
@@ -41,7 +41,7 @@ class Done(Value):
 
 
 class HookPlan(Value):
-    """The plan of a run.
+    """The plan of a run of host-setup.
 
     Attributes:
         folder: The folder to build; ``None`` if the link leads to it already and it is complete.
@@ -110,7 +110,10 @@ def is_set_up(root: Path) -> bool:
 
 
 def problem(root: Path, owner_uid: int = 0) -> HostProblem | None:
-    """Return the first difference of a host that :func:`is_set_up` from the state after :func:`set_up`."""
+    """Return the first fault that another run of :func:`set_up` would repair; ``None`` if there is none.
+
+    Call this only for a host that :func:`is_set_up`.
+    """
     now = hook_folder.examine(root / hook_folder.LINK.relative_to("/"), owner_uid)
     if now is None:
         left = edits.plan(root, (), is_undo=True).edits

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 MOST_DOTS = DEEPEST_BRACKETS = 100
 
-# The strings of TOML on one line: a basic one without escape sequences, a literal one, and any basic one.
+# Patterns for a TOML string on one line: in double quotes without escape sequences, in single quotes, and in double
+# quotes with or without escape sequences.
 _PLAIN = r'"[^"\\\n]*"'
 _LITERAL = r"'[^'\n]*'"
 _BASIC = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
@@ -102,7 +103,7 @@ def lines_of(text: str) -> tuple[Mapping[NamePath, int], Mapping[NamePath, int]]
             path = table + path
             if is_one_line:
                 value_lines[path] = line
-        # The first line with a name is the name's line. If a table has a line, the tables around it have one too.
+        # If a name occurs on several lines, keep the first. If a table has a line, the tables around it have one too.
         while path and path not in lines:
             lines[path] = line
             path = path[:-1]
@@ -110,7 +111,10 @@ def lines_of(text: str) -> tuple[Mapping[NamePath, int], Mapping[NamePath, int]]
 
 
 def _statements(text: str) -> Iterator[tuple[int, Any, bool]]:
-    """Yield the first line of each header and key, the match of its start, and True if it has only one line."""
+    """Yield three values for each table header and each key with its value.
+
+    These are the number of its first line, the match of ``_START`` there, and True if it ends on that line.
+    """
     line, begin, depth = 1, 0, 0
     for token in _TOKEN.finditer(text + "\n"):
         if token[0] in ("[", "{"):

@@ -23,14 +23,14 @@ from autogpu.text import counted, listed, printable
 from autogpu.users import host_setup_command
 from autogpu.variables import CUDA_VISIBLE_DEVICES
 
-# Name at most this number of unreadable files in the lease folder; there may be thousands.
+# ``autogpu doctor`` names at most this number of unreadable lease files, because a folder may contain thousands.
 _MOST_UNREADABLE = 4
 
 _CORRECT_POLICY = "correct or remove these settings; `autogpu config` shows each value and where it is set"
 
 
 def sentence(finding: Finding, facts: Facts) -> tuple[str, str]:
-    """Return the description of a finding, and the remedy (a command or a change); ``""`` without a remedy."""
+    """Return two texts about a finding: a description, and a command or change that helps (``""`` if there is none)."""
     if finding.module:
         what, remedy = _OF_FRAMEWORKS[finding.cause](facts, finding.module)
     else:
@@ -158,7 +158,8 @@ def _lease_files_unreadable(facts: Facts) -> tuple[str, str]:
 
 
 def _lease_folder_unusable(facts: Facts) -> tuple[str, str]:
-    return lease_problem(facts.lease_problem) if facts.lease_problem else ("", "")
+    assert facts.lease_problem is not None
+    return lease_problem(facts.lease_problem)
 
 
 def _no_framework(facts: Facts) -> str:

@@ -19,7 +19,7 @@ RECIPES = {
     "sudo -u NAME": "--preserve-env=PYTHONPATH",
 }
 
-# Reasons to leave out a Python, and to leave a file alone.
+# The reasons why host-setup leaves out a Python, and why it leaves a file alone.
 _PYTHONS = {
     HostFault.UNSUPPORTED: "it does not start, or is not CPython 3.7 or later",
     HostFault.OTHER_LIBRARY: "it uses another standard library than {detail}, which was checked",
@@ -37,6 +37,7 @@ _FILES = {
     HostFault.PARENT_OPEN_TO_OTHERS: "users other than root can change its folder",
 }
 
+# The reasons why no script should load autogpu from the hook folder.
 _FOLDERS = {
     HostFault.FOLDER_UNREADABLE: "{path} can't be read: {detail}",
     HostFault.FOLDER_OPEN_TO_OTHERS: "users other than root can change {path}",
@@ -45,7 +46,7 @@ _FOLDERS = {
     HostFault.FILE_DIFFERS: "{path} has changed since host-setup wrote it",
 }
 
-# Reasons to stop, and the remedies.
+# The reason and the remedy for each fault that makes host-setup stop.
 _STOPS = {
     HostFault.UNUSABLE_PYNVML: ("{detail}", "pip install nvidia-ml-py"),
     HostFault.NOT_INSTALLED: ("{detail} is not installed", "pip install {detail}"),
@@ -70,7 +71,7 @@ def omission(problem: HostProblem) -> str:
 
 
 def folder_problem(problem: HostProblem) -> str:
-    """Return why scripts must not rely on the hook folder."""
+    """Return the reason why no script should load autogpu from the hook folder of this host."""
     return _FOLDERS[problem.fault].format(**vars(problem))
 
 

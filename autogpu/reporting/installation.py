@@ -1,4 +1,4 @@
-"""Problems of an installation, and commands and web pages by which a user installs autogpu or a framework for GPUs."""
+"""Sentences about a failed installation, and commands and web pages for installing autogpu or a framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CudaBuild(Value):
-    """A package by which pip installs a framework for GPUs.
+    """A package with which pip installs the GPU build of a framework.
 
     Attributes:
         since: The first version of the framework for which the package exists.
@@ -50,7 +50,6 @@ _REASON_COMMANDS = {
     "'import tensorflow as tf; tf.config.experimental.list_physical_devices()'",
     "torch": "{} -c 'import torch; torch.cuda.init()'",
 }
-
 
 _OWN_ENVIRONMENT = "run this as the owner of the environment, or in one of your own: python3 -m venv .venv"
 
@@ -103,7 +102,11 @@ def framework_to_install(version: tuple[int, int]) -> str:
 
 
 def cuda_build(module: str, version: str, facts: Facts, *, lacks_libraries: bool) -> str:
-    """Return a command or a web page for getting a build for CUDA, or the CUDA libraries that the build lacks."""
+    """Return the command or web page by which a user gets a build for CUDA, or the CUDA libraries for the build.
+
+    Args:
+        lacks_libraries: True if the installed build is for CUDA and finds no CUDA libraries.
+    """
     # Package indexes don't have the builds of other vendors, such as NVIDIA's 1.15.5+nv22.10.
     public, _, _ = version.partition("+")
     numbers = tuple(map(int, re.findall(r"\d+", public)))

@@ -1,4 +1,4 @@
-"""Sentences about other hosts that gave no status to ``autogpu status --on``."""
+"""Sentences about hosts that sent no status to ``autogpu status --on``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SILENT_SSH = "ssh failed without a message; run ssh to this host to find the ca
 
 
 def remote_problem(problem: RemoteProblem) -> str:
-    """Return why a host gave no status. The text is safe for a terminal."""
+    """Return the reason why another host sent no status. The text has no control characters of that host."""
     sentence = _SENTENCES[problem.fault]
     if problem.fault is RemoteFault.SSH_FAILED and not problem.detail:
         sentence = _SILENT_SSH

@@ -192,7 +192,7 @@ def _plain(value: object) -> object:
 
 
 class RemoteFault(enum.Enum):
-    """The reason why another host gave no status. The comments state what the fields of a problem hold."""
+    """The reason why another host sent no status. The comments state what the fields of a problem hold."""
 
     NO_ANSWER = enum.auto()  # number: seconds that the host had
     TOO_LARGE = enum.auto()  # the output; number: MiB that are allowed
@@ -206,7 +206,7 @@ class RemoteFault(enum.Enum):
 
 
 class RemoteProblem(Value):
-    """A fault because of which another host gave no status. The texts come from that host, and may be hostile."""
+    """The fault because of which another host sent no status. Its texts come from that host, which may be hostile."""
 
     fault: RemoteFault
     detail: str = ""
@@ -219,7 +219,7 @@ class Answer(Value):
 
     Attributes:
         host: Name by which the host was asked; ``""`` for this host.
-        status: ``None`` if the host gave none.
+        status: ``None`` if the host sent none.
         problem: Why there is no status; ``None`` if there is one.
     """
 

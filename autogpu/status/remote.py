@@ -39,7 +39,7 @@ _TOO_LARGE = 1 << 53
 
 
 class NoStatus(Stopped):
-    """A host gave no status."""
+    """Another host sent no status."""
 
     problem: RemoteProblem
 

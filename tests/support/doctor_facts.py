@@ -89,7 +89,14 @@ def visible(value: str) -> Changes:
 def policy(
     folder: Path, system: str = "", project: str = "", environ: Mapping[str, str] | None = None, *, mode: int = 0o644
 ) -> Changes:
-    """Return the policy of these files, which are written into ``folder``. ``mode`` is that of the project's file."""
+    """Write a system file and a project file into ``folder``, and return the policy that autogpu reads from them.
+
+    Args:
+        system: The text of the system file.
+        project: The text of the project file.
+        environ: The environment variables from which autogpu reads the policy.
+        mode: The permissions of the project file.
+    """
     system_file, project_file = folder / "system.toml", folder / "autogpu.toml"
     system_file.write_text(system)
     project_file.write_text(project)
